@@ -1,0 +1,88 @@
+"""What every strategy is given and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from decoding.core import Engine, Spent, Tokens
+from search.tree import SearchTree, Step
+
+
+class StepScorer(Protocol):
+    """Scores the steps of paths; the question is already bound. Ships as PRMs, likelihood, test tables."""
+
+    async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+        """Scores in [0, 1] for every step of every path: `len(scores[i]) == len(paths[i])`.
+
+        A path whose steps cannot be scored gets None, never zeros.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ScoredPaths:
+    """One list of step scores per path (or None: not scored), and what scoring cost."""
+
+    scores: list[list[float] | None]
+    spent: Spent = field(default_factory=Spent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Limits of one search; None is no limit. Running out is a normal end, with the best answer so far.
+
+    tokens   generated tokens
+    seconds  wall clock from the start of the search
+    calls    requests sent to the engine
+    """
+
+    tokens: int | None = None
+    seconds: float | None = None
+    calls: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "seconds", "calls"):
+            value = getattr(self, name)
+            ok = value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
+            if not ok or (name != "seconds" and isinstance(value, float)):
+                raise ValueError(f"budget.{name} must be a positive number or null, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What one search may use. Made per problem by the solver; holds nothing of the gold answer.
+
+    decode      token ids to text
+    answer_of   the comparable final answer in a solution's text, or None; what a vote counts
+    delimiter   the text that ends a step
+    seed        this problem's own; branches derive theirs from it
+    group       this problem's name in the engine (shared draft tables)
+    """
+
+    engine: Engine
+    scorer: StepScorer | None
+    decode: Callable[[Tokens], str]
+    answer_of: Callable[[str], str | None]
+    delimiter: str = "\n\n"
+    budget: Budget = field(default_factory=Budget)
+    seed: int = 0
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """`best` is the chosen node, None only if nothing finished. `votes` maps answers to their weight."""
+
+    tree: SearchTree
+    best: int | None
+    spent: Spent
+    stopped: Literal["done", "budget"] = "done"
+    votes: dict[str, float] = field(default_factory=dict)
+
+
+class Strategy(Protocol):
+    """Explores continuations of a prompt under a budget. A frozen dataclass: its fields are its knobs."""
+
+    async def __call__(self, root: Tokens, resources: Resources) -> SearchResult: ...

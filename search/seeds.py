@@ -1,0 +1,15 @@
+"""Give every branch its own seed, the same on every machine and in every run."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A 63-bit seed from any mix of ints and strings; order and type matter.
+
+    >>> derive_seed(0, "p1", 3) == derive_seed(0, "p1", 3) != derive_seed(0, "p1", 4)
+    True
+    """
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
