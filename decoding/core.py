@@ -163,6 +163,15 @@ class Draft:
             node = self.parents[node]
         return tuple(reversed(path))
 
+    def within(self, *, nodes: int, depth: int) -> Draft:
+        """Without what follows the first `nodes` nodes or lies deeper than `depth` (1 = children of the root)."""
+        kept: dict[int, tuple[int, int]] = {-1: (-1, 0)}  # old index -> (new index, depth)
+        for i, parent in enumerate(self.parents[:nodes]):
+            if parent in kept and kept[parent][1] < depth:
+                kept[i] = (len(kept) - 1, kept[parent][1] + 1)
+        order = [i for i in kept if i >= 0]
+        return Draft(tuple(self.tokens[i] for i in order), tuple(kept[self.parents[i]][0] for i in order))
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -220,7 +229,10 @@ class Reader(Protocol):
 class Drafter(Protocol):
     """Guesses what comes next. A guess may cost time but never changes the output."""
 
-    feedback_k: int  # how many of the target's top tokens `observe` wants for every row; 0 = none
+    @property
+    def feedback_k(self) -> int:
+        """How many of the target's top tokens `observe` wants for every row; 0 = none."""
+        ...
 
     def propose(self, branches: Sequence[Branch], budgets: Sequence[int]) -> list[Draft]:
         """One draft per branch, of at most `budgets[i]` nodes."""

@@ -59,6 +59,7 @@ class Resources:
     delimiter   the text that ends a step
     seed        this problem's own; branches derive theirs from it
     group       this problem's name in the engine (shared draft tables)
+    window      the most tokens, prompt included, the model can hold; None if nobody knows
     """
 
     engine: Engine
@@ -69,20 +70,51 @@ class Resources:
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     group: str = ""
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A solution the search brought to its end, or that was cut short on the way there.
+
+    It may be chosen if it ended by itself or states an answer. `score` is the path's, folded by the strategy's
+    `agg_strategy`; None means not scored, never 0.
+    """
+
+    node: int
+    answer: str | None
+    score: float | None
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """`best` is the chosen node, None only if nothing finished. `votes` maps answers to their weight."""
+    """The tree and what the strategy made of it.
+
+    best        the chosen candidate's node; None only if none of them may be chosen
+    stopped     `budget` when a request was refused or cut short by the budget, else `done`
+    votes       what each answer had going for it under the rule that chose
+    candidates  every solution, in the order they were asked for
+    """
 
     tree: SearchTree
     best: int | None
     spent: Spent
     stopped: Literal["done", "budget"] = "done"
     votes: dict[str, float] = field(default_factory=dict)
+    candidates: tuple[Candidate, ...] = ()
+
+    @property
+    def score(self) -> float | None:
+        """The chosen candidate's score; None if it has none or nothing was chosen."""
+        return next((c.score for c in self.candidates if c.node == self.best), None)
 
 
 class Strategy(Protocol):
     """Explores continuations of a prompt under a budget. A frozen dataclass: its fields are its knobs."""
+
+    @property
+    def needs_scorer(self) -> bool:
+        """True where choosing makes no sense without scores; checked before any model is loaded."""
+        ...
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult: ...

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from decoding.core import FinishReason, Tokens
+from search.aggregate import aggregate
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class SearchTree:
         """Scores of the path's steps; steps that were not scored are left out."""
         return [s for i in self.path(node) if (s := self.nodes[i].score) is not None]
 
+    def score(self, node: int, how: str) -> float | None:
+        """The path's step scores folded into one; None unless every step of it is scored."""
+        scores = self.scores(node)
+        return aggregate(scores, how) if scores and len(scores) == len(self.path(node)) else None
+
     def tokens(self, node: int) -> Tokens:
         """Prompt and path as one prefix: what is sent to the engine."""
         return self.root + tuple(t for step in self.steps(node) for t in step.tokens)
@@ -110,6 +117,8 @@ class SearchTree:
 
     def to_networkx(self) -> nx.DiGraph[int]:
         """A directed graph for drawing and analysis; node -1 is the prompt."""
+        import networkx as nx
+
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_node(self.ROOT, text="", tokens=len(self.root), score=None, finish=None)
         for i, node in enumerate(self.nodes):

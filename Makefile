@@ -1,0 +1,38 @@
+# Every target sets up what it needs: a virtual environment in .venv with the tested versions.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help solve check lint types test wheel train clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+solve: .venv/ready ## solve the bundled problem set
+	$(BIN)/python scripts/solve.py
+
+check: lint types test wheel ## everything CI runs
+
+lint: .venv/ready ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/ready ## mypy over sources, scripts and tests
+	$(BIN)/mypy reason search decoding scripts tests
+
+test: .venv/ready ## pytest on the CPU
+	$(BIN)/python -m pytest
+
+wheel: .venv/ready ## build the wheel, install it elsewhere, solve a problem with it
+	$(BIN)/python scripts/check_wheel.py
+
+train: .venv/ready ## train the bundled models from scratch (hours on a CPU)
+	$(BIN)/python scripts/train.py
+
+clean: ## remove what the targets made
+	rm -rf .venv build dist *.egg-info
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	touch $@

@@ -1,0 +1,53 @@
+"""A generation under way: a sequence that grows, what it has used, and the future its caller waits on."""
+
+from __future__ import annotations
+
+import time
+
+from decoding.core import Branch, FinishReason, Generation, GenerationRequest, Spent
+from decoding.driver import Task
+
+
+class Job(Task[Generation]):
+    """One `GenerationRequest` inside the engine."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        super().__init__(request.prefix)
+        self.request = request
+        self.generated: list[int] = []
+        self.logprobs: list[float] = []
+        self.cached: int | None = None  # prefix tokens found in the cache when first admitted
+        self.forwards = self.drafted = self.accepted = 0
+        self.submitted = time.monotonic()
+
+    @property
+    def remaining(self) -> int:
+        """Tokens it may still generate."""
+        return self.request.params.max_tokens - len(self.generated)
+
+    def branch(self) -> Branch:
+        """What drafters and controllers see of it."""
+        r = self.request
+        return Branch(self.arrival, r.group, tuple(self.tokens), r.seed, r.params)
+
+    def commit(self, tokens: list[int], logprobs: list[float]) -> None:
+        """Adds generated tokens. *Mutates*."""
+        self.extend(tokens)
+        self.generated += tokens
+        self.logprobs += logprobs
+
+    def finish(self, reason: FinishReason) -> None:
+        """Hands the generation to whoever waits. The sequence must have left the scheduler."""
+        spent = Spent(
+            calls=1,
+            tokens=len(self.generated),
+            prompt_tokens=len(self.request.prefix),
+            cached_tokens=self.cached or 0,
+            forwards=self.forwards,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            seconds=time.monotonic() - self.submitted,
+        )
+        self.resolve(
+            Generation(tokens=tuple(self.generated), logprobs=tuple(self.logprobs), finish=reason, spent=spent)
+        )

@@ -1,0 +1,64 @@
+"""The Gumbel noise of a position: a pure function of (request seed, absolute position, token id).
+
+Nothing else enters, so a token cannot depend on its batch, on chunking, on preemption or on a drafter,
+and whoever knows the seed (a drafter) can compute the same noise. The hash is integer arithmetic modulo
+2^32, bit-identical on every device; only the two logarithms after it may differ in the last place.
+
+Shapes: T rows, V token ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+# Largest float32 below 1: keeps log1p(-u) finite, so that no token is ever impossible.
+_BELOW_ONE = 1.0 - 2.0**-24
+_GOLDEN_64 = 0x9E3779B97F4A7C15
+_GOLDEN_32 = 0x9E3779B1 - 2**32
+
+
+def _mix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """A bijection of 64-bit integers in which every input bit reaches every output bit (splitmix64's)."""
+    x = x + np.uint64(_GOLDEN_64)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def row_keys(seeds: Sequence[int], positions: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """int32 `[T, 2]`: the key of each (seed, position). Seeds are taken modulo 2^64."""
+    seed_T = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
+    position_T = np.asarray(positions, dtype=np.uint64)
+    return _mix64(_mix64(seed_T) ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
+
+
+def _mix32_(x: Tensor) -> Tensor:
+    """In place, murmur3's 32-bit finalizer. `>>` is arithmetic in torch, hence the masks."""
+    x ^= (x >> 16) & 0xFFFF
+    x *= 0x85EBCA6B - 2**32
+    x ^= (x >> 13) & 0x7FFFF
+    x *= 0xC2B2AE35 - 2**32
+    x ^= (x >> 16) & 0xFFFF
+    return x
+
+
+def gumbel(keys_T2: Tensor, ids: Tensor) -> Tensor:
+    """Standard Gumbel noise, float32 `[T, V]`, for int32 keys `[T, 2]` and ids `[V]` or `[T, V]`.
+
+    Both halves of the key are mixed in one after the other, so two rows agree only if all 64 bits do.
+    The tail ends at 22.9 (u = 2^-33), far beyond what any vocabulary can notice.
+    """
+    bits_TV = ids.to(torch.int32) * _GOLDEN_32 + keys_T2[:, :1]
+    bits_TV = _mix32_(_mix32_(bits_TV).add_(keys_T2[:, 1:]))
+    # Signed h to u = (h + 2^31 + 0.5) / 2^32; small u (large noise) would lose bits if the shift were
+    # done in float32, so the sign bit is flipped in integers and the halves are joined in float64-free steps.
+    high_TV = ((bits_TV >> 16) & 0xFFFF).to(torch.float32)
+    low_TV = (bits_TV & 0xFFFF).to(torch.float32)
+    u_TV = low_TV.add_(0.5).mul_(2.0**-32).add_(high_TV, alpha=2.0**-16).clamp_(max=_BELOW_ONE)
+    return u_TV.neg_().log1p_().neg_().log_().neg_()

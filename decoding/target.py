@@ -1,0 +1,92 @@
+"""What the target said about the wanted rows of a round, and what an acceptance rule makes of it.
+
+Shapes: W wanted rows, V vocabulary, k feedback width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from decoding.backend import Ints
+from decoding.core import Branch, Draft, Tokens
+from decoding.noise import gumbel
+from decoding.sampler import SamplingRows, processed_log_probs, sample
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target's output after every wanted row. Branch i owns rows `[first[i], first[i] + 1 + len(draft))`:
+    its last committed token, then its draft nodes. What nobody asks for is not computed."""
+
+    logits_WV: Tensor
+    sampling: SamplingRows
+    first: tuple[int, ...]
+
+    @cached_property
+    def _choice(self) -> tuple[Ints, Floats]:
+        token_W, logprob_W = sample(self.logits_WV, self.sampling)
+        return token_W.cpu().numpy(), logprob_W.cpu().numpy()
+
+    @property
+    def tokens(self) -> Ints:
+        """The target's own token after each row `[W]`, drawn with that position's noise."""
+        return self._choice[0]
+
+    @property
+    def logprobs(self) -> Floats:
+        """Raw log-probability of `tokens`."""
+        return self._choice[1]
+
+    @cached_property
+    def log_p(self) -> Tensor:
+        """`[W, V]`, the distribution each row is sampled from, after temperature and filters."""
+        return processed_log_probs(self.logits_WV, self.sampling)
+
+    @cached_property
+    def raw_log_p(self) -> Tensor:
+        """`[W, V]`, the model's own distribution, temperature 1 and unfiltered."""
+        return self.logits_WV.float().log_softmax(-1)
+
+    def noise(self, ids: Tensor) -> Tensor:
+        """The rows' Gumbel noise for ids `[V]` or `[W, V]`."""
+        return gumbel(torch.from_numpy(self.sampling.keys_T2).to(ids.device), ids)
+
+    def top(self, k: int) -> tuple[Any, Any]:
+        """Ids int64 and raw log-probabilities float32, both `[W, k]`, best first."""
+        logprobs_Wk, ids_Wk = self.raw_log_p.topk(min(k, self.logits_WV.shape[1]), dim=-1)
+        return ids_Wk.cpu().numpy(), logprobs_Wk.cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """One branch's outcome: the draft nodes kept, in path order, and all tokens to commit, the last one not drafted."""
+
+    path: tuple[int, ...]
+    tokens: Tokens
+    logprobs: tuple[float, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        assert len(self.tokens) == len(self.path) + 1 == len(self.logprobs)
+
+
+class Acceptance(Protocol):
+    """Decides how much of each draft is kept. Pure: the same inputs give the same outcome."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output is distributed as (or equal to) plain decoding's."""
+        ...
+
+    def accept(self, branches: Items[Branch], drafts: Items[Draft], target: Target) -> list[Accepted]:
+        """One outcome per branch; the tokens of `path` are the draft's."""
+        ...

@@ -1,0 +1,96 @@
+r"""Find the final answer in a text, and bring it to the form in which answers are compared and counted.
+
+Everything here is pure, takes time linear in the text, and accepts any string whatever.
+"""
+
+from __future__ import annotations
+
+import re
+
+from reason.canonical import canonical as canonical  # one place to import both halves from
+
+_BOX = r"\\(?:boxed|fbox|framebox)"
+_FIRST_BOX = re.compile(_BOX)
+_TOKEN = re.compile(
+    rf"(?P<open>{_BOX}\s*\{{)"
+    rf"|{_BOX}(?:\s*(?P<bare>[-+]?\.?\d[^\s{{}}$\\]*)|\s+(?P<letter>[A-J])(?![A-Za-z]))"
+    r"|(?P<escaped>\\[{}]|\\\\(?!boxed|fbox|framebox))"
+    r"|(?P<left>\{)|(?P<right>\})"
+)
+_STATED = re.compile(r"\b[Aa]nswer\s*(?:is|:)[\s:*]*(?:\$(?P<math>[^$\n]{1,200})\$|(?P<number>[-+]?\$?\.?\d[\d,./]*))")
+_LETTER_FIRST = re.compile(r"\(?([A-J])(?:\)|[.:,\s]|$)")
+_LETTER_STATED = re.compile(
+    r"(?:[Aa]nswer|ANSWER|[Cc]hoice|[Oo]ption)\s*(?:is|:)?[\s:*$(]*(?:\\text\w*\{\(?)?([A-J])(?![\w'])"
+)
+_LETTER_LINE = re.compile(r"[*(\s]*([A-J])[*).\s]*")
+
+
+def boxed(text: str) -> str | None:
+    r"""The content of the last non-empty `\boxed{...}` (or `\fbox`, `\framebox`, `\boxed 5`), or None.
+
+    Braces must balance; a box that never closes does not count. Of nested boxes the inner one wins.
+
+    >>> boxed(r"so \boxed{\frac{1}{2}}, no wait: \boxed{\{1,2\}}")
+    '\\{1,2\\}'
+    >>> boxed(r"put it in \boxed{}"), boxed(r"\boxed{12")
+    (None, None)
+    """
+    first = _FIRST_BOX.search(text)
+    if first is None:
+        return None
+    best: tuple[int, int] | None = None  # half-open range of the content that starts last
+    open_at: list[int | None] = []  # where the content of each open brace starts; None for braces that are no box
+    for token in _TOKEN.finditer(text, first.start()):
+        kind = token.lastgroup
+        found: tuple[int, int] | None = None
+        if kind == "open":
+            open_at.append(token.end())
+        elif kind == "left":
+            open_at.append(None)
+        elif kind == "right" and open_at:
+            start = open_at.pop()
+            found = None if start is None else (start, token.start())
+        elif kind in ("bare", "letter"):
+            found = token.span(kind)
+        if found and (best is None or found[0] > best[0]) and text[slice(*found)].strip():
+            best = found
+    return text[slice(*best)].strip() if best else None
+
+
+def find_answer(text: str) -> str | None:
+    r"""The final answer as it is written: the last box, else what follows the last `####`, else "the answer is ...".
+
+    >>> find_answer(r"3 + 4 = \boxed{7}"), find_answer("... 18.\n#### 1,800"), find_answer("The answer is $x^2$.")
+    ('7', '1,800', 'x^2')
+    >>> find_answer("I am still thinking about 5") is None
+    True
+    """
+    if (box := boxed(text)) is not None:
+        return box
+    _, marker, rest = text.rpartition("####")
+    if marker and (line := rest.strip().partition("\n")[0].strip()):
+        return line
+    stated = _last(_STATED, text)
+    return (stated["math"] or stated["number"]).strip() if stated else None
+
+
+def find_letter(text: str) -> str | None:
+    r"""The chosen letter (A to J) of a multiple-choice question: boxed, stated, or alone on the last line.
+
+    >>> find_letter(r"\boxed{\text{(C)}}"), find_letter("The answer is **B**."), find_letter("...\n(D)")
+    ('C', 'B', 'D')
+    """
+    box = boxed(text)
+    if box is not None and (inside := _LETTER_FIRST.match(canonical(box))):
+        return inside[1]
+    if stated := _last(_LETTER_STATED, text):
+        return stated[1]
+    line = _LETTER_LINE.fullmatch(text.strip().rpartition("\n")[2][:40])
+    return line[1] if line else None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    match = None
+    for match in pattern.finditer(text):  # noqa: B007 - the last one is what we want
+        pass
+    return match

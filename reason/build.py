@@ -1,0 +1,158 @@
+"""From settings to a solver: cheap things are made and checked first, models loaded last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from decoding.core import is_count
+from reason.checkpoint import Checkpoint, find_model, load_tokenizer, same_vocabulary
+from reason.complaints import ConfigError, unknown_key
+from reason.compose import complaints, composed, make, member, members, only_ours, resolved
+from reason.prm.base import Scorer
+from reason.prm.checkpoint import find_checkpoint
+from reason.prm.none import NoScorer
+from reason.problem import Problem
+from reason.prompt import Prompt, PromptFormat
+from reason.resume import HARMLESS
+from reason.solver import Solver
+from reason.tasks.base import Task
+from search.base import Budget, Strategy
+
+GROUPS = ("search", "scorer", "engine", "model", "budget")
+SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "resume"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Checked settings: everything but the models exists. `names` says what runs, for people and rows."""
+
+    strategy: Strategy
+    scorer: Scorer
+    form: PromptFormat
+    checkpoint: Checkpoint
+    budget: Budget
+    names: dict[str, str]
+    config: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """Tells settings apart that may give different rows."""
+        kept = {key: value for key, value in self.config.items() if key not in HARMLESS}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+    def open(self, task: Task | None = None) -> Solver:
+        """Load the models; `task` says how answers are found. Raises: ConfigError where a setting is to blame."""
+        source = self.checkpoint.source
+        with complaints():
+            tokenizer = load_tokenizer(self.checkpoint)
+            prompt = Prompt(self.form, tokenizer)
+            self.scorer.load()
+        return Solver(
+            strategy=self.strategy,
+            engine=make("engine", self.config["engine"], path=source, tokenizer=tokenizer),
+            scorer=self.scorer,
+            prompt=prompt,
+            budget=self.budget,
+            seed=self.config["seed"],
+            concurrency=self.config["concurrency"],
+            window=self.checkpoint.window,
+            **({} if task is None else {"find": task.find}),
+        )
+
+
+def load(*overrides: str) -> Solver:
+    """A solver from the names and settings of the command line.
+
+    >>> import reason
+    >>> reason.load("search=best_of_m")                                          # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    reason.complaints.ConfigError: there is no search=best_of_m (did you mean best_of_n?); choose one of: best_of_n, ...
+
+    Raises: ConfigError naming the setting.
+    """
+    return check(*composed(overrides)).open()
+
+
+def from_config(cfg: Any) -> Solver:
+    """A solver from a `DictConfig` composed of `conf/solve.yaml`. Raises: ConfigError naming the setting."""
+    return check(resolved(cfg), {}).open()
+
+
+def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
+    """Everything that can be known without loading a model. Raises: ConfigError naming the setting."""
+    _check_shape(config)
+    only_ours("engine", config["engine"])
+    strategy: Strategy = make("search", config["search"])
+    form: PromptFormat = make("model.prompt", config["model"]["prompt"])
+    scorer: Scorer = make("scorer", config["scorer"])
+    with complaints("budget"):
+        budget = Budget(**config["budget"])
+    if strategy.needs_scorer and isinstance(scorer, NoScorer):
+        raise ConfigError(
+            f"search={choices.get('search', type(strategy).__name__)} chooses by score and scorer=none gives none; "
+            "choose scorer=prm or scorer=likelihood, or search=self_consistency"
+        )
+    checkpoint = find_model(config["model"]["path"])
+    with complaints("scorer"):
+        scorer.check()
+        _check_vocabulary(config, checkpoint)
+    return Plan(strategy, scorer, form, checkpoint, budget, _names(config, choices), config)
+
+
+def task_of(plan: Plan, choices: Mapping[str, str]) -> tuple[Task, str | None]:
+    """What to solve, and the name of the task it stands in for, if it does. Raises: ConfigError.
+
+    A question; else the chosen task, or the bundled set that the model names as its stand-in (a file of
+    one's own is never replaced); else the model's default task.
+    """
+    question, model, node = plan.config["question"], plan.config["model"], plan.config.get("task")
+    if question is not None:
+        if node is not None:
+            raise ConfigError("question and task are both set; give one of them")
+        with complaints("question"):
+            return Task("question", [Problem.ask(str(question))]), None
+    if node is None:
+        if model["default_task"] is None:
+            raise ConfigError(f"say what to solve: question=... or +task=...; tasks are: {', '.join(members('task'))}")
+        return make("task", member("task", model["default_task"])), None
+    asked = choices.get("task", "")
+    stand_in = model["stand_in"].get(asked)
+    if stand_in is None or node.get("path") is not None:
+        return make("task", node), None
+    default = member("task", stand_in)
+    kept = {key: node[key] for key in default if key != "_target_" and node.get(key) is not None}
+    return make("task", default | kept), asked
+
+
+def _check_shape(config: Mapping[str, Any]) -> None:
+    for key in config.keys() - SETTINGS:
+        raise ConfigError(unknown_key(key, SETTINGS))
+    for group in GROUPS:
+        if not isinstance(config.get(group), dict):
+            raise ConfigError(f"{group} is not set; choose {group}=..., it cannot be left out")
+    for key, at_least in (("seed", 0), ("concurrency", 1), ("limit", 1)):
+        if not is_count(config[key], at_least=at_least) and not (key == "limit" and config[key] is None):
+            raise ConfigError(f"{key} must be an int >= {at_least}, got {config[key]!r}")
+
+
+def _check_vocabulary(config: Mapping[str, Any], writer: Checkpoint) -> None:
+    """A scorer that reads the writer's tokens as they are must mean the same by them."""
+    node = config["scorer"]
+    if (node.get("adapter") or {}).get("reads") != "tokens":
+        return
+    reader = find_checkpoint(node["path"])
+    if not same_vocabulary(writer.source, reader.source):
+        raise ConfigError(
+            f"scorer.path={node['path']} reads the tokens of another vocabulary than model.path="
+            f"{config['model']['path']} writes; choose a scorer that reads text, or scorer=likelihood"
+        )
+
+
+def _names(config: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, str]:
+    names = {group: choices.get(group, config[group]["_target_"]) for group in ("search", "scorer", "engine")}
+    paths = {f"{group}_path": config[group]["path"] for group in ("model", "scorer") if config[group].get("path")}
+    return {"model": str(config["model"]["name"]), **names, **paths}

@@ -1,0 +1,58 @@
+"""Word a wrong setting: which one, what was wrong, what would be right. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ConfigError(ValueError):
+    """A setting is wrong; the message is one sentence for whoever set it."""
+
+
+def unknown_option(group: str, name: str, options: Iterable[str]) -> str:
+    """A group has no such member.
+
+    >>> unknown_option("search", "beem", ["beam", "best_of_n"])
+    'there is no search=beem (did you mean beam?); choose one of: beam, best_of_n'
+    """
+    options = sorted(options)
+    return f"there is no {group}={name}{_did_you_mean(name, options)}; choose one of: {', '.join(options)}"
+
+
+def unknown_key(key: str, siblings: Iterable[str]) -> str:
+    """There is no such knob.
+
+    >>> unknown_key("search.widht", ["n", "width"])
+    'there is no setting search.widht (did you mean search.width?); search has: n, width'
+    """
+    parent, _, name = key.rpartition(".")
+    names = sorted(sibling for sibling in siblings if not sibling.startswith("_"))
+    hint = _did_you_mean(name, names, prefix=f"{parent}." if parent else "")
+    return f"there is no setting {key}{hint}; {parent or 'this program'} has: {', '.join(names)}"
+
+
+def refused(key: str, error: BaseException, fields: Iterable[str]) -> str:
+    """A constructor did not accept its knobs; `fields` are those it knows.
+
+    >>> refused("search", ValueError("n must be an int >= 1, got 0"), ["n"])
+    'search.n must be an int >= 1, got 0'
+    >>> refused("search", TypeError("f() got an unexpected keyword argument 'm'"), ["n"])
+    'there is no setting search.m; search has: n'
+    """
+    fields = list(fields)
+    text = str(error)
+    if found := re.search(r"unexpected keyword argument '(\w+)'", text):
+        return unknown_key(f"{key}.{found[1]}", fields)
+    if found := re.search(r"missing .*argument.*: (.*)", text):
+        return f"{key} lacks {found[1]}"
+    starts_with_field = re.match(r"\w+", text)
+    if starts_with_field and starts_with_field[0] in fields:
+        return f"{key}.{text}"
+    return text if text.startswith(f"{key}.") else f"{key}: {text or type(error).__name__}"
+
+
+def _did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:
+    close = get_close_matches(name, list(choices), n=1)
+    return f" (did you mean {prefix}{close[0]}?)" if close else ""

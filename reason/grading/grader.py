@@ -1,0 +1,124 @@
+"""Grade answers: rules, then the cache, then the worker process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+from reason.canonical import canonical
+from reason.grading.grade import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, ungraded
+from reason.grading.process import WorkerDied, WorkerProcess, WorkerTimeout
+from reason.grading.rules import decide
+
+CACHE_SIZE = 65_536
+
+
+class Grader:
+    r"""Compares answers with gold answers. Safe to use from threads and from a running event loop.
+
+    `timeout_s` is wall-clock time for one comparison once it has started; then the comparison is given up,
+    its grade is `ungraded`, and the worker is killed. Equal pairs are compared once. The worker starts with
+    the first comparison that needs it and ends with `close`, with the grader, or with the program.
+
+    >>> with Grader() as grader:
+    ...     [str(grader.grade(r"\frac{1}{2}", answer)) for answer in ("0.5", "1/3", None)]
+    ['right', 'wrong', 'no_answer']
+    """
+
+    def __init__(self, timeout_s: float = 5.0) -> None:
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s must be > 0, got {timeout_s!r}")
+        self.timeout_s = timeout_s
+        self._worker = _Slot()
+        self._cache: dict[tuple[str, str], Grade] = {}  # oldest first
+        self._lock = threading.Lock()  # guards the worker and the cache
+        self._thread: ThreadPoolExecutor | None = None
+        self._closing = False
+        weakref.finalize(self, self._worker.clear)
+
+    def grade(self, gold: str | None, answer: str | None) -> Grade:
+        """The grade of `answer`; blocks for at most about `timeout_s` once the worker is free. Never raises."""
+        known, pair = self._without_worker(gold, answer)
+        return known or self._compare(*pair)
+
+    async def agrade(self, gold: str | None, answer: str | None) -> Grade:
+        """`grade` for coroutines: the event loop runs on while the worker thinks."""
+        known, pair = self._without_worker(gold, answer)
+        if known:
+            return known
+        if self._thread is None:  # our own: the loop's shared threads are not ours to fill
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="grader")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._compare, *pair)
+
+    def close(self) -> None:
+        """End the worker; comparisons under way end as `ungraded`. The grader stays usable and would start another."""
+        self._closing = True
+        if (worker := self._worker.worker) is not None:
+            worker.kill()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread = None
+        with self._lock:
+            self._worker.clear()
+            self._closing = False
+
+    def __enter__(self) -> Grader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _without_worker(self, gold: str | None, answer: str | None) -> tuple[Grade | None, tuple[str, str]]:
+        if gold is None:
+            return NO_GOLD, ("", "")
+        pair = canonical(gold), canonical(answer or "")
+        if not pair[1]:
+            return NO_ANSWER, pair
+        is_text = "\\text" in gold or "\\mbox" in gold
+        return decide(*pair, text=is_text) or self._cache.get(pair), pair
+
+    def _compare(self, gold: str, answer: str) -> Grade:
+        with self._lock:
+            if grade := self._cache.get((gold, answer)):
+                return grade
+            grade = self._ask(gold, answer)
+            if not self._closing:
+                self._cache[gold, answer] = grade
+            if len(self._cache) > CACHE_SIZE:
+                del self._cache[next(iter(self._cache))]
+            return grade
+
+    def _ask(self, gold: str, answer: str) -> Grade:
+        why = ""
+        for _ in range(2):  # a worker that somebody else killed costs a second try, not the grade
+            if self._closing:
+                return ungraded("the grader was closed")
+            try:
+                return RIGHT if self._worker.get(self.timeout_s).compare(gold, answer) else WRONG
+            except WorkerDied as error:
+                why = str(error)
+            except (WorkerTimeout, RuntimeError) as error:
+                return ungraded(str(error))
+            except OSError as error:
+                why = f"the grading worker cannot start: {error}"
+        return ungraded(why)
+
+
+class _Slot:
+    """Room for one worker; apart from the grader so that a finalizer can hold it without holding the grader."""
+
+    def __init__(self) -> None:
+        self.worker: WorkerProcess | None = None
+
+    def get(self, timeout_s: float) -> WorkerProcess:
+        if self.worker is None or not self.worker.alive:
+            self.clear()
+            self.worker = WorkerProcess(timeout_s)
+        return self.worker
+
+    def clear(self) -> None:
+        worker, self.worker = self.worker, None
+        if worker is not None:
+            worker.stop()

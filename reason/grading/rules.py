@@ -1,0 +1,90 @@
+"""What can be decided about two canonical answers without computer algebra; pure."""
+
+from __future__ import annotations
+
+import re
+
+from reason.canonical import MAX_CHARS
+from reason.grading.grade import RIGHT, WRONG, Grade, ungraded
+
+MAX_DIGITS = 2048  # in one number
+MAX_DEPTH = 20  # of nested brackets: parsing costs much more than linearly in it
+MAX_TOWER = 2  # exponents on top of each other: 2^{3^4} may be evaluated, 2^{3^{4^5}} may not
+
+_INTEGER = re.compile(r"-?\d+")
+_LETTER = re.compile(r"[A-Z]")
+_WORDS = re.compile(r"[a-z]{2}[a-z ]*[a-z]")
+_IN_BASE = re.compile(r"(\d+)_\{?(\d+)\}?")
+_LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
+_TOWER_TOKEN = re.compile(r"\*\*|\\[A-Za-z]+|\\.|\d+|\S", re.DOTALL)
+
+
+def decide(gold: str, answer: str, *, text: bool = False) -> Grade | None:
+    """The grade of `answer`, both in canonical form, or None when only computer algebra can tell.
+
+    `text` says that the gold answer is a word: then `east` is not `seat`, as a product of letters would be.
+
+    >>> str(decide("33", "33")), str(decide("33", "34")), decide("1/3", "0.333333") is None
+    ('right', 'wrong', True)
+    >>> decide("7", "9^{9^{9^9}}")
+    Grade(value='wrong', reason='answer: a tower of exponents')
+    """
+    if gold == answer:
+        return RIGHT
+    for plain in (_INTEGER, _LETTER):
+        if plain.fullmatch(gold) and plain.fullmatch(answer):
+            return WRONG
+    if _WORDS.fullmatch(gold) and _WORDS.fullmatch(answer) and (text or sorted(gold) != sorted(answer)):
+        return WRONG
+    bases = [_IN_BASE.fullmatch(number) for number in (gold, answer)]
+    if bases[0] and bases[1] and bases[0].groups() != bases[1].groups():
+        return WRONG
+    if why := unreasonable(gold):
+        return ungraded(f"gold answer: {why}")
+    if why := unreasonable(answer):
+        return Grade("wrong", f"answer: {why}")
+    return None
+
+
+def unreasonable(answer: str) -> str:
+    """Why `answer` will not be given to computer algebra; empty when it may be. Linear in its length.
+
+    >>> unreasonable("x" * 5000), unreasonable("2^{10}"), unreasonable("2^2^2^2")
+    ('longer than 4096 characters', '', 'a tower of exponents')
+    """
+    if len(answer) > MAX_CHARS:
+        return f"longer than {MAX_CHARS} characters"
+    if _LONG_NUMBER.search(answer):
+        return f"a number of more than {MAX_DIGITS} digits"
+    depth, tower = _heights(answer)
+    if depth > MAX_DEPTH:
+        return f"brackets nested more than {MAX_DEPTH} deep"
+    return "a tower of exponents" if tower > MAX_TOWER else ""
+
+
+def _heights(text: str) -> tuple[int, int]:
+    """How deep brackets nest, and how many exponents sit on top of each other: 1 in `x^2y^2`, 3 in `2^{2^{2^2}}`."""
+    groups: list[tuple[int, int]] = []
+    depth, base, chain, highest = (
+        0,
+        0,
+        0,
+        0,
+    )  # the last three: exponents around the open bracket; in a row since it; the most seen
+    after_hat = False
+    for token in _TOWER_TOKEN.findall(text):
+        if token in ("^", "**"):
+            chain += 1
+            highest = max(highest, base + chain)
+            after_hat = True
+            continue
+        if token in ("{", "("):
+            groups.append((base, chain if after_hat else 0))
+            base, chain = base + (chain if after_hat else 0), 0
+            depth = max(depth, len(groups))
+        elif token in ("}", ")"):
+            base, chain = groups.pop() if groups else (0, 0)
+        elif not after_hat:
+            chain = 0
+        after_hat = False
+    return depth, highest

@@ -1,0 +1,98 @@
+"""The other end of `process.py`: compare pairs of answers with math-verify, one JSON line in, one out.
+
+Run as a file in a process of its own, so it imports nothing of ours. It may hang, run out of memory or
+crash on any pair; whoever started it kills it and starts another. The limits below are for the case that
+nobody is left to do so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+MEMORY_BYTES = 2 << 30
+
+
+def main() -> None:
+    """Announces itself with one line, then answers until its input ends."""
+    sys.path.extend(json.loads(sys.argv[1]))
+    alarm_s = int(sys.argv[2])
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # parsers print; nothing they say may pass for a reply
+
+    def say(**reply: Any) -> None:
+        replies.write(json.dumps(reply) + "\n")
+
+    try:
+        equal = load_math_verify()
+    except Exception as error:
+        say(error=f"{type(error).__name__}: {error}")
+        return
+    limit_memory()
+    say(ready=True)
+    for line in sys.stdin:
+        gold, answer = json.loads(line)
+        set_alarm(alarm_s)  # not handled, so the kernel ends us even inside a C call
+        try:
+            same = equal(gold, answer)
+        except Exception as error:
+            say(error=f"{type(error).__name__} in math-verify")
+        else:
+            set_alarm(0)
+            if not same and peak_bytes() > MEMORY_BYTES // 2:  # math-verify takes MemoryError for "not equal"
+                say(error="the comparison needed too much memory")
+            else:
+                say(equal=same)
+        set_alarm(0)
+        if peak_bytes() > MEMORY_BYTES // 2:
+            return
+
+
+def load_math_verify() -> Callable[[str, str], bool]:
+    """The comparison, with grammars and caches warm; its own time limits are off, since ours is harder."""
+    import logging
+
+    from math_verify import parse, verify
+
+    logging.disable(logging.CRITICAL)
+
+    def equal(gold: str, answer: str) -> bool:
+        parsed = [parse(f"${side}$", parsing_timeout=None) for side in (gold, answer)]
+        return bool(verify(*parsed, timeout_seconds=None))  # not symmetric: gold comes first
+
+    equal(r"\frac{\sqrt{2}}{2}", "1/2")
+    return equal
+
+
+def set_alarm(seconds: int) -> None:
+    """End this process after so many seconds; 0 takes it back. Does nothing where there are no alarms."""
+    if hasattr(signal, "alarm"):
+        signal.alarm(seconds)
+
+
+def limit_memory() -> None:
+    """Make huge allocations fail here rather than starve the machine."""
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    except (ImportError, ValueError, OSError):
+        return
+
+
+def peak_bytes() -> int:
+    """The most memory this process has used, 0 where unknown."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""A transformers checkpoint as a Backend: packed rows in, hidden states and a head's output out.
+
+Which forward runs: not transformers' own modules. At the size we ship they take 1.8 times as long as the
+fused stack of `fused.py` for 1 row and 1.6 times for 16 (CPU, one thread; `scripts/bench.py engine` measures it
+again as `modules_vs_fused`). The weights are the checkpoint's own, and equality with transformers is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoding.attention import place
+from decoding.backend import RowBatch
+from reason.models.fused import FusedDecoder
+
+Head = Callable[[Tensor], Tensor]
+Device = Literal["auto", "cpu", "cuda"] | str
+DType = Literal["auto", "float32", "bfloat16"] | str
+
+
+def pick_device(device: Device) -> torch.device:
+    """`auto` is CUDA where there is one. Raises ValueError for a device this machine lacks."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    picked = torch.device(device)
+    if picked.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device")
+    return picked
+
+
+def pick_dtype(dtype: DType, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on CUDA and float32 on CPU, where bfloat16 is slower than it is small."""
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    known["auto"] = known["bfloat16" if device.type == "cuda" else "float32"]
+    if dtype not in known:
+        raise ValueError(f"dtype must be one of {', '.join(known)}; got {dtype!r}")
+    return known[dtype]
+
+
+class HFBackend:
+    """Implements `decoding.backend.Backend` for a model of the Qwen2, Qwen3 and Llama families.
+
+    model   `*ForCausalLM`, `*ForTokenClassification`, or a bare decoder (then `head` says what to make of
+            its hidden states; without one they are the output)
+    head    replaces the model's own head: `[W, hidden] -> [W, outputs]`, on the same device and in the same dtype
+    """
+
+    def __init__(self, model: Any, *, head: Head | None = None, device: Device = "auto", dtype: DType = "auto") -> None:
+        place_on = pick_device(device)
+        model = model.to(place_on, pick_dtype(dtype, place_on)).eval().requires_grad_(False)
+        self._decoder = FusedDecoder(getattr(model, "model", model))
+        self._head = head or _own_head(model)
+        config = model.config
+        self.vocab_size: int = config.vocab_size
+        self.max_positions: int = config.max_position_embeddings
+        self.dtype, self.device = self._decoder.dtype, self._decoder.device
+        d = self._decoder
+        self.page_bytes = 2 * d.layers_count * d.kv_heads * d.head_size * self.dtype.itemsize
+
+    @classmethod
+    def load(
+        cls,
+        path: str,
+        *,
+        kind: Literal["lm", "classifier", "hidden"] = "lm",
+        head: Head | None = None,
+        device: Device = "auto",
+        dtype: DType = "auto",
+    ) -> HFBackend:
+        """From a local folder or the hub. `classifier` is a token-classification head, `hidden` the bare decoder."""
+        import transformers
+
+        auto = {
+            "lm": transformers.AutoModelForCausalLM,
+            "classifier": transformers.AutoModelForTokenClassification,
+            "hidden": transformers.AutoModel,
+        }[kind]
+        wanted = pick_dtype(dtype, pick_device(device))
+        return cls(auto.from_pretrained(path, dtype=wanted), head=head, device=device, dtype=dtype)
+
+    @property
+    def attention_seconds(self) -> float:
+        """Seconds spent in attention; on CUDA only the time to launch it, so 0 is reported."""
+        return self._decoder.attention_seconds if self.device.type == "cpu" else 0.0
+
+    def new_pool(self, pages: int) -> Tensor:
+        """`[layers, kv_heads, 1 + pages, 2 * head_dim]`, a token's key and value side by side.
+
+        Heads come before pages, so that a gather of pages is already laid out for a product per head.
+        """
+        d = self._decoder
+        shape = (d.layers_count, d.kv_heads, pages + 1, 2 * d.head_size)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    @torch.inference_mode()
+    def forward(self, batch: RowBatch, pool: Tensor) -> Tensor:
+        d = self._decoder
+        blocks = [
+            place(
+                block, kv_heads=d.kv_heads, queries_per_kv=d.heads // d.kv_heads, device=self.device, dtype=self.dtype
+            )
+            for block in batch.blocks
+        ]
+        tokens_T, positions_T, slots_T, wanted_W = (
+            torch.from_numpy(array).to(self.device, non_blocking=True)
+            for array in (batch.tokens_T, batch.positions_T, batch.slots_T, batch.wanted_W)
+        )
+        wanted = None if len(batch.wanted_W) == len(batch.tokens_T) else wanted_W
+        cos_sin = d.rotary_table(positions_T, int(batch.positions_T.max()))
+        return d.forward(tokens_T, cos_sin, slots_T, wanted, blocks, pool)
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden)
+
+
+def _own_head(model: Any) -> Head:
+    """The model's head as a function of hidden states."""
+    linear = getattr(model, "lm_head", None) or getattr(model, "score", None)
+    if linear is None:
+        return lambda hidden: hidden
+    weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+    return lambda hidden: F.linear(hidden, weight, bias)

@@ -1,0 +1,61 @@
+"""The embedded engine for a checkpoint: backend, tokenizer and pool put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding.core import Controller, Drafter, is_count
+from decoding.engine import LocalEngine
+from decoding.target import Acceptance
+from reason.models.hf import Device, DType, HFBackend
+
+
+def local_engine(
+    path: str,
+    *,
+    tokenizer: Any = None,
+    device: Device = "auto",
+    dtype: DType = "auto",
+    kv_mib: int = 1024,
+    max_running: int = 256,
+    max_rows: int = 1024,
+    drafter: Drafter | None = None,
+    controller: Controller | None = None,
+    acceptance: Acceptance | None = None,
+) -> LocalEngine:
+    """A `LocalEngine` over the checkpoint at `path` (a folder or a hub name).
+
+    tokenizer   the checkpoint's own unless given; used to decode for stop strings and to know end tokens
+    kv_mib      size of the KV pool in MiB
+
+    Raises: ValueError for a wrong setting or an unsupported model.
+    """
+    import transformers
+
+    if not is_count(kv_mib, at_least=1):
+        raise ValueError(f"kv_mib must be an int >= 1, got {kv_mib!r}")
+    tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(path)
+    return LocalEngine(
+        HFBackend.load(path, device=device, dtype=dtype),
+        decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
+        eos_ids=eos_ids(path, tokenizer),
+        kv_bytes=kv_mib << 20,
+        max_running=max_running,
+        max_rows=max_rows,
+        drafter=drafter,
+        controller=controller,
+        acceptance=acceptance,
+    )
+
+
+def eos_ids(path: str, tokenizer: Any) -> frozenset[int]:
+    """Every end-of-sequence id the checkpoint declares: tokenizer's, and generation config's (chat models have two)."""
+    import transformers
+
+    ids = {tokenizer.eos_token_id}
+    try:
+        declared = transformers.GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # a checkpoint need not have a generation config
+        declared = None
+    ids.update(declared if isinstance(declared, list) else [declared])
+    return frozenset(int(i) for i in ids if i is not None)

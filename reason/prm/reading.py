@@ -1,0 +1,40 @@
+"""A reward model's parts as a Reader: the engine's own forward and prefix cache, with the reward model's head.
+
+Imports torch: import this module inside functions only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from decoding.core import Tokens
+from decoding.pages import PagePool
+from decoding.reader import PrefixReader
+from reason.models.fused import FAMILIES
+from reason.models.hf import HFBackend, pick_device, pick_dtype
+from reason.prm.base import HeadKind
+from reason.prm.heads import open_config, open_parts
+
+
+class Opened(NamedTuple):
+    """A reader, and the longest sequence its cache and its model have room for."""
+
+    reader: PrefixReader
+    room: int
+
+
+def open_reader(source: str, kind: HeadKind, words: Tokens, *, device: str, dtype: str, kv_mib: int) -> Opened:
+    """The reader for the checkpoint at `source`. `kind` and `words` as in `heads.open_parts`.
+
+    Raises: ValueError for a family the engine does not run (before weights are loaded), for a device that is not
+    there, for a cache too small for one token, or for a checkpoint that does not fit `kind`.
+    """
+    family = open_config(source).model_type
+    if family not in FAMILIES:
+        raise ValueError(f"{source} is a {family} model; a reward model may be {', '.join(FAMILIES)} or mistral")
+    place = pick_device(device)
+    parts = open_parts(source, kind, words, dtype=pick_dtype(dtype, place))
+    backend = HFBackend(parts.trunk, head=parts.head.to(place), device=device, dtype=dtype)
+    kv_bytes = kv_mib << 20
+    room = min(backend.max_positions, PagePool.of_bytes(kv_bytes, backend.page_bytes).capacity)
+    return Opened(PrefixReader(backend, kv_bytes=kv_bytes), room)

@@ -1,0 +1,131 @@
+"""A process reward model as a scorer: any adapter, any checkpoint it can read, loaded once and late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from decoding.core import Tokens, is_count
+from reason.prm.base import Adapter, StepFormat
+from reason.prm.bound import BoundPrm
+from reason.prm.checkpoint import Checkpoint, check_architecture, find_checkpoint
+
+if TYPE_CHECKING:
+    from decoding.reader import PrefixReader
+
+DTYPES = ("auto", "float32", "bfloat16")
+
+
+def check_same_vocabulary(path: str, ours: Any, writer: Any) -> None:
+    """Raises: ValueError if two tokenizers give different ids to the same tokens."""
+    if ours.get_vocab() != writer.get_vocab():
+        raise ValueError(
+            f"the reward model {path} reads the writer's token ids, but its vocabulary is another one: "
+            "choose a scorer that reads text (qwen_prm, skywork_prm, token_classification, ...), or likelihood"
+        )
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a loaded reward model consists of. `limit` is in tokens."""
+
+    checkpoint: Checkpoint
+    tokenizer: Any
+    form: StepFormat
+    reader: PrefixReader
+    limit: int
+
+
+class PrmScorer:
+    """Scores steps with the reward model at `path`, read the way `adapter` says.
+
+    path        a folder, a hub id, or bundled:NAME
+    device      auto (CUDA if there is one), cpu, cuda, cuda:1, ...
+    dtype       auto (float32 on CPU, bfloat16 elsewhere), float32 or bfloat16
+    max_tokens  longest path that is scored; None for what model and format allow
+    kv_mib      budget of the prefix cache, in MiB
+
+    Building one checks the knobs and nothing else. Raises: ValueError naming the knob.
+    """
+
+    def __init__(
+        self,
+        *,
+        adapter: Adapter,
+        path: str,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_tokens: int | None = None,
+        kv_mib: int = 1024,
+    ) -> None:
+        if not isinstance(path, str) or not path.strip():
+            raise ValueError(f"path must be a folder, a hub id or bundled:NAME, got {path!r}")
+        if not isinstance(device, str) or not device:
+            raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
+        if max_tokens is not None and not is_count(max_tokens, at_least=1):
+            raise ValueError(f"max_tokens must be an int >= 1 or null, got {max_tokens!r}")
+        if not is_count(kv_mib, at_least=1):
+            raise ValueError(f"kv_mib must be an int >= 1, got {kv_mib!r}")
+        self.adapter = adapter
+        self.path = path
+        self.device = device
+        self.dtype = dtype
+        self.max_tokens = max_tokens
+        self.kv_mib = kv_mib
+        self._loaded: Loaded | None = None
+
+    def check(self) -> None:
+        """Reads config.json only. Raises: ValueError if it is missing or not of this adapter's kind."""
+        self._checked()
+
+    def _checked(self) -> Checkpoint:
+        checkpoint = find_checkpoint(self.path)
+        check_architecture(checkpoint, self.adapter)
+        return checkpoint
+
+    def load(self, writer: Any = None) -> None:
+        """Loads tokenizer and weights, once; see `base.Scorer`. *Mutates* the scorer. Raises: as `check`, and
+        ValueError if tokenizer, weights or writer are not what the adapter needs."""
+        if self._loaded is None:
+            self._loaded = self._open(self._checked(), writer)
+        else:
+            self._check_writer(self._loaded.tokenizer, writer)
+
+    def _check_writer(self, tokenizer: Any, writer: Any) -> None:
+        if writer is not None and self.adapter.shares_tokens:
+            check_same_vocabulary(self.path, tokenizer, writer)
+
+    def _open(self, checkpoint: Checkpoint, writer: Any) -> Loaded:
+        from transformers import AutoTokenizer
+
+        from reason.prm.reading import open_reader
+
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.source, trust_remote_code=False)
+        self._check_writer(tokenizer, writer)
+        form, words = self.adapter.format(tokenizer), self.adapter.words(tokenizer)
+        reader, room = open_reader(
+            checkpoint.source, self.adapter.head, words, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib
+        )
+        limit = min(room, checkpoint.limit(self.adapter, self.max_tokens))
+        return Loaded(checkpoint, tokenizer, form, reader, limit)
+
+    def close(self) -> None:
+        """Lets go of the weights and ends the reader. *Mutates* the scorer."""
+        if self._loaded is not None:
+            self._loaded.reader.close()
+            self._loaded = None
+
+    @property
+    def loaded(self) -> Loaded:
+        """The loaded parts; loads them if need be."""
+        if self._loaded is None:
+            self.load()
+        assert self._loaded is not None
+        return self._loaded
+
+    def bind(self, question: str, prompt: Tokens) -> BoundPrm:
+        """See `base.Scorer`."""
+        parts = self.loaded
+        return BoundPrm(reader=parts.reader, form=parts.form, limit=parts.limit, question=question, prompt=prompt)

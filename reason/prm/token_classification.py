@@ -1,0 +1,120 @@
+r"""Token classifiers: class 1 at the last token of every step. Ours, and those trained with TRL.
+
+Two ways in, chosen by `reads`:
+
+tokens  The model shares the writer's vocabulary: it reads the prompt's and the steps' own ids as they are, and a
+        step's last token is its delimiter or the end of the text. This is the bundled model.
+text    TRL's `PRMTrainer` (HuggingFaceH4/Qwen2.5-Math-1.5B-Instruct-PRM-0.2 and -7B-): BOS if there is one, the
+        question, then every step followed by the separator, each tokenised alone; the label stands at the last
+        token of the separator. The trainer puts nothing between question and first step; the published model
+        cards put a separator there, and so do we (`after_question`).
+
+Append-only in both: nothing is tokenised across a seam.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from decoding.core import Tokens
+from reason.prm.base import Floats, HeadKind, StepFormat
+from reason.prm.readout import pair_probability
+from reason.prm.text import encode
+from search.tree import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenClassifier:
+    """Adapter for `...ForTokenClassification` with two labels.
+
+    Raises: ValueError for an unknown `reads` or an empty separator.
+    """
+
+    reads: Literal["tokens", "text"] = "text"
+    separator: str = "\n\n"
+    after_question: str = "\n\n"
+
+    architectures: ClassVar[tuple[str, ...]] = (
+        "Qwen2ForTokenClassification",
+        "Qwen3ForTokenClassification",
+        "LlamaForTokenClassification",
+        "MistralForTokenClassification",
+    )
+    head: ClassVar[HeadKind] = "token_classes"
+    context_limit: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        if self.reads not in ("tokens", "text"):
+            raise ValueError(f"reads must be tokens or text, got {self.reads!r}")
+        if not isinstance(self.separator, str) or not self.separator:
+            raise ValueError(f"separator must be a text of at least one character, got {self.separator!r}")
+        if not isinstance(self.after_question, str):
+            raise ValueError(f"after_question must be a text, got {self.after_question!r}")
+
+    @property
+    def shares_tokens(self) -> bool:
+        """Whether `reads` is tokens."""
+        return self.reads == "tokens"
+
+    def words(self, tokenizer: Any) -> Tokens:
+        """None: the head has classes of its own."""
+        del tokenizer
+        return ()
+
+    def format(self, tokenizer: Any) -> StepFormat:
+        """See `base.Adapter`."""
+        if self.shares_tokens:
+            return SharedTokens()
+        bos = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
+        return SeparatedSteps(tokenizer, bos, encode(tokenizer, self.separator), encode(tokenizer, self.after_question))
+
+
+def read_class_one(outputs: Floats) -> Floats:
+    """The share of class 1, "right so far"."""
+    return pair_probability(outputs, positive=1)
+
+
+@dataclass(frozen=True)
+class SharedTokens:
+    """See `base.StepFormat`; the writer's ids as they are."""
+
+    def begin(self, question: str, prompt: Tokens) -> Tokens:
+        """The prompt. Raises: ValueError if it is empty."""
+        del question
+        if not prompt:
+            raise ValueError("a scorer that shares the writer's tokens needs the prompt's token ids")
+        return prompt
+
+    def piece(self, step: Step, *, first: bool) -> Tokens:
+        """The step's own tokens."""
+        del first
+        return step.tokens
+
+    def read(self, outputs: Floats) -> Floats:
+        """Class 1."""
+        return read_class_one(outputs)
+
+
+@dataclass(frozen=True)
+class SeparatedSteps:
+    """See `base.StepFormat`; TRL's layout."""
+
+    tokenizer: Any
+    bos: Tokens
+    separator: Tokens
+    after_question: Tokens
+
+    def begin(self, question: str, prompt: Tokens) -> Tokens:
+        """BOS, question, separator."""
+        del prompt
+        return self.bos + encode(self.tokenizer, question) + self.after_question
+
+    def piece(self, step: Step, *, first: bool) -> Tokens:
+        """The step without surrounding blank lines, then the separator."""
+        del first
+        return encode(self.tokenizer, step.text.strip()) + self.separator
+
+    def read(self, outputs: Floats) -> Floats:
+        """Class 1."""
+        return read_class_one(outputs)

@@ -1,0 +1,59 @@
+"""The settings of a run, saved beside its results, and whether another run may go on with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reason.complaints import ConfigError
+from reason.records import write_json
+
+FILE = "run.json"
+HARMLESS = ("resume", "limit", "concurrency")
+"""Settings that cannot change a row, so that a run may be finished with others."""
+
+
+def save(folder: Path, *, config: Mapping[str, Any], choices: Mapping[str, str], about: Mapping[str, Any]) -> None:
+    """Write `run.json`: the resolved settings, what was chosen of each group, and what it was run with."""
+    write_json(folder / FILE, {"config": dict(config), "choices": dict(choices), "about": dict(about)})
+
+
+def saved(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings and choices of the run in `folder`. Raises: ConfigError if there is none."""
+    try:
+        data = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return dict(data["config"]), dict(data["choices"])
+    except FileNotFoundError:
+        raise ConfigError(f"resume={folder}: there is no {FILE} in it; give the output folder of a run") from None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ConfigError(f"resume={folder}: cannot read {FILE} ({error})") from None
+
+
+def require_same(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises ConfigError naming every difference that could change a row.
+
+    >>> require_same({"search": {"n": 4}, "limit": 2}, {"search": {"n": 8}, "limit": None})
+    Traceback (most recent call last):
+    reason.complaints.ConfigError: these settings are not those of the run to resume: search.n was 4, now 8
+    """
+    old, new = _flat(then), _flat(now)
+    changed = [
+        f"{key} was {_shown(old, key)}, now {_shown(new, key)}"
+        for key in sorted(old.keys() | new.keys())
+        if key.split(".")[0] not in HARMLESS and _shown(old, key) != _shown(new, key)
+    ]
+    if changed:
+        raise ConfigError("these settings are not those of the run to resume: " + "; ".join(changed))
+
+
+def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _shown(flat: Mapping[str, Any], key: str) -> str:
+    return json.dumps(flat[key]) if key in flat else "not set"

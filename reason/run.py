@@ -1,0 +1,80 @@
+"""Solve the problems of a task and put every one on disk as it is done; start again where a killed run stopped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from reason.problem import Problem, Solution
+from reason.records import ResultFile, Row, file_name, write_json
+from reason.rows import error_row, solution_row
+from reason.solver import Solver
+from reason.tasks.base import Task
+
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """One run over some problems, in one folder: `results.jsonl` and `trees/`.
+
+    `stamp` goes into every row: what was run, with which seed, configuration and versions. Rows that are
+    already in the folder are kept, except those that say a problem failed: it is tried again.
+    """
+
+    def __init__(
+        self, solver: Solver, task: Task, folder: Path, *, stamp: dict[str, Any], limit: int | None = None
+    ) -> None:
+        self.solver = solver
+        self.task = task
+        self.folder = folder
+        self.stamp = stamp
+        self.problems: Sequence[Problem] = list(task)[:limit]
+        self._file = ResultFile(folder / "results.jsonl")
+        known = self._file.read()
+        self.rows: dict[str, Row] = {
+            problem.id: known[problem.id]
+            for problem in self.problems
+            if problem.id in known and not known[problem.id].get("error")
+        }
+        self.resumed = len(self.rows)
+
+    def go(self) -> Iterator[Row]:
+        """Each missing problem's row, on disk before it is yielded. *Mutates* the run and its folder.
+
+        Closing the iterator, or an exception thrown into it, cancels what is under way.
+        """
+        missing = [problem for problem in self.problems if problem.id not in self.rows]
+        for problem, outcome in self.solver.solve_many(missing):
+            row = self._row(problem, outcome) | self.stamp
+            self._file.append(row)
+            self.rows[problem.id] = row
+            yield row
+
+    def finish(self) -> list[Row]:
+        """The rows in the order of the problems, in which the file is now too. *Mutates* the folder."""
+        return self._file.arrange(problem.id for problem in self.problems)
+
+    def _row(self, problem: Problem, outcome: Solution | Exception) -> Row:
+        if isinstance(outcome, Exception):
+            log.error("%s failed", problem.id, exc_info=outcome)
+            return error_row(problem, outcome)
+        row = solution_row(outcome, self.task.grade)
+        write_json(self.folder / "trees" / f"{file_name(problem.id)}.json", tree_record(outcome))
+        return row
+
+
+def tree_record(solution: Solution) -> dict[str, Any]:
+    """A whole search as plain data: what was asked, what was explored, what was chosen."""
+    result = solution.result
+    return {
+        "id": solution.problem.id,
+        "question": solution.problem.question,
+        "best": result.best,
+        "answer": solution.answer,
+        "votes": result.votes,
+        "stopped": result.stopped,
+        "candidates": [{"node": c.node, "answer": c.answer, "score": c.score} for c in result.candidates],
+        **result.tree.to_dict(),
+    }

@@ -1,0 +1,140 @@
+"""Solve one problem, or many at once: render it, search, read the answer off the tree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from types import TracebackType
+from typing import Self
+
+from decoding.core import Engine
+from reason.answer import canonical, find_answer
+from reason.loop import LoopThread
+from reason.prm.base import Scorer
+from reason.problem import Problem, Solution
+from reason.prompt import Prompt
+from reason.window import Outcome, Window
+from search.base import Budget, Resources, SearchResult, Strategy
+from search.seeds import derive_seed
+
+
+class Solver:
+    """A strategy, an engine, a scorer and a prompt, ready to solve. Safe to share between threads and tasks.
+
+    All work runs on one private event loop, so that blocking and awaiting callers meet on one engine, which
+    batches whatever is waiting. `budget` holds for each problem. `concurrency` bounds the problems under way
+    in `solve_many`, `window` is the most tokens the model can hold. A problem's result depends on the run's
+    seed and the problem's id, not on its company.
+
+    >>> import reason
+    >>> with reason.load("search.n=4") as solver:                           # the bundled models
+    ...     solution = solver.solve("What is the remainder when 7^2 is divided by 5?")
+    >>> len(solution.result.candidates), solution.answer in solution.votes, solution.tree.check()
+    (4, True, None)
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: Strategy,
+        engine: Engine,
+        scorer: Scorer,
+        prompt: Prompt,
+        find: Callable[[str], str | None] = find_answer,
+        budget: Budget | None = None,
+        seed: int = 0,
+        concurrency: int = 8,
+        window: int | None = None,
+    ) -> None:
+        self.strategy = strategy
+        self.engine = engine
+        self.scorer = scorer
+        self.prompt = prompt
+        self.budget = budget or Budget()
+        self.seed = seed
+        self.concurrency = concurrency
+        self.window = window
+        self._find = find
+        self._loop = LoopThread()
+
+    def solve(self, question: str | Problem) -> Solution:
+        """The solution; blocks. Works inside a running event loop too (a notebook)."""
+        return self._loop.run(self._solve(_as_problem(question)))
+
+    async def asolve(self, question: str | Problem) -> Solution:
+        """The solution; awaits. Cancelling gives back what the search held."""
+        return await self._loop.arun(self._solve(_as_problem(question)))
+
+    def submit(self, question: str | Problem) -> Future[Solution]:
+        """Start solving and return at once; cancelling the future gives back what the search held."""
+        return self._loop.submit(self._solve(_as_problem(question)))
+
+    def solve_many(self, questions: Iterable[str | Problem]) -> Iterator[Outcome]:
+        """Each problem with its solution, or with the error that stopped it, as they finish.
+
+        At most `concurrency` are under way; closing the iterator cancels them.
+        """
+        window = Window(map(_as_problem, questions), self.concurrency, self.submit)
+        try:
+            while window.fill():
+                yield from window.take(wait(window.running, return_when=FIRST_COMPLETED).done)
+        finally:
+            window.cancel()
+
+    async def asolve_many(self, questions: Iterable[str | Problem]) -> AsyncIterator[Outcome]:
+        """As `solve_many`, for `async for`."""
+
+        def start(problem: Problem) -> asyncio.Future[Solution]:
+            return asyncio.wrap_future(self.submit(problem))
+
+        window = Window(map(_as_problem, questions), self.concurrency, start)
+        try:
+            while window.fill():
+                for outcome in window.take((await asyncio.wait(window.running, return_when="FIRST_COMPLETED"))[0]):
+                    yield outcome
+        finally:
+            window.cancel()
+
+    def close(self) -> None:
+        """Cancel what is under way, end the private loop and close the engine. Calling it twice is harmless."""
+        self._loop.close()
+        close = getattr(self.engine, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _solve(self, problem: Problem) -> Solution:
+        root = self.prompt.encode(problem.question)
+        resources = Resources(
+            engine=self.engine,
+            scorer=self.scorer.bind(problem.question, root),
+            decode=self.prompt.decode,
+            answer_of=self.answer_of,
+            delimiter=self.prompt.form.delimiter,
+            budget=self.budget,
+            seed=derive_seed(self.seed, problem.id),
+            group=problem.id,
+            window=self.window,
+        )
+        return self._read(problem, await self.strategy(root, resources))
+
+    def answer_of(self, text: str) -> str | None:
+        """The final answer in a solution's text, in the spelling under which votes are counted, or None."""
+        found = self._find(text)
+        return (canonical(found) or None) if found is not None else None
+
+    def _read(self, problem: Problem, result: SearchResult) -> Solution:
+        text = "" if result.best is None else result.tree.text(result.best)
+        return Solution(problem=problem, answer=self.answer_of(text), text=text, score=result.score, result=result)
+
+
+def _as_problem(question: str | Problem) -> Problem:
+    return question if isinstance(question, Problem) else Problem.ask(question)

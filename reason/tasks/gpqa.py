@@ -1,0 +1,92 @@
+r"""GPQA Diamond: graduate-level questions with four choices; the answer is a letter.
+
+A row of `Idavidrein/gpqa` (config gpqa_diamond, split train; gated: its terms must be accepted first):
+
+    {"Question": "...", "Correct Answer": "...", "Incorrect Answer 1": "...", "Incorrect Answer 2": "...",
+     "Incorrect Answer 3": "...", "Record ID": "rec...", "Subdomain": "...", ...}
+
+The published row names the right choice, so the choices must be shuffled. Here their order depends on the
+question alone: it is the same in every run, for every subset and in every copy of the data.
+Copies with `question, choices, answer` (a letter, an index from 0, or the choice itself) keep their order, and
+copies with `question, answer` are taken to show the choices in the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from reason.answer import find_letter
+from reason.problem import Problem
+from reason.tasks.base import Task, check_subset
+from reason.tasks.hub import HubData, load_rows
+from reason.tasks.rows import Row
+from search.seeds import derive_seed
+
+SOURCE = HubData(
+    repo="Idavidrein/gpqa",
+    config="gpqa_diamond",
+    split="train",
+    fields="Question, Correct Answer, Incorrect Answer 1, Incorrect Answer 2, Incorrect Answer 3",
+    note=" (a gated data set: accept its terms on its page and log in with `hf auth login`)",
+)
+LETTERS = "ABCDEFGHIJ"
+_INCORRECT = tuple(f"Incorrect Answer {i}" for i in (1, 2, 3))
+
+
+class Gpqa(Task):
+    """GPQA Diamond from `path` or from the hub. Raises: ValueError for nonsense, DataUnavailable, BadRow."""
+
+    def __init__(
+        self, *, path: str | None = None, limit: int | None = None, offset: int = 0, shuffle_seed: int | None = None
+    ) -> None:
+        check_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+        problems = [_problem(row) for row in load_rows(path, SOURCE)]
+        super().__init__("gpqa", problems, limit=limit, offset=offset, shuffle_seed=shuffle_seed, find=find_letter)
+
+
+def render(question: str, choices: Sequence[str]) -> str:
+    """The question as it is asked.
+
+    >>> print(render("Which is even?", ["1", "2"]))
+    Which is even?
+    <BLANKLINE>
+    (A) 1
+    (B) 2
+    <BLANKLINE>
+    Answer with the letter of the correct choice.
+    """
+    listed = "\n".join(f"({letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+    return f"{question}\n\n{listed}\n\nAnswer with the letter of the correct choice."
+
+
+def _problem(row: Row) -> Problem:
+    question = row.text("Question", "question", "problem")
+    choices, gold = _choices(row, question)
+    identity = row.get("Record ID", "id")
+    return Problem(
+        id=f"gpqa/{row.index if identity is None else identity}",
+        question=render(question, choices) if choices else question,
+        answer=gold,
+        meta={"choices": choices} if choices else {},
+    )
+
+
+def _choices(row: Row, question: str) -> tuple[list[str], str]:
+    """The choices in the order in which they are shown, and the letter of the right one."""
+    if row.get("Correct Answer") is not None:
+        right = row.text("Correct Answer")
+        keyed = [(name, row.text(name)) for name in ("Correct Answer", *_INCORRECT)]
+        keyed.sort(key=lambda pair: derive_seed("gpqa", question, pair[0]))
+        choices = [choice for _, choice in keyed]
+        return choices, LETTERS[choices.index(right)]
+    choices = [str(choice).strip() for choice in row.get("choices", "options") or []]
+    answer = row.text("answer", "Answer")
+    if choices and re.fullmatch(r"\d", answer) and int(answer) < len(choices) and answer not in choices:
+        answer = LETTERS[int(answer)]
+    elif answer in choices:
+        answer = LETTERS[choices.index(answer)]
+    letter = find_letter(answer)
+    if letter is None or (choices and LETTERS.index(letter) >= len(choices)):
+        raise row.bad(f"field 'answer' must name one of the choices, got {answer!r}")
+    return choices, letter

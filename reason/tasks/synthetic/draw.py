@@ -1,0 +1,53 @@
+"""Draw problems from a seed, from a training or a held-out set that cannot overlap."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from reason.tasks.synthetic.exercise import Exercise
+from reason.tasks.synthetic.families import FAMILIES
+
+Split = Literal["train", "heldout"]
+SPLITS: tuple[Split, ...] = ("train", "heldout")
+_HELD_OUT_IN = 8  # one question in eight is held out
+
+
+def split_of(question: str) -> Split:
+    """Which split a question belongs to: a property of its text, so the two cannot share a question."""
+    return "train" if hashlib.blake2b(question.encode(), digest_size=4).digest()[0] % _HELD_OUT_IN else "heldout"
+
+
+def draw(
+    rng: random.Random, split: Split, *, weights: Mapping[str, float], difficulties: tuple[int, int] | None = None
+) -> Exercise:
+    """One problem of `split`: a family by weight, then a difficulty.
+
+    `difficulties` are the lowest and highest wanted, clipped to what a family has and drawn evenly; None draws
+    the smaller of two, because short problems are cheap and teach the primitives.
+    """
+    while True:
+        family = FAMILIES[rng.choices(list(weights), list(weights.values()))[0]]
+        low, high = family.difficulties[0], family.difficulties[-1]
+        if difficulties is None:
+            difficulty = min(rng.randint(low, high), rng.randint(low, high))
+        else:
+            difficulty = rng.randint(min(max(low, difficulties[0]), high), max(min(high, difficulties[1]), low))
+        exercise = family.pose(rng, difficulty)
+        if split_of(exercise.question) == split:
+            return exercise
+
+
+def distinct(
+    seed: int, split: Split, *, weights: Mapping[str, float], difficulties: tuple[int, int] | None = None
+) -> Iterator[Exercise]:
+    """Endless problems of `split`, no question twice; the same for the same arguments on every machine."""
+    rng = random.Random(seed)
+    seen: set[str] = set()
+    while True:
+        exercise = draw(rng, split, weights=weights, difficulties=difficulties)
+        if exercise.question not in seen:
+            seen.add(exercise.question)
+            yield exercise

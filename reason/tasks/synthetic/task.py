@@ -1,0 +1,81 @@
+"""Synthetic problems as a task: drawn from a seed, with a difficulty knob, from one of two disjoint splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from decoding.core import is_count
+from reason.grading import Grade
+from reason.problem import Problem
+from reason.tasks.base import RIGHT, WRONG, Task, check_subset
+from reason.tasks.synthetic.check import check
+from reason.tasks.synthetic.draw import SPLITS, Split, distinct
+from reason.tasks.synthetic.exercise import Exercise
+from reason.tasks.synthetic.families import FAMILIES
+
+
+class Synthetic(Task):
+    """`size` different problems, the first ones of an endless sequence that `seed` fixes.
+
+    `families` are names, or names with weights; `difficulty` is one number or [lowest, highest], clipped to what a
+    family has: the number of things to work out. `split` is `heldout` (never seen in training) or `train`.
+
+    Answers are graded like any other; families marked `verifier_only` (Countdown, whose answer is its own target)
+    are graded by checking every step, so a text is needed for them.
+
+    Raises: ValueError naming the knob and the valid choices.
+
+    >>> task = Synthetic(families=["recurrence"], difficulty=2, size=3)
+    >>> len(task), task[0].id, task[0].meta["difficulty"]
+    (3, 'synthetic/heldout/0/0', 2)
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "synthetic",
+        families: Sequence[str] | Mapping[str, float] = tuple(FAMILIES),
+        difficulty: int | Sequence[int] = (1, 2),
+        size: int = 200,
+        split: Split = "heldout",
+        seed: int = 0,
+        limit: int | None = None,
+        offset: int = 0,
+        shuffle_seed: int | None = None,
+    ) -> None:
+        check_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+        weights = dict(families) if isinstance(families, Mapping) else dict.fromkeys(families, 1.0)
+        if not weights or (unknown := sorted(weights.keys() - FAMILIES.keys())):
+            wrong = unknown if weights else "none"
+            raise ValueError(f"task.families must be from {', '.join(FAMILIES)}; got {wrong}")
+        if split not in SPLITS:
+            raise ValueError(f"task.split must be one of {', '.join(SPLITS)}; got {split!r}")
+        if not is_count(size, at_least=1):
+            raise ValueError(f"task.size must be an int >= 1, got {size!r}")
+        drawn = distinct(seed, split, weights=weights, difficulties=_span(difficulty))
+        self._exercises: dict[str, Exercise] = {
+            f"{name}/{split}/{seed}/{index}": exercise for index, exercise in enumerate(islice(drawn, size))
+        }
+        problems = [_problem(id_, exercise) for id_, exercise in self._exercises.items()]
+        super().__init__(name, problems, limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+
+    def grade_text(self, problem: Problem, text: str) -> Grade:
+        """As for any task; a verifier-only problem is right when every step is."""
+        grade = super().grade_text(problem, text)
+        exercise = self._exercises[problem.id]
+        if grade == RIGHT and exercise.verifier_only and not check(exercise, text).solved:
+            return WRONG
+        return grade
+
+
+def _problem(id_: str, exercise: Exercise) -> Problem:
+    meta = {"family": exercise.family, "difficulty": exercise.difficulty, "verifier_only": exercise.verifier_only}
+    return Problem(id=id_, question=exercise.question, answer=str(exercise.answer), meta=meta)
+
+
+def _span(difficulty: int | Sequence[int]) -> tuple[int, int]:
+    span = (difficulty, difficulty) if isinstance(difficulty, int) else tuple(difficulty)
+    if len(span) != 2 or not all(is_count(d, at_least=1) for d in span) or span[0] > span[1]:
+        raise ValueError(f"task.difficulty must be an int >= 1 or [lowest, highest], got {difficulty!r}")
+    return span[0], span[1]

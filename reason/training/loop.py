@@ -1,0 +1,129 @@
+"""The training loop: resumes where it stopped, logs to a file, and decays the rate to the end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Batch = dict[str, torch.Tensor]
+Loss = Callable[[Any, Batch], tuple[torch.Tensor, dict[str, float]]]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How long and how fast. `minutes` ends training early, with the rate decayed to its end all the same.
+
+    Muon for matrices: at these sizes it needs less than half of AdamW's tokens for the same loss.
+    """
+
+    tokens: int
+    tokens_per_batch: int = 65_536
+    minutes: float = 1e9
+    matrix_rate: float = 0.02
+    other_rate: float = 4e-3
+    warmup_steps: int = 100
+    save_every_s: float = 120.0
+    workers: int = 1
+    threads: int | None = None
+    seed: int = 0
+
+
+def optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for embeddings, norms, biases and heads."""
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    inner = [p for n, p in trained if p.ndim == 2 and ".layers." in f".{n}"]
+    outer = [p for n, p in trained if not (p.ndim == 2 and ".layers." in f".{n}")]
+    return [
+        torch.optim.Muon(inner, lr=recipe.matrix_rate, momentum=0.95, weight_decay=0.0, adjust_lr_fn="original"),
+        torch.optim.AdamW(outer, lr=recipe.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def rate_factor(done: float, step: int, warmup_steps: int) -> float:
+    """Share of the full rate: a short warm-up, flat for half the run, then straight down to 2 %."""
+    flat = 1.0 if done < 0.5 else max(0.02, 2 * (1 - done))
+    return min(1.0, (step + 1) / warmup_steps) * flat
+
+
+def train(
+    model: Any, loss_of: Loss, make_stream: Callable[[int], Iterator[Batch]], recipe: Recipe, folder: Path, device: str
+) -> dict[str, float]:
+    """Trains `model` in place and returns its last figures. *Mutates* `model`; writes checkpoints into `folder`.
+
+    `make_stream(seed)` gives batches; a resumed run takes a fresh seed, so no batch is seen twice.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    log = (folder / "train.log.jsonl").open("a")
+    model.to(device).train()
+    opts = optimizers(model, recipe)
+    rates = [opt.param_groups[0]["lr"] for opt in opts]
+    state = {"step": 0, "tokens": 0, "seconds": 0.0, "runs": 0}
+    checkpoint = folder / "checkpoint.pt"
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, map_location=device, weights_only=True)
+        model.load_state_dict(saved["model"])
+        for opt, part in zip(opts, saved["optimizers"], strict=True):
+            opt.load_state_dict(part)
+        state = saved["state"]
+        logger.info("%s: resumed at %.1fM tokens", folder.name, state["tokens"] / 1e6)
+    state["runs"] += 1
+    stream = make_stream(recipe.seed + 1000 * int(state["runs"]))
+    mean_loss, last_log, last_save = 0.0, 0.0, time.monotonic()
+    figures: dict[str, float] = {}
+    while True:
+        started = time.monotonic()
+        done = max(state["tokens"] / recipe.tokens, state["seconds"] / (60 * recipe.minutes))
+        if done >= 1:
+            break
+        for opt, rate in zip(opts, rates, strict=True):
+            for group in opt.param_groups:
+                group["lr"] = rate * rate_factor(done, int(state["step"]), recipe.warmup_steps)
+        batch = {name: tensor.to(device, non_blocking=True) for name, tensor in next(stream).items()}
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.startswith("cuda")):
+            loss, parts = loss_of(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for opt in opts:
+            opt.step()
+            opt.zero_grad(set_to_none=True)
+        value = loss.item()
+        mean_loss = value if state["step"] == 0 or not mean_loss else 0.95 * mean_loss + 0.05 * value
+        state["step"] += 1
+        state["tokens"] += batch["ids"].numel()
+        now = time.monotonic()
+        state["seconds"] += now - started
+        if now - last_log > 10:
+            last_log = now
+            figures = {
+                "tokens": state["tokens"],
+                "loss": round(mean_loss, 4),
+                "tokens_per_s": round(state["tokens"] / state["seconds"]),
+                "done": round(done, 3),
+                **{name: round(part, 4) for name, part in parts.items()},
+            }
+            log.write(json.dumps(figures) + "\n")
+            log.flush()
+            logger.info("%s: %s", folder.name, figures)
+        if now - last_save > recipe.save_every_s:
+            last_save = now
+            _save(checkpoint, model, opts, state)
+    model.eval()
+    return {**figures, "loss": round(mean_loss, 4), **{k: float(v) for k, v in state.items()}}
+
+
+def _save(path: Path, model: Any, opts: list[torch.optim.Optimizer], state: dict[str, Any]) -> None:
+    """Write, then rename: a kill in between leaves the previous checkpoint whole."""
+    partial = path.with_suffix(".partial")
+    torch.save({"model": model.state_dict(), "optimizers": [opt.state_dict() for opt in opts], "state": state}, partial)
+    partial.replace(path)

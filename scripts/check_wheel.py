@@ -1,0 +1,46 @@
+"""Build the wheel, install it into an empty environment, and solve a problem with it from another folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOLVE = """
+import json, reason
+from reason.tasks.synthetic import Synthetic
+problem = Synthetic(families=["residues"], size=1)[0]
+with reason.load("search.n=4") as solver:
+    solution = solver.solve(problem)
+print(json.dumps({"where": reason.__file__, "answer": solution.answer, "gold": problem.answer, "nodes": len(solution.tree)}))
+"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        run(sys.executable, "-m", "build", "--wheel", "--outdir", str(here), str(ROOT))
+        (wheel,) = here.glob("*.whl")
+        venv.create(here / "env", with_pip=True)
+        python = str(here / "env" / "bin" / "python")
+        run(python, "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel))
+        said = json.loads(run(python, "-c", SOLVE, cwd=here).splitlines()[-1])
+        if str(here) not in said["where"] or said["answer"] is None:
+            raise SystemExit(f"the installed wheel did not solve the problem: {said}")
+        print(json.dumps({"wheel": wheel.name, "wheel_mb": round(wheel.stat().st_size / 1e6, 1), **said}))
+
+
+def run(*command: str, cwd: Path | None = None) -> str:
+    """The command's output. Raises: SystemExit with what it said when it fails."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:4])} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

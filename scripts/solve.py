@@ -1,0 +1,149 @@
+"""Solve a question or the problems of a task, show it live, and leave every result and tree on disk.
+
+python scripts/solve.py                                   a small bundled set with the bundled models
+python scripts/solve.py question="What is 3 + 4?"         one question
+python scripts/solve.py +task=aime search.n=64            a data set
+python scripts/solve.py resume=outputs/DATE/TIME          the rest of a run that was stopped
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from reason import ConfigError, build, compose, resume
+from reason.present import heading, show_solution, show_table
+from reason.progress import Gauge, watched
+from reason.records import write_json
+from reason.run import Run
+from reason.summary import summary_of
+from reason.versions import versions
+
+INTERRUPTED = 130
+WRONG_SETTINGS = 2
+
+
+@hydra.main(version_base="1.3", config_path="pkg://conf", config_name="solve")
+def main(cfg: DictConfig) -> None:
+    """One run, or one job of a sweep."""
+    try:
+        solve(cfg)
+    except ConfigError as error:
+        complain(error)
+
+
+def solve(cfg: DictConfig) -> None:
+    """Check the settings, load the models, solve, report."""
+    console = Console(highlight=False)
+    config, choices = settings(cfg)
+    plan = build.check(config, choices)
+    task, stands_in_for = build.task_of(plan, choices)
+    names = {"task": task.name} | ({"stands_in_for": stands_in_for} if stands_in_for else {}) | plan.names
+    folder = Path(config["resume"] or HydraConfig.get().runtime.output_dir)
+    console.print(heading(names, len(task)), soft_wrap=True, markup=False)
+
+    stamp = {**names, "seed": config["seed"], "config": plan.digest, "versions": versions()}
+    if not config["resume"]:
+        resume.save(folder, config=config, choices=choices, about=stamp)
+    quiet()
+    with closing(task), plan.open(task) as solver:
+        run = Run(solver, task, folder, stamp=stamp, limit=config["limit"])
+        gauge = Gauge(solver.engine)
+        before = list(run.rows.values())
+        stopped = "done"
+        try:
+            for _ in watched(run.go(), total=len(run.problems), before=before, gauge=gauge, console=console):
+                pass
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        rows = run.finish()
+        summary = {
+            **stamp,
+            "stopped": stopped,
+            "total": len(run.problems),
+            "resumed": run.resumed,
+            **summary_of(rows),
+            "seconds": round(gauge.seconds, 3),
+            "engine_totals": gauge.read(),
+            "folder": str(folder),
+        }
+    write_json(folder / "summary.json", summary)
+    if config["question"] is not None and rows:
+        show_solution(rows[0], console)
+    show_table(summary, console)
+    print(json.dumps(summary), flush=True)
+    if stopped == "interrupted":
+        sys.exit(INTERRUPTED)
+    if rows and all(row["error"] for row in rows):
+        sys.exit(1)
+
+
+def settings(cfg: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
+    """The settings to run with: those given, or with `resume` those of the run to finish.
+
+    Raises: ConfigError where settings are given beside `resume` that differ from the saved ones.
+    """
+    config, choices = compose.resolved(cfg), dict(HydraConfig.get().runtime.choices)
+    if config["resume"] is None:
+        return config, choices
+    old, old_choices = resume.saved(Path(config["resume"]))
+    given = [o.lstrip("+~").partition("=")[0] for o in HydraConfig.get().overrides.task]
+    if set(given) - set(resume.HARMLESS):
+        resume.require_same(old, config)
+    return old | {key: config[key] for key in given if key in resume.HARMLESS}, old_choices
+
+
+def quiet() -> None:
+    """No progress bar for every file of weights: ours says what matters."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+
+
+def into_the_same_folder(arguments: Sequence[str]) -> list[str]:
+    """The arguments, for a resumed run with Hydra told to write where it wrote and to leave its files alone."""
+    at = next((i for i, argument in enumerate(arguments) if argument.startswith("resume=")), None)
+    folder = "" if at is None else arguments[at].partition("=")[2].strip("'\"")
+    if at is None or folder in ("", "null"):
+        return list(arguments)
+    if {"-m", "--multirun"} & set(arguments):
+        raise ConfigError("resume finishes one run; leave out -m")
+    resume.saved(Path(folder))
+    quoted = folder.replace("'", "\\'")
+    return [*arguments[: at + 1], f"hydra.run.dir='{quoted}'", "hydra.output_subdir=null", *arguments[at + 1 :]]
+
+
+def complain(error: Exception) -> NoReturn:
+    """One sentence and exit code 2; no traceback."""
+    print(f"solve: {error if isinstance(error, ConfigError) else compose.explain(error)}", file=sys.stderr)
+    sys.exit(WRONG_SETTINGS)
+
+
+def program() -> None:
+    """Run `main`; wrong settings and interrupts end without a traceback."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # hands errors to us instead of printing them
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.argv[1:] = into_the_same_folder(sys.argv[1:])
+        main()
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        complain(error)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    program()

@@ -1,0 +1,67 @@
+"""What one search may still spend: the only place a budget is compared with what was used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from decoding.core import Spent
+from search.base import Budget
+
+
+class Ledger:
+    """Keeps the account of one search; the clock starts when it is made.
+
+    >>> ledger = Ledger(Budget(tokens=1000))
+    >>> ledger.grant(4, max_tokens=400)          # two at full length fit
+    [400, 400]
+    >>> ledger.charge(Spent(calls=2, tokens=700))
+    >>> ledger.grant(2, max_tokens=400)          # then one, cut to what is left
+    [300]
+    """
+
+    def __init__(self, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._started = clock()
+        self._spent = Spent()
+
+    @property
+    def spent(self) -> Spent:
+        """Everything charged so far, with the wall clock of this search as `seconds`."""
+        return replace(self._spent, seconds=self._clock() - self._started)
+
+    @property
+    def deadline(self) -> float | None:
+        """The instant, on the ledger's clock, at which the time is up; None without a limit."""
+        return None if self._budget.seconds is None else self._started + self._budget.seconds
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """True where what one wave may use depends on what the wave before it really used."""
+        return self._budget.tokens is not None or self._budget.calls is not None
+
+    def grant(self, wanted: int, *, max_tokens: int) -> list[int]:
+        """`max_tokens` for each request that may be sent now; empty when the budget is used up.
+
+        As many requests as the remaining tokens afford at full length; if not even one, a single request
+        cut to what is left. Whatever these requests do, the token budget cannot be exceeded, and the
+        answer depends on the account alone, not on timing (unless there is a limit in seconds).
+        """
+        if wanted < 1 or (self.deadline is not None and self._clock() >= self.deadline):
+            return []
+        if self._budget.calls is not None:
+            wanted = min(wanted, self._budget.calls - self._spent.calls)
+        if self._budget.tokens is None:
+            return [max_tokens] * max(0, wanted)
+        left = self._budget.tokens - self._spent.tokens
+        if wanted < 1 or left < 1:
+            return []
+        if left < max_tokens:
+            return [left]
+        return [max_tokens] * min(wanted, left // max_tokens)
+
+    def charge(self, spent: Spent) -> None:
+        """Add to the account. *Mutates* the ledger; `seconds` is ignored, the ledger has its own clock."""
+        self._spent += spent

@@ -1,0 +1,45 @@
+"""Sample `n` whole solutions and believe the answer most of them agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from decoding.core import SamplingParams, Tokens
+from search.aggregate import check_aggregation
+from search.base import Resources, SearchResult
+from search.knobs import require_count
+from search.sample import sample_and_choose
+from search.vote import check_rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfConsistency:
+    """`n` independent samples vote; the best scored solution with the winning answer is handed back.
+
+    n             how many solutions
+    select        `majority` counts heads, `weighted` adds up scores, `best` is best-of-N
+    agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
+    sampling      how each solution is sampled
+
+    Raises: ValueError naming the knob, what was wanted and what was got.
+    """
+
+    n: int = 16
+    select: str = "majority"
+    agg_strategy: str = "last"
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+    def __post_init__(self) -> None:
+        require_count("n", self.n, at_least=1)
+        check_rule(self.select)
+        check_aggregation(self.agg_strategy)
+
+    @property
+    def needs_scorer(self) -> bool:
+        """Counting heads needs no scores."""
+        return self.select != "majority"
+
+    async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
+        return await sample_and_choose(
+            root, resources, n=self.n, sampling=self.sampling, rule=self.select, agg_strategy=self.agg_strategy
+        )

@@ -1,0 +1,200 @@
+"""Answers are found where they stand, spelled one way, and any garbage is survived in linear time."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reason.answer import boxed, canonical, find_answer, find_letter
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+LATEX = r"0 1 7 12 . , - + / ( ) { } $ % ^ _ = ! x C \ \frac \boxed{ \fbox{ \text{ \left \sqrt \! \, \$ \% ^\circ \pi"
+OTHER = [" ", "\\ ", "####", "answer is", "\n", "\u2212", "\u00b0", "\ud800", "1,000", ", 234"]
+PIECES = st.sampled_from([*LATEX.split(" "), *OTHER])
+GARBAGE = st.lists(PIECES, max_size=30).map("".join)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"\fbox{3}", "3"),
+        (r"\framebox{204}", "204"),
+        (r"\boxed {4}", "4"),
+        (r"$\boxed 5$", "5"),
+        (r"$\boxed5$", "5"),
+        (r"\boxed{\boxed{6}}", "6"),
+        (r"\boxed{x = \boxed{7}}", "7"),
+        (r"the set { is open, \boxed{8}", "8"),
+        (r"so \boxed{9 and later \boxed{10}", "10"),
+        (r"\boxed{11} and \boxed{12", "11"),
+        (r"\boxed{13}. I put it in \boxed{}", "13"),
+        (r"twice escaped \\boxed{14}", "14"),
+        (r"a new line \\\boxed{15}", "15"),
+        (r"\boxed{16", None),
+        (r"put it in \boxed and stop", None),
+        (r"\boxed{ }", None),
+        ("nothing", None),
+        ("", None),
+    ],
+)
+def test_the_last_balanced_box_wins(text: str, answer: str | None) -> None:
+    assert boxed(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("#### 18", "18"),
+        ("9 * 2 = 18\n#### 1,234\n", "1,234"),
+        ("#### 1\n#### 2", "2"),
+        (r"\boxed{3} #### 4", "3"),
+        ("The answer is 18.", "18."),
+        ("Answer: $\\frac{1}{2}$", "\\frac{1}{2}"),
+        ("**Answer:** 12", "12"),
+        ("the answer is unknown", None),
+        ("####", None),
+        ("I think 5", None),
+    ],
+)
+def test_other_marks_are_read_where_there_is_no_box(text: str, answer: str | None) -> None:
+    assert find_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        (r"\boxed{C}", "C"),
+        (r"\boxed{\text{(B)}}", "B"),
+        (r"\boxed{\textbf{D}}", "D"),
+        (r"\boxed{A. 5 m/s}", "A"),
+        (r"\boxed{(D) none of them}", "D"),
+        (r"$\boxed C$", "C"),
+        ("Answer: C", "C"),
+        ("**Answer: (B)**", "B"),
+        ("The correct answer is **D**.", "D"),
+        ("The answer is $\\text{A}$", "A"),
+        ("Option B is right", "B"),
+        ("Let us see.\n\n(C)", "C"),
+        ("**A**", "A"),
+        ("The answer is Although", None),
+        ("A long story", None),
+        (r"\boxed{42}", None),
+        ("", None),
+    ],
+)
+def test_letters_are_found_in_the_forms_models_use(text: str, letter: str | None) -> None:
+    assert find_letter(text) == letter
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        [
+            "33",
+            "033",
+            "$33$",
+            "33.",
+            "33.0",
+            "+33",
+            r"\(33\)",
+            r"\boxed{33}",
+            "**33**",
+            r"33^\circ",
+            "33 \u00b0",
+            r"\text{33}",
+        ],
+        ["1000", "1,000", r"1{,}000", r"1,\!000", r"\$1,000.00", "$1,000", "1000.", r"1000 \text{ dollars}"],
+        ["0", "-0", "00", "0.0", ".0"],
+        ["1/2", "0.5", ".50", r"\frac12", r"\frac 1 2", r"\dfrac{1}{2}", r"\tfrac{2}{4}", r"\frac{1}2", "2/4"],
+        ["-1/2", "-0.5", r"-\frac{1}{2}", r"\frac{-1}{2}", "\u22121/2"],
+        ["9/5", r"1\frac{4}{5}", r"1 \frac45", "1.8"],
+        [r"(3,\frac{\pi}{2})", r"\left( 3, \frac{\pi}{2} \right)", r"(3,\dfrac{\pi}2)"],
+        [r"3\sqrt{2}", r"3 \sqrt 2", r"3\sqrt2"],
+        ["x^2+1", "x^{2} + 1", " x^2  + 1. "],
+        ["east", r"\text{East}", r"\mbox{ east }", "East."],
+        ["C", "(C)", r"\text{(C)}", r"\mathrm{C}"],
+        [r"x\in[-2,7]", r"x \in [-2,7]", r"x \in \left[-2, 7\right]"],
+        [r"25\%", "25%"],
+    ],
+)
+def test_a_vote_counts_all_spellings_together(spellings: list[str]) -> None:
+    assert {canonical(spelling) for spelling in spellings} == {spellings[0]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1,2", "12"),
+        ("1, 234", "1234"),
+        ("1 1/2", "11/2"),
+        ("(1,2)", "[1,2]"),
+        ("-5", "5"),
+        ("1/0", "0"),
+        (r"5 \text{ or } 6", "56"),
+        (r"5 \text{ million}", "5"),
+        ("x=5", "y=5"),
+        (r"52_8", "52"),
+        ("x", "X"),
+        (r"25\%", "25"),
+        ("1.2.3", "123"),
+    ],
+)
+def test_different_answers_stay_apart(one: str, other: str) -> None:
+    assert canonical(one) != canonical(other)
+
+
+@given(GARBAGE)
+@settings(max_examples=300, deadline=None)
+def test_anything_is_survived_and_canonical_is_idempotent(text: str) -> None:
+    once = canonical(text)
+    assert canonical(once) == once
+    for find in (boxed, find_answer, find_letter):
+        found = find(text)
+        assert found is None or found.strip()
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "\\boxed{",
+        "{",
+        "}",
+        "\\",
+        "\\boxed{}",
+        "\\boxed ",
+        "answer is ",
+        "answer:* ",
+        "#",
+        "$",
+        "1",
+        "1,",
+        " ",
+        "\\boxed{a{b}} ",
+        "A\n",
+        "(",
+    ],
+)
+def test_a_megabyte_of_anything_takes_seconds_at_most(unit: str) -> None:
+    text = unit * (1_000_000 // len(unit))
+    started = time.perf_counter()
+    canonical(text), find_answer(text), find_letter(text)
+    assert time.perf_counter() - started < 20  # a quadratic scan would take hours
+
+
+def test_real_answers_keep_their_spelling_after_one_pass() -> None:
+    """No gold answer of MATH-500 is lost, and no two different ones of a kind become one by accident."""
+    if not (DATA / "math500.jsonl").exists():
+        pytest.skip("no copy of MATH-500")
+    with (DATA / "math500.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    for row in rows:
+        assert canonical(row["answer"])
+        assert canonical(canonical(row["answer"])) == canonical(row["answer"])
+        assert canonical(find_answer(row["solution"]) or "") == canonical(row["answer"])

@@ -1,0 +1,183 @@
+"""Every wrong setting ends with one sentence that names it and says what would be right, before any model."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+import reason
+from reason import ConfigError, build, resume
+from reason.compose import composed
+from reason.prm.likelihood import Likelihood
+from search.self_consistency import SelfConsistency
+
+WRONG = {
+    ("search=best_of_m",): "there is no search=best_of_m (did you mean best_of_n?); choose one of: best_of_n, self_",
+    ("scorer=prn",): "there is no scorer=prn (did you mean prm?); choose one of:",
+    ("model=qwen2.5-math-8b",): "did you mean qwen2.5-math-7b?",
+    ("engine=vroom",): "there is no engine=vroom; choose one of:",
+    ("+task=aimee",): "there is no task=aimee (did you mean aime?); choose one of: aime, gpqa",
+    ("task=aime",): "a task is added with +task=NAME",
+    ("task.limit=3",): "a task is added with +task=NAME",
+    (
+        "search.agg_stategy=last",
+    ): "there is no setting search.agg_stategy (did you mean search.agg_strategy?); search has:",
+    ("search.sampling.temprature=1",): "(did you mean search.sampling.temperature?)",
+    ("+search.m=4",): "there is no setting search.m; search has: agg_strategy, n, sampling",
+    ("+foo=1",): "there is no setting foo; this program has:",
+    ("sede=1",): "there is no setting sede (did you mean seed?)",
+    ("search.n=0",): "search.n must be an int >= 1, got 0",
+    ("search.n=two",): "search.n must be an int >= 1, got 'two'",
+    ("search.agg_strategy=max",): "search.agg_strategy must be one of last, min, prod, mean; got 'max'",
+    ("search=self_consistency", "search.select=loud"): "search.select must be one of majority, weighted, best",
+    ("search.sampling.top_p=2",): "search.sampling.top_p must be in (0, 1], got 2",
+    ("seed=-1",): "seed must be an int >= 0, got -1",
+    ("concurrency=0",): "concurrency must be an int >= 1, got 0",
+    ("limit=0",): "limit must be an int >= 1, got 0",
+    ("budget.tokens=0",): "budget.tokens must be a positive number or null, got 0",
+    ("~scorer",): "scorer is not set",
+    ("engine._target_=os.system",): "engine._target_ must be one of ours",
+    ("scorer.adapter._target_=os.system",): "scorer.adapter._target_ must be one of ours",
+    ("search.n=[1",): "cannot read the setting search.n=[1",
+    ("search=best_of_n,self_consistency",): "to run one after the other add -m",
+    ("scorer=none",): "chooses by score and scorer=none gives none; choose scorer=prm",
+    ("search._target_=os.system",): "search._target_ must be one of ours",
+    ("search.sampling._target_=subprocess.run",): "search.sampling._target_ must be one of ours",
+    ("model=hf",): "model.path must be set",
+    ("model.path=/no/such/folder",): "model.path=/no/such/folder: there is no such folder",
+    ("model.path=bundled:giant",): "model.path=bundled:giant: not among the bundled models",
+    ("model.path=nobody-has-this/model",): "model.path=nobody-has-this/model: no such folder",
+    ("model.prompt.raw=hello",): "model.prompt.raw must contain {question}",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def planned(*overrides: str) -> tuple[build.Plan, dict[str, str]]:
+    config, choices = composed(overrides)
+    return build.check(config, choices), choices
+
+
+@pytest.mark.parametrize("overrides", WRONG, ids=" ".join)
+def test_a_wrong_setting_is_named(overrides: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned(*overrides)
+    message = str(caught.value)
+    assert WRONG[overrides] in message
+    assert "\n" not in message
+    assert "Error" not in message
+
+
+def test_a_wrong_setting_costs_no_import_of_torch() -> None:
+    code = (
+        "import sys, reason\ntry: reason.load('search.n=0')\nexcept reason.ConfigError as e: print(e)\n"
+        "print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == ["search.n must be an int >= 1, got 0", "[]"]
+
+
+def test_the_strategy_is_checked_before_the_model_is_looked_for() -> None:
+    with pytest.raises(ConfigError, match=r"search\.n must be"):
+        planned("search.n=0", "model.path=/no/such/folder")
+
+
+@pytest.fixture
+def tiny(tiny_writer: Path, tiny_reader: Path) -> list[str]:
+    return [f"model.path={tiny_writer}", f"scorer.path={tiny_reader}"]
+
+
+def test_a_scorer_that_reads_tokens_must_share_the_writers_vocabulary(tiny: list[str], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny[0].partition("=")[2], other)
+    planned(f"model.path={other}", tiny[1])
+    file = other / "tokenizer.json"
+    file.write_text(file.read_text(encoding="utf-8").replace("Try this. ", "Try that. "), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"reads the tokens of another vocabulary than model\.path=.*other writes"):
+        planned(f"model.path={other}", tiny[1])
+
+
+def test_a_plan_holds_objects_and_no_config(tiny: list[str]) -> None:
+    settings = ["search=self_consistency", "search.n=3", "search.sampling.temperature=0.5", "scorer=likelihood"]
+    plan, _ = planned(tiny[0], *settings)
+    assert isinstance(plan.strategy, SelfConsistency)
+    assert (plan.strategy.n, plan.strategy.sampling.temperature) == (3, 0.5)
+    assert isinstance(plan.strategy.sampling.stop, tuple)
+    assert isinstance(plan.scorer, Likelihood)
+    assert plan.checkpoint.window == 512
+
+
+def test_the_digest_is_about_what_can_change_a_row(tiny: list[str]) -> None:
+    digest = planned(*tiny)[0].digest
+    assert planned(*tiny, "limit=3", "concurrency=2")[0].digest == digest
+    assert planned(*tiny, "seed=3")[0].digest != digest
+    assert planned(*tiny, "search.n=3")[0].digest != digest
+
+
+class TestTask:
+    """What is solved: a question, a task, its stand-in, or the model's default."""
+
+    def test_a_question_is_a_task_of_one_problem(self, tiny: list[str]) -> None:
+        task, stands_in_for = build.task_of(*planned(*tiny, "question='What is 1+1?'"))
+        assert ([p.question for p in task], stands_in_for) == (["What is 1+1?"], None)
+
+    def test_both_a_question_and_a_task_are_one_too_many(self, tiny: list[str]) -> None:
+        with pytest.raises(ConfigError, match="question and task are both set"):
+            build.task_of(*planned(*tiny, "question=why", "+task=aime"))
+
+    def test_without_either_the_bundled_model_has_a_default_and_others_ask(self, tiny: list[str]) -> None:
+        task, stands_in_for = build.task_of(*planned(*tiny))
+        assert (task.name.startswith("synthetic"), stands_in_for) == (True, None)
+        with pytest.raises(ConfigError, match=r"say what to solve: question=\.\.\. or \+task=\.\.\.; tasks are: aime"):
+            build.task_of(*planned(*tiny[:1], "model=hf"))
+
+    def test_the_bundled_model_gets_the_stand_in_and_says_so(self, tiny: list[str]) -> None:
+        task, stands_in_for = build.task_of(*planned(*tiny, "+task=aime", "task.limit=3"))
+        assert (task.name.startswith("synthetic"), stands_in_for, len(task)) == (True, "aime", 3)
+
+    def test_a_file_of_ones_own_is_never_replaced(self, tiny: list[str], tmp_path: Path) -> None:
+        file = tmp_path / "mine.jsonl"
+        file.write_text('{"problem": "What is 1+1?", "answer": "2"}\n')
+        task, stands_in_for = build.task_of(*planned(*tiny, "+task=aime", f"task.path={file}"))
+        assert ([p.answer for p in task], stands_in_for) == (["2"], None)
+
+    def test_a_missing_file_is_named(self, tiny: list[str]) -> None:
+        with pytest.raises(ConfigError, match=r"task\.path.*no/such"):
+            build.task_of(*planned(*tiny, "+task=aime", "task.path=/no/such.jsonl"))
+
+    def test_a_real_model_does_not_get_the_stand_in(self, tiny: list[str]) -> None:
+        with pytest.raises(ConfigError, match=r"task\.path=FILE\.jsonl"):
+            build.task_of(*planned(*tiny[:1], "model=hf", "+task=aime"))
+
+
+def test_a_wrong_engine_knob_is_named(tiny: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^engine\.kv_mib must be an int >= 1, got 0$"):
+        reason.load(*tiny, "engine.kv_mib=0")
+
+
+def test_load_gives_a_solver_that_solves(tiny: list[str]) -> None:
+    with reason.load(*tiny, "search.n=3", "search.sampling.max_tokens=40") as solver:
+        solution = solver.solve("What is 1+1?")
+    assert len(solution.result.candidates) == 3
+    solution.tree.check()
+
+
+def test_from_config_is_load_for_a_composed_config(tiny: list[str]) -> None:
+    config, _ = composed([*tiny, "search.n=2", "search.sampling.max_tokens=40"])
+    with reason.from_config(OmegaConf.create(config)) as solver:
+        assert len(solver.solve("What is 1+1?").result.candidates) == 2
+
+
+def test_a_changed_setting_is_named_before_a_run_goes_on() -> None:
+    then = {"search": {"n": 4, "agg": "last"}, "limit": 3, "seed": 0}
+    resume.require_same(then, then | {"limit": None})
+    with pytest.raises(ConfigError, match=r"resume: search\.n was 4, now 8; seed was 0, now 1$"):
+        resume.require_same(then, {"search": {"n": 8, "agg": "last"}, "limit": 3, "seed": 1})

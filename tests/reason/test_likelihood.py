@@ -1,0 +1,47 @@
+"""Self-confidence: no model, no cost, and None rather than a guess."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoding.core import Spent
+from reason.prm.likelihood import Likelihood
+from reason.prm.none import NoScorer
+from search.base import ScoredPaths
+from search.tree import Step
+
+
+def score(*paths: list[Step]) -> ScoredPaths:
+    bound = Likelihood().bind("question", (1, 2))
+    return asyncio.run(bound.score(paths))
+
+
+@given(st.lists(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=5), max_size=4))
+def test_a_score_is_the_geometric_mean_of_its_own_steps_probabilities(probabilities: list[list[float]]) -> None:
+    path = [Step(tuple(range(len(ps))), "x", tuple(map(math.log, ps))) for ps in probabilities]
+    [scores] = score(path).scores
+    assert scores is not None
+    assert all(
+        math.isclose(s, math.prod(ps) ** (1 / len(ps))) and s <= 1 for s, ps in zip(scores, probabilities, strict=True)
+    )
+
+
+def test_it_spends_nothing() -> None:
+    assert score([Step((1,), "a", (-0.5,))]).spent == Spent()
+
+
+def test_a_path_with_an_unlogged_step_is_not_scored() -> None:
+    logged, unlogged = Step((1,), "a", (-1.0,)), Step((1,), "a")
+    assert score([logged], [logged, unlogged]).scores == [[math.exp(-1)], None]
+
+
+def test_an_impossible_token_scores_zero_and_rounding_never_exceeds_one() -> None:
+    assert score([Step((1,), "a", (-math.inf,)), Step((1,), "a", (1e-7,))]).scores == [[0.0, 1.0]]
+
+
+def test_no_scorer_binds_to_nothing() -> None:
+    assert NoScorer().bind("question", (1,)) is None

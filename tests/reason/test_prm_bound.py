@@ -1,0 +1,167 @@
+"""Incremental scoring equals scoring every path alone and whole, whatever the order and the batches."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoding.core import Tokens
+from reason.prm.base import Floats
+from reason.prm.bound import BoundPrm
+from search.tree import Step
+
+PROMPT = (7, 7, 7)
+
+
+class HashReader:
+    """Causal: the output after a token is a function of the tokens up to it. Notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Tokens, int]] = []
+
+    async def read(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
+        self.asked += zip(sequences, starts, strict=True)
+        await asyncio.sleep(0)
+        return [
+            np.array([[value(tokens[: i + 1])] for i in range(start, len(tokens))], dtype=np.float32)
+            for tokens, start in zip(sequences, starts, strict=True)
+        ]
+
+
+def value(tokens: Tokens) -> float:
+    return random.Random(repr(tokens)).random()
+
+
+class OwnTokens:
+    """The simplest format: the prompt's and the steps' ids, one output which is the score."""
+
+    def begin(self, question: str, prompt: Tokens) -> Tokens:
+        return prompt
+
+    def piece(self, step: Step, *, first: bool) -> Tokens:
+        return step.tokens
+
+    def read(self, outputs: Floats) -> Floats:
+        return outputs[:, 0]
+
+
+def bound(reader: HashReader, limit: int = 1000) -> BoundPrm:
+    return BoundPrm(reader=reader, form=OwnTokens(), limit=limit, question="?", prompt=PROMPT)
+
+
+def steps(*pieces: Tokens) -> list[Step]:
+    return [Step(piece, str(piece)) for piece in pieces]
+
+
+def expected(path: Sequence[Step]) -> list[float]:
+    tokens: Tokens = PROMPT
+    scores = []
+    for step in path:
+        tokens += step.tokens
+        scores.append(value(tokens))
+    return scores
+
+
+PATHS = st.lists(st.lists(st.sampled_from([(1,), (2, 1), (3, 1, 1), (4,)]), max_size=5), max_size=6)
+
+
+@given(batches=st.lists(PATHS, max_size=4))
+def test_scores_are_those_of_whole_paths(batches: list[list[list[Tokens]]]) -> None:
+    reader = HashReader()
+    scorer = bound(reader)
+    for batch in batches:
+        paths = [steps(*pieces) for pieces in batch]
+        scored = asyncio.run(scorer.score(paths))
+        assert [len(s or []) for s in scored.scores] == [len(p) for p in paths]
+        for path, scores in zip(paths, scored.scores, strict=True):
+            assert scores == pytest.approx(expected(path))
+        assert scored.spent.scorer_calls == len(paths)
+    spans = [(tokens[:end], end) for tokens, start in reader.asked for end in range(start + 1, len(tokens) + 1)]
+    assert len(spans) == len(set(spans)), "some token was read twice"
+
+
+def test_a_child_costs_its_own_tokens() -> None:
+    scorer = bound(HashReader())
+    first = asyncio.run(scorer.score([steps((1, 2))])).spent
+    child = asyncio.run(scorer.score([steps((1, 2), (3, 4, 5))])).spent
+    again = asyncio.run(scorer.score([steps((1, 2), (3, 4, 5))] * 2)).spent
+    assert first.scored_tokens == len(PROMPT) + 2
+    assert child.scored_tokens == 3
+    assert (again.scored_tokens, again.scorer_calls) == (0, 2)
+
+
+def test_all_paths_go_to_the_reader_in_one_call_and_equal_ones_once() -> None:
+    reader = HashReader()
+    asyncio.run(bound(reader).score([steps((1,), (2,)), steps((1,), (3,)), steps((1,), (2,)), steps((1,))]))
+    assert sorted(reader.asked) == [((*PROMPT, 1, 2), 3), ((*PROMPT, 1, 3), 4)]
+
+
+def test_a_path_over_the_limit_is_not_scored_and_the_others_are() -> None:
+    short, long = steps((1,)), steps((1,), (2, 2, 2))
+    scored = asyncio.run(bound(HashReader(), limit=len(PROMPT) + 3).score([long, short]))
+    assert scored.scores[0] is None
+    assert scored.scores[1] == pytest.approx(expected(short))
+    assert scored.spent.scorer_calls == 1
+
+
+def test_no_paths_and_a_path_without_steps_cost_nothing() -> None:
+    reader = HashReader()
+    assert asyncio.run(bound(reader).score([])).scores == []
+    assert asyncio.run(bound(reader).score([[]])).scores == [[]]
+    assert reader.asked == []
+
+
+def test_calls_at_once_agree() -> None:
+    async def both() -> None:
+        scorer = bound(HashReader())
+        a, b = steps((1,), (2,)), steps((1,), (3,))
+        one, two = await asyncio.gather(scorer.score([a, b]), scorer.score([b, a]))
+        assert one.scores == two.scores[::-1]
+
+    asyncio.run(both())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), 1.5, -0.1])
+def test_scores_that_are_no_scores_are_an_error(bad: float) -> None:
+    class Broken(HashReader):
+        async def read(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
+            return [np.full((len(t) - s, 1), bad) for t, s in zip(sequences, starts, strict=True)]
+
+    with pytest.raises(FloatingPointError, match=r"outside \[0, 1\]"):
+        asyncio.run(bound(Broken()).score([steps((1,))]))
+
+
+def test_fewer_scores_than_steps_are_an_error() -> None:
+    """Silent in other code: a separator that got lost shifts every later score to another step."""
+
+    class Short(OwnTokens):
+        def read(self, outputs: Floats) -> Floats:
+            return outputs[1:, 0]
+
+    scorer = BoundPrm(reader=HashReader(), form=Short(), limit=99, question="", prompt=PROMPT)
+    with pytest.raises(AssertionError, match="steps got"):
+        asyncio.run(scorer.score([steps((1,), (2,))]))
+
+
+def test_a_failed_call_leaves_nothing_behind() -> None:
+    class Flaky(HashReader):
+        failed = False
+
+        async def read(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
+            if not self.failed:
+                self.failed = True
+                raise RuntimeError("out of memory")
+            return await super().read(sequences, starts)
+
+    scorer, path = bound(Flaky()), steps((1,), (2,))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        asyncio.run(scorer.score([path]))
+    scored = asyncio.run(scorer.score([path]))
+    assert scored.scores[0] == pytest.approx(expected(path))
+    assert scored.spent.scored_tokens == len(PROMPT) + 2

@@ -1,0 +1,146 @@
+"""The scorer as a user configures it: wrong settings say what is wrong, early; nothing loads before it must."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reason.prm import checkpoint
+from reason.prm.base import Adapter
+from reason.prm.checkpoint import check_architecture, find_checkpoint
+from reason.prm.math_shepherd import MathShepherd
+from reason.prm.qwen import QwenPrm
+from reason.prm.scorer import PrmScorer, check_same_vocabulary
+from reason.prm.skywork import SkyworkPrm
+from reason.prm.token_classification import TokenClassifier
+
+CONFIGS = Path(__file__).parents[2] / "conf" / "scorer"
+
+
+def checkpoint_of(folder: Path, **config: Any) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda f: f.stem)
+def test_every_config_builds_without_a_model(file: Path) -> None:
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    scorer = instantiate(OmegaConf.load(file), _convert_="all")
+    assert callable(scorer.check)
+    assert callable(scorer.load)
+    assert callable(scorer.bind)
+
+
+def test_building_a_scorer_imports_no_torch() -> None:
+    code = (
+        "import sys, pathlib; from hydra.utils import instantiate; from omegaconf import OmegaConf\n"
+        f"for f in pathlib.Path({str(CONFIGS)!r}).glob('*.yaml'): instantiate(OmegaConf.load(f), _convert_='all')\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy import'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"path": ""}, "path must be"),
+        ({"device": 0}, "device must be"),
+        ({"dtype": "float8"}, "float32, bfloat16"),
+        ({"max_tokens": 0}, "max_tokens must be"),
+        ({"max_tokens": True}, "max_tokens must be"),
+        ({"kv_mib": "1GB"}, "kv_mib must be"),
+    ],
+)
+def test_a_wrong_knob_names_itself_at_construction(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PrmScorer(**{"adapter": QwenPrm(), "path": "bundled:prm", **knobs})
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: SkyworkPrm(step_token="x"), "newlines"),
+        (lambda: TokenClassifier(reads="ids"), "tokens or text"),  # type: ignore[arg-type]
+        (lambda: TokenClassifier(separator=""), "separator"),
+        (lambda: TokenClassifier(after_question=None), "after_question"),  # type: ignore[arg-type]
+        (lambda: MathShepherd(tag=" ки"), "without spaces"),
+        (lambda: MathShepherd(right="-"), "two words"),
+    ],
+)
+def test_a_wrong_adapter_knob_names_itself_at_construction(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("path", ["./missing", "/missing/folder", "~/missing", "missing", "a/b/c"])
+def test_a_missing_folder_is_named(path: str) -> None:
+    with pytest.raises(ValueError, match=f"no reward model in {path}"):
+        PrmScorer(adapter=QwenPrm(), path=path).check()
+
+
+def test_a_bundled_model_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match=r"there is no bundled:nobody in .*: scripts/train\.py makes it"):
+        find_checkpoint("bundled:nobody")
+
+
+def test_a_folder_without_config_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        find_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_broken_config_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.json"):
+        find_checkpoint(str(tmp_path))
+
+
+def test_an_unknown_hub_id_without_a_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The hub's client would try for half a minute."""
+    monkeypatch.setattr(checkpoint, "_reachable", lambda endpoint: False)
+    with pytest.raises(ValueError, match=r"no folder nobody/nothing and the hub did not give .*: no connection"):
+        find_checkpoint("nobody/nothing")
+
+
+@pytest.mark.parametrize("adapter", [QwenPrm(), SkyworkPrm(), MathShepherd(), TokenClassifier()])
+def test_the_wrong_architecture_is_named_with_the_right_ones(adapter: Adapter, tmp_path: Path) -> None:
+    path = checkpoint_of(tmp_path, architectures=["BertForMaskedLM"])
+    with pytest.raises(ValueError, match="BertForMaskedLM") as caught:
+        PrmScorer(adapter=adapter, path=path).load()
+    assert all(name in str(caught.value) for name in adapter.architectures)
+
+
+def test_the_limit_is_the_least_of_model_format_and_caller(tmp_path: Path) -> None:
+    path = checkpoint_of(tmp_path, architectures=list(QwenPrm.architectures), max_position_embeddings=5000)
+    found = find_checkpoint(path)
+    check_architecture(found, QwenPrm())
+    assert (found.limit(QwenPrm(), None), found.limit(QwenPrm(), 9), found.limit(QwenPrm(), 9999)) == (4096, 9, 4096)
+    bare = find_checkpoint(checkpoint_of(tmp_path / "bare", architectures=[]))
+    with pytest.raises(ValueError, match="set max_tokens"):
+        bare.limit(TokenClassifier(), None)
+
+
+def test_the_shared_format_needs_the_prompt() -> None:
+    form = TokenClassifier(reads="tokens").format(None)
+    with pytest.raises(ValueError, match="prompt's token ids"):
+        form.begin("question", ())
+
+
+def test_a_writer_with_another_vocabulary_is_refused() -> None:
+    """Its ids would name other words to the reward model, and every score would be noise."""
+
+    class Vocabulary(dict[str, int]):
+        def get_vocab(self) -> dict[str, int]:
+            return dict(self)
+
+    check_same_vocabulary("bundled", Vocabulary(a=0, b=1), Vocabulary(b=1, a=0))
+    with pytest.raises(ValueError, match="vocabulary is another one"):
+        check_same_vocabulary("bundled", Vocabulary(a=0, b=1), Vocabulary(a=1, b=0))

@@ -1,0 +1,92 @@
+"""A question is encoded once, steps decode to the text of the whole, and every format says what it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reason.checkpoint import find_model, load_tokenizer
+from reason.compose import composed, make
+from reason.prompt import Prompt, PromptFormat
+from tests.test_conf import names
+
+
+class WordTokenizer:
+    """Words are tokens and a leading space is dropped when decoding, as SentencePiece does."""
+
+    chat_template: str | None = "given"
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.templated: dict[str, Any] = {}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        words = (["<s>"] if add_special_tokens else []) + text.split(" ")
+        self.words += [word for word in words if word not in self.words]
+        return [self.words.index(word) for word in words]
+
+    def decode(self, token_ids: Sequence[int], **_: Any) -> str:
+        return " ".join(self.words[i] for i in token_ids)
+
+    def apply_chat_template(self, conversation: list[dict[str, str]], **kwargs: Any) -> str:
+        self.templated = kwargs
+        return " ".join(f"[{m['role']}] {m['content']}" for m in conversation) + " [assistant] "
+
+
+def test_texts_of_steps_join_to_the_text_of_the_whole() -> None:
+    tokenizer = WordTokenizer()
+    prompt = Prompt(PromptFormat(), tokenizer)
+    ids = tuple(tokenizer.encode("so we get 4", add_special_tokens=False))
+    assert prompt.decode(ids[:2]) + prompt.decode(ids[2:]) == prompt.decode(ids) == " so we get 4"
+
+
+def test_raw_text_has_the_tokenizers_own_beginning_and_a_template_has_its_own() -> None:
+    tokenizer = WordTokenizer()
+    raw = Prompt(PromptFormat(raw="Q: {question} A:"), tokenizer).encode("why {x}?")
+    assert tokenizer.decode(raw) == "<s> Q: why {x}? A:"
+    chat = Prompt(PromptFormat(system="Be brief.", options={"enable_thinking": False}), tokenizer).encode("why?")
+    assert tokenizer.decode(chat) == "[system] Be brief. [user] why? [assistant] "
+    assert tokenizer.templated == {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
+
+
+def test_an_answer_start_is_added_once() -> None:
+    tokenizer = WordTokenizer()
+    assert tokenizer.decode(Prompt(PromptFormat(answer_start="<think>"), tokenizer).encode("why?")).endswith(
+        "[assistant] <think>"
+    )
+    assert tokenizer.decode(Prompt(PromptFormat(answer_start="[assistant] "), tokenizer).encode("why?")).endswith(
+        "why? [assistant] "
+    )
+
+
+def test_a_model_without_a_chat_template_needs_raw_text() -> None:
+    tokenizer = WordTokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(ValueError, match=r"set model\.prompt\.raw"):
+        Prompt(PromptFormat(), tokenizer)
+    Prompt(PromptFormat(raw="{question}"), tokenizer)
+
+
+@pytest.mark.parametrize("wrong", [{"raw": "no slot"}, {"user": "no slot"}, {"delimiter": ""}])
+def test_a_wrong_format_names_its_setting(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=rf"model\.prompt\.{next(iter(wrong))} must"):
+        PromptFormat(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", names("model"))
+def test_every_model_asks_for_a_box_unless_it_was_trained_to_write_one(model: str) -> None:
+    config, _ = composed([f"model={model}", "model.path=somewhere"])
+    form: PromptFormat = make("model.prompt", config["model"]["prompt"])
+    assert form.raw is not None or "\\boxed{" in str(form.messages("?"))
+
+
+def test_a_checkpoints_tokenizer_is_the_one_in_its_file(tiny_writer: Path) -> None:
+    """`AutoTokenizer` replaces the pre-tokenizer of a qwen2 checkpoint, and blanks were lost."""
+    tokenizer = load_tokenizer(find_model(str(tiny_writer)))
+    prompt = Prompt(PromptFormat(raw="Question: {question}\nSolution:\n"), tokenizer)
+    ids = prompt.encode("Try this. \n\nThe answer is \\boxed{3}.")
+    assert prompt.decode(ids) == "Question: Try this. \n\nThe answer is \\boxed{3}.\nSolution:\n"
+    assert "".join(prompt.decode((i,)) for i in ids) == prompt.decode(ids)

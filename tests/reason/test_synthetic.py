@@ -1,0 +1,144 @@
+"""Synthetic problems: right solutions are right, slips are found where they are, splits share nothing."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import pytest
+
+from reason.tasks.synthetic import Synthetic
+from reason.tasks.synthetic.check import check
+from reason.tasks.synthetic.draw import distinct, split_of
+from reason.tasks.synthetic.exercise import DELIMITER, Exercise
+from reason.tasks.synthetic.families import FAMILIES
+from reason.tasks.synthetic.pen import SlippingPen, SteadyPen, slip
+
+EVEN = dict.fromkeys(FAMILIES, 1.0)
+
+
+def exercises(count: int, seed: int = 0) -> list[Exercise]:
+    return list(islice(distinct(seed, "train", weights=EVEN), count))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_steady_pen_is_always_right(family: str) -> None:
+    rng = random.Random(1)
+    for difficulty in FAMILIES[family].difficulties:
+        for _ in range(20):
+            exercise = FAMILIES[family].pose(rng, difficulty)
+            text = exercise.write(SteadyPen(), rng)
+            verdict = check(exercise, text)
+            assert verdict.solved
+            assert verdict.wrong_at is None
+            assert all(verdict.right)
+            assert 0 <= exercise.answer <= 999
+            assert text.endswith(f"\\boxed{{{exercise.answer}}}.")
+
+
+def test_a_slip_is_found_at_the_number_where_it_happened() -> None:
+    """Everything before `wrong_at` is what a steady pen may write; the rest never counts as right."""
+    rng = random.Random(2)
+    found = 0
+    for exercise in exercises(200):
+        if exercise.family == "countdown":  # any road is right there, so a slip may be another road
+            continue
+        steady = SteadyPen()
+        order = rng.random()
+        gold = exercise.write(steady, random.Random(order))
+        text = exercise.write(SlippingPen(rng.randrange(steady.written), rng), random.Random(order))
+        verdict = check(exercise, text)
+        if verdict.wrong_at is None:  # the slip derailed its step, which was not written
+            assert gold.startswith(text)
+            assert text != gold
+            continue
+        assert text[: verdict.wrong_at] == gold[: verdict.wrong_at]
+        assert not verdict.solved
+        assert verdict.right == sorted(verdict.right, reverse=True)
+        found += 1
+    assert found > 100
+
+
+def test_the_answer_alone_is_not_a_solution() -> None:
+    for exercise in exercises(30):
+        assert not check(exercise, f"The answer is \\boxed{{{exercise.answer}}}.").solved
+
+
+def test_nothing_may_follow_the_answer() -> None:
+    for exercise in exercises(30):
+        text = exercise.write(SteadyPen(), random.Random(0))
+        assert not check(exercise, text + DELIMITER + text).solved
+
+
+def test_countdown_accepts_every_road_and_no_dead_end() -> None:
+    rng = random.Random(3)
+    exercise = next(e for e in exercises(400) if e.family == "countdown" and e.difficulty == 1)
+    outcomes = set()
+    for _ in range(2000):
+        left, steps = list(exercise.numbers), []  # type: ignore[attr-defined]
+        while len(left) > 1:
+            x, y = rng.sample(left, 2)
+            sign = rng.choice("+-*")
+            value = x + y if sign == "+" else x - y if sign == "-" else x * y
+            left.remove(x)
+            left.remove(y)
+            left.append(value)
+            steps.append(f"{x}{sign}{y}={value}, leaving {' '.join(map(str, left))}.")
+        reached = left == [exercise.answer]
+        text = DELIMITER.join([*steps, f"The answer is \\boxed{{{exercise.answer}}}."])
+        if all(n >= 0 for n in left) and "--" not in text and "=-" not in text:
+            assert check(exercise, text).solved == reached
+            outcomes.add(reached)
+    assert outcomes == {True, False}
+
+
+def test_splits_never_share_a_question() -> None:
+    train = {e.question for e in islice(distinct(0, "train", weights=EVEN), 500)}
+    held = {e.question for e in islice(distinct(0, "heldout", weights=EVEN), 500)}
+    assert not train & held
+    assert {split_of(q) for q in held} == {"heldout"}
+
+
+def test_same_seed_same_problems_and_no_question_twice() -> None:
+    first, again = Synthetic(size=50, seed=4), Synthetic(size=50, seed=4)
+    assert list(first) == list(again)
+    assert len({p.question for p in first}) == 50
+    assert list(first) != list(Synthetic(size=50, seed=5))
+
+
+def test_a_longer_set_begins_with_the_shorter_one() -> None:
+    assert list(Synthetic(size=40))[:10] == list(Synthetic(size=10))
+
+
+def test_difficulty_is_the_number_of_steps_worked_out() -> None:
+    for difficulty in (1, 3):
+        for problem in Synthetic(families=["recurrence", "digit_sums"], difficulty=difficulty, size=10):
+            assert problem.meta["difficulty"] == difficulty
+
+
+def test_countdown_is_graded_by_its_steps() -> None:
+    task = Synthetic(families=["countdown"], size=5)
+    for problem in task:
+        assert str(task.grade_text(problem, f"The answer is \\boxed{{{problem.answer}}}.")) == "wrong"
+        assert str(task.grade_text(problem, "no idea")) == "no_answer"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"families": ["word"]}, "task.families must be from words"),
+        ({"families": []}, "task.families"),
+        ({"split": "test"}, "task.split must be one of train, heldout"),
+        ({"size": 0}, "task.size"),
+        ({"difficulty": [3, 1]}, "task.difficulty"),
+        ({"difficulty": 0}, "task.difficulty"),
+    ],
+)
+def test_wrong_knobs_name_the_choices(knobs: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Synthetic(**knobs)  # type: ignore[arg-type]
+
+
+def test_a_slip_is_never_the_number_itself() -> None:
+    rng = random.Random(0)
+    assert all(slip(n, rng) not in (n, -1) for n in range(200))

@@ -1,0 +1,288 @@
+"""Every data set is read in each spelling it is published with; what cannot be read says what, where and what to do."""
+
+import csv
+import importlib.util
+import json
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reason.tasks import hub
+from reason.tasks.aime import Aime
+from reason.tasks.base import Task
+from reason.tasks.gpqa import Gpqa
+from reason.tasks.gsm8k import Gsm8k
+from reason.tasks.math500 import Math500
+from reason.tasks.rows import BadRow, DataUnavailable, read_rows
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+TASKS: list[Any] = [Aime, Math500, Gsm8k, Gpqa]
+GPQA = {"Question": "Which is even?", "Correct Answer": "2", "Incorrect Answer 1": "1"} | {
+    "Incorrect Answer 2": "3",
+    "Incorrect Answer 3": "5",
+}
+
+
+def real(name: str) -> str:
+    if not (DATA / name).exists():
+        pytest.skip(f"no copy of {name}")
+    return str(DATA / name)
+
+
+def written(folder: Path, *rows: Any, name: str = "rows.jsonl") -> str:
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / name)
+
+
+def test_the_real_aime_2024() -> None:
+    task = Aime(path=real("aime24.jsonl"))
+    assert len(task) == 30
+    assert task[0].id == "aime24/60"
+    assert (task[7].answer, str(task.grade(task[7], "25")), str(task.grade(task[7], "025"))) == ("25", "right", "right")
+    assert all(p.answer is not None and 0 <= int(p.answer) <= 999 for p in task)
+    with pytest.raises(DataUnavailable, match="no AIME problem of 2025, only of 2024"):
+        Aime(path=real("aime24.jsonl"), year=2025)
+
+
+def test_the_real_math500() -> None:
+    task = Math500(path=real("math500.jsonl"))
+    assert len(task) == 500
+    assert task[0].id == "math500/precalculus/807"
+    assert task[0].meta["level"] == 2
+    assert str(task.grade(task[0], r"\left(3, \frac\pi2\right)")) == "right"
+
+
+def test_the_real_gsm8k() -> None:
+    task = Gsm8k(path=real("gsm8k.jsonl"))
+    assert len(task) == 1319
+    assert task[2].answer == "70000"
+    assert all(p.answer is not None and p.answer.lstrip("-").isdigit() for p in task)
+    solution = task[2].meta["solution"]
+    assert "####" not in solution
+    assert str(task.grade_text(task[2], f"{solution}\n#### 70,000")) == "right"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"problem": "1+1?", "answer": "002"},
+        {"Problem": "1+1?", "Answer": 2, "ID": "2024-II-4"},
+        {"question": "1+1?", "answer": 2.0},
+        {"problem": "1+1?", "answer": "$2^\\circ$", "url": "wiki/2024_AIME_I_Problems/Problem_1"},
+    ],
+)
+def test_aime_in_every_spelling(tmp_path: Path, row: dict[str, Any]) -> None:
+    task = Aime(path=written(tmp_path, row))
+    assert (task[0].question, task[0].answer) == ("1+1?", "2")
+    assert task[0].id == f"aime24/{row.get('ID', 0)}"
+
+
+def test_years_are_told_apart_by_url(tmp_path: Path) -> None:
+    """A file of three years once gave scores over ninety problems."""
+    rows = [
+        {"problem": str(y), "answer": y % 100, "url": f"x/{y}_AIME_I_Problems/Problem_1"} for y in (2022, 2023, 2024)
+    ]
+    task = Aime(path=written(tmp_path, *rows))
+    assert [p.question for p in task] == ["2024"]
+
+
+@pytest.mark.parametrize("row", [{"question": "q", "answer": "work\n#### 1,234"}, {"problem": "q", "answer": 1234}])
+def test_gsm8k_with_and_without_the_work(tmp_path: Path, row: dict[str, Any]) -> None:
+    assert Gsm8k(path=written(tmp_path, row))[0].answer == "1234"
+
+
+def test_gpqa_choices_keep_their_order_whatever_is_beside_them(tmp_path: Path) -> None:
+    others = [GPQA | {"Question": f"Which of these is even, {i}?"} for i in range(40)]
+    alone, among = (Gpqa(path=written(tmp_path, *rows)) for rows in ([GPQA], [*others, GPQA]))
+    assert alone[0].question == among[40].question
+    assert alone[0].answer == among[40].answer
+    assert {p.answer for p in among} == set("ABCD")
+    for problem in among:
+        assert f"({problem.answer}) 2" in problem.question
+        assert str(among.grade_text(problem, f"The answer is ({problem.answer})")) == "right"
+
+
+@pytest.mark.parametrize(
+    ("row", "gold"),
+    [
+        ({"question": "q", "choices": ["x", "y"], "answer": "B"}, "B"),
+        ({"question": "q", "choices": ["x", "y"], "answer": 1}, "B"),
+        ({"question": "q", "options": ["x", "y"], "answer": "y"}, "B"),
+        ({"question": "q (A) x (B) y", "answer": "(B)"}, "B"),
+    ],
+)
+def test_gpqa_copies(tmp_path: Path, row: dict[str, Any], gold: str) -> None:
+    assert Gpqa(path=written(tmp_path, row))[0].answer == gold
+
+
+def test_gpqa_as_published_is_csv(tmp_path: Path) -> None:
+    path = tmp_path / "gpqa_diamond.csv"
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, GPQA)
+        writer.writeheader()
+        writer.writerow(GPQA | {"Question": 'Which,\n"quoted", is even?'})
+    assert Gpqa(path=str(path))[0].question.startswith('Which,\n"quoted", is even?\n\n(A)')
+
+
+def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
+    rows = [{"problem": "a", "answer": "1"}, {"problem": "b", "answer": "2"}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    (tmp_path / "rows.csv").write_text("problem,answer\na,1\nb,2\n")
+    paths = [written(tmp_path, *rows), str(tmp_path / "rows.json"), str(tmp_path / "rows.csv")]
+    if importlib.util.find_spec("pyarrow"):
+        pyarrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+        paths.append(str(tmp_path / "rows.parquet"))
+    for path in paths:
+        assert [row.fields for row in read_rows(path)] == rows, path
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_missing_file_is_named(task: Any) -> None:
+    with pytest.raises(DataUnavailable, match=r"no file 'nowhere\.jsonl'"):
+        task(path="nowhere.jsonl")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_missing_field_names_file_line_field_and_what_is_there(tmp_path: Path, task: Any) -> None:
+    path = written(tmp_path, {"prompt": "1+1?", "gold": "2"})
+    with pytest.raises(BadRow) as error:
+        task(path=path)
+    assert str(error.value).startswith(f"{path}, line 1: no field '")
+    assert str(error.value).endswith("its fields are prompt, gold")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"problem": "a", "answer": "1"}\n\n{"problem": "b", "answer"\n', "line 3: not JSON"),
+        ("[1]\n", "line 1: wanted an object with fields, got list"),
+        ('{"problem": "a", "answer": " "}\n', "line 1: no text in field 'answer'"),
+        ('{"problem": "a", "answer": null}\n', "line 1: no field 'answer'"),
+        ('{"problem": "a", "answer": ["1"]}\n', "line 1: no text in field 'answer'"),
+        ("\n", "holds no rows"),
+        ("", "holds no rows"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=complaint):
+        Math500(path=str(path))
+
+
+def test_other_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"task\.year must be one of 2024, 2025; got 2023"):
+        Aime(year=2023)
+    with pytest.raises(ValueError, match=r"task\.limit"):
+        Aime(limit=0)
+    with pytest.raises(BadRow, match="integer from 0 to 999"):
+        Aime(path=written(tmp_path, {"problem": "a", "answer": r"\pi"}))
+    with pytest.raises(BadRow, match="must name one of the choices, got 'C'"):
+        Gpqa(path=written(tmp_path, {"question": "q", "choices": ["x", "y"], "answer": "C"}))
+    with pytest.raises(BadRow, match="nothing follows ####"):
+        Gsm8k(path=written(tmp_path, {"question": "q", "answer": "so ####"}))
+    with pytest.raises(DataUnavailable, match=r"must end in \.jsonl"):
+        Math500(path=written(tmp_path, {}, name="rows.txt"))
+    with pytest.raises(ValueError, match="occurs more than once"):
+        Math500(path=written(tmp_path, *[{"problem": "a", "answer": "1", "unique_id": "x"}] * 2))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_without_network_and_file_one_sentence_says_what_to_do_at_once(
+    task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    started = time.perf_counter()
+    with pytest.raises(DataUnavailable) as error:
+        task()
+    assert time.perf_counter() - started < 2
+    message = str(error.value)
+    assert message.startswith("cannot reach the hub for ")
+    assert "pass task.path=FILE.jsonl (fields: " in message
+    assert "\n" not in message
+
+
+def test_a_network_that_never_answers_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: time.sleep(20))
+    started = time.perf_counter()
+    assert not hub.reachable()
+    assert time.perf_counter() - started < 3
+
+
+class FakeHub(types.ModuleType):
+    """Stands for the package `datasets`."""
+
+    def __init__(self, rows: list[dict[str, Any]] | Exception) -> None:
+        super().__init__("datasets")
+        self.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
+        self.rows = rows
+        self.asked: list[tuple[Any, ...]] = []
+
+    def disable_progress_bars(self) -> None: ...
+
+    def load_dataset(self, repo: str, config: str | None, *, split: str) -> list[dict[str, Any]]:
+        self.asked.append((repo, config, split))
+        if isinstance(self.rows, Exception):
+            raise self.rows
+        return self.rows
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "asked"),
+    [
+        (Aime, {"problem": "q", "answer": "1"}, ("HuggingFaceH4/aime_2024", None, "train")),
+        (Math500, {"problem": "q", "answer": "1"}, ("HuggingFaceH4/MATH-500", None, "test")),
+        (Gsm8k, {"question": "q", "answer": "#### 1"}, ("openai/gsm8k", "main", "test")),
+        (Gpqa, GPQA, ("Idavidrein/gpqa", "gpqa_diamond", "train")),
+    ],
+)
+def test_the_hub_is_asked_for_the_right_split(task: Any, row: Any, asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeHub([row])
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    monkeypatch.setattr(hub, "reachable", lambda: True)
+    loaded: Task = task()
+    assert len(loaded) == 1
+    assert fake.asked == [asked]
+
+
+def test_what_the_hub_says_no_with_is_passed_on_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", FakeHub(RuntimeError("is gated.\nlog in")))
+    monkeypatch.setattr(hub, "reachable", lambda: True)
+    with pytest.raises(
+        DataUnavailable, match=r"cannot load Idavidrein/gpqa from the hub \(RuntimeError: is gated\) .*hf auth"
+    ):
+        Gpqa()
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(DataUnavailable, match=r"'datasets' is needed to load openai/gsm8k \(pip install"):
+        Gsm8k()
+
+
+def test_what_is_in_the_cache_needs_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    assert not hub.cached("HuggingFaceH4/MATH-500")
+    (tmp_path / "HuggingFaceH4___math-500").mkdir()
+    assert hub.cached("HuggingFaceH4/MATH-500")
+
+
+@pytest.mark.parametrize("name", ["aime", "math500", "gsm8k", "gpqa"])
+def test_the_config_says_what_the_class_takes(name: str, tmp_path: Path) -> None:
+    """`+task=NAME` composes at the key `task`, and every knob in it is one of the constructor's."""
+    from hydra import compose, initialize_config_module
+    from hydra.utils import instantiate
+
+    rows = [GPQA] if name == "gpqa" else [{"question": "q", "problem": "q", "answer": "1"}]
+    with initialize_config_module("conf", version_base="1.3"):
+        config = compose(overrides=[f"+task={name}", f"task.path={written(tmp_path, *rows)}"])
+    task = instantiate(config.task, _convert_="all")
+    assert len(task) == 1

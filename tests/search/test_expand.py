@@ -1,0 +1,176 @@
+"""What every strategy may rely on: seeds, budgets, scoring, and how a generation becomes nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from decoding.core import Generation, GenerationRequest, SamplingParams, Spent
+from search.base import Budget, ScoredPaths
+from search.expand import Expander
+from search.tree import SearchTree, Step
+from tests.search.toy import ROOT, ToyEngine, ToyScorer, resources
+
+SAMPLING = SamplingParams(max_tokens=200)
+
+
+def test_a_solution_becomes_a_chain_of_its_steps() -> None:
+    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One.\n\nTwo.\n\n\\boxed{3}")))
+    (leaf,) = asyncio.run(run.solutions([SearchTree.ROOT], SAMPLING))
+    assert [step.text for step in run.tree.steps(leaf)] == ["One.\n\n", "Two.\n\n", "\\boxed{3}"]
+    assert [run.tree.nodes[i].finish for i in run.tree.path(leaf)] == [None, None, "eos"]
+    assert run.tree.finished() == [leaf]
+
+
+def test_a_step_ends_at_the_delimiter_and_can_grow() -> None:
+    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One.\n\nTwo.")))
+    (node,) = asyncio.run(run.steps([SearchTree.ROOT], SAMPLING))
+    assert (run.tree.text(node), run.tree.nodes[node].finish) == ("One.\n\n", None)
+
+
+def test_a_stop_the_caller_asked_for_ends_the_path_even_in_steps() -> None:
+    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One. DONE and more\n\nTwo.")))
+    (node,) = asyncio.run(run.steps([SearchTree.ROOT], SamplingParams(stop=("DONE",))))
+    assert run.tree.nodes[node].finish == "stop"
+
+
+def test_growing_by_steps_reaches_solutions_and_keeps_the_tree_sound() -> None:
+    run = Expander(ROOT, resources())
+    frontier = [SearchTree.ROOT] * 4
+    for _ in range(20):
+        nodes = asyncio.run(run.steps(frontier, SAMPLING))
+        frontier = [node for node in nodes if run.tree.nodes[node].finish is None]
+        run.tree.check()
+    assert run.tree.finished() == run.tree.leaves()
+
+
+def test_siblings_get_different_seeds_also_when_asked_for_later() -> None:
+    engine = ToyEngine()
+    run = Expander(ROOT, resources(engine=engine))
+    asyncio.run(run.solutions([SearchTree.ROOT] * 3, SAMPLING))
+    asyncio.run(run.solutions([SearchTree.ROOT] * 3, SAMPLING))
+    assert len({request.seed for request in engine.requests}) == 6
+
+
+def test_a_branch_does_not_depend_on_what_else_was_expanded_before() -> None:
+    async def second_child_of_first(others_first: bool) -> str:
+        run = Expander(ROOT, resources(engine=ToyEngine(lambda seed, _: f"{seed}.\n\nmore")))
+        one, two = await run.steps([SearchTree.ROOT] * 2, SAMPLING)
+        if others_first:
+            await run.steps([two] * 3, SAMPLING)
+        return run.tree.text((await run.steps([one] * 2, SAMPLING))[1])
+
+    assert asyncio.run(second_child_of_first(True)) == asyncio.run(second_child_of_first(False))
+
+
+def test_another_problem_seed_gives_other_branches() -> None:
+    trees = []
+    for seed in (1, 2):
+        run = Expander(ROOT, resources(seed=seed))
+        asyncio.run(run.solutions([SearchTree.ROOT] * 4, SAMPLING))
+        trees.append(run.tree.to_dict())
+    assert trees[0] != trees[1]
+
+
+def test_one_wave_is_one_engine_call_and_one_scorer_call() -> None:
+    engine, scorer = ToyEngine(), ToyScorer()
+    run = Expander(ROOT, resources(engine=engine, scorer=scorer))
+    asyncio.run(run.solutions([SearchTree.ROOT] * 5, SAMPLING))
+    assert (engine.batches, scorer.calls) == ([5], [5])
+    assert all(node.score == ToyScorer.of(node.step.text) for node in run.tree.nodes)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 50, 200, 431, 1000])
+def test_a_token_budget_holds_and_is_reported_with_waves_that_fit(tokens: int) -> None:
+    engine = ToyEngine()
+    run = Expander(ROOT, resources(engine=engine, budget=Budget(tokens=tokens)))
+    leaves = asyncio.run(run.solutions([SearchTree.ROOT] * 50, SAMPLING))
+    assert run.spent.tokens == sum(len(node.step.tokens) for node in run.tree.nodes) <= tokens
+    assert run.spent.calls == len(leaves) == len(engine.requests) < 50
+    assert run.stopped == "budget"
+
+
+def test_concurrent_expansions_share_one_budget() -> None:
+    async def both() -> Expander:
+        run = Expander(ROOT, resources(budget=Budget(tokens=500)))
+        await asyncio.gather(*(run.solutions([SearchTree.ROOT] * 9, SAMPLING) for _ in range(4)))
+        return run
+
+    run = asyncio.run(both())
+    assert run.spent.tokens <= 500
+
+
+def test_a_budget_that_suffices_is_not_the_end() -> None:
+    run = Expander(ROOT, resources(budget=Budget(tokens=10_000, calls=4, seconds=1000)))
+    assert len(asyncio.run(run.solutions([SearchTree.ROOT] * 4, SAMPLING))) == 4
+    assert run.stopped == "done"
+
+
+def test_the_deadline_travels_with_every_request() -> None:
+    engine = ToyEngine()
+    run = Expander(ROOT, resources(engine=engine, budget=Budget(seconds=9)))
+    asyncio.run(run.solutions([SearchTree.ROOT] * 2, SAMPLING))
+    assert len({request.deadline for request in engine.requests}) == 1
+    assert engine.requests[0].deadline is not None
+
+
+def test_a_request_never_asks_for_more_than_the_window_holds() -> None:
+    engine = ToyEngine()
+    run = Expander(ROOT, resources(engine=engine, window=len(ROOT) + 20))
+    asyncio.run(run.solutions([SearchTree.ROOT] * 2, SAMPLING))
+    assert [request.params.max_tokens for request in engine.requests] == [20, 20]
+    assert {node.finish for node in run.tree.nodes} <= {None, "length", "eos"}
+    assert run.stopped == "done"  # the window is not the budget
+
+
+def test_an_empty_generation_adds_no_node() -> None:
+    class OutOfTime:
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+            return [Generation(tokens=(), logprobs=(), finish="deadline") for _ in requests]
+
+    run = Expander(ROOT, resources(engine=OutOfTime()))
+    assert asyncio.run(run.solutions([SearchTree.ROOT] * 2, SAMPLING)) == [SearchTree.ROOT] * 2
+    assert (len(run.tree), run.stopped) == (0, "budget")
+
+
+class Scores:
+    """Returns what it was made with, for every path."""
+
+    def __init__(self, scores: list[float] | None, *, copies: int | None = None) -> None:
+        self.scores, self.copies = scores, copies
+
+    async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+        return ScoredPaths([self.scores] * (len(paths) if self.copies is None else self.copies), Spent())
+
+
+def scored_by(scorer: Scores) -> SearchTree:
+    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One.\n\nTwo."), scorer=scorer))
+    asyncio.run(run.solutions([SearchTree.ROOT], SAMPLING))
+    return run.tree
+
+
+def test_a_path_that_cannot_be_scored_has_no_scores() -> None:
+    assert [node.score for node in scored_by(Scores(None)).nodes] == [None, None]
+
+
+def test_nan_counts_as_not_scored() -> None:
+    tree = scored_by(Scores([0.5, math.nan]))
+    assert tree.score(1, "last") is None
+
+
+def test_a_scorer_that_loses_steps_or_paths_is_told_so() -> None:
+    with pytest.raises(ValueError, match="1 scores for a path of 2 steps"):
+        scored_by(Scores([0.5]))
+    with pytest.raises(ValueError, match="given 1 paths and returned scores for 2"):
+        scored_by(Scores([0.5, 0.5], copies=2))
+
+
+def test_an_ancestor_keeps_its_first_score() -> None:
+    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One.\n\nTwo."), scorer=Scores([0.5])))
+    (node,) = asyncio.run(run.steps([SearchTree.ROOT], SAMPLING))
+    run.resources.scorer.scores = [0.9, 0.1]  # type: ignore[union-attr]
+    asyncio.run(run.steps([node], SAMPLING))
+    assert [n.score for n in run.tree.nodes] == [0.5, 0.1]

@@ -1,0 +1,52 @@
+"""A budget is never exceeded, and what is left decides alone what may be sent."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from decoding.core import Spent
+from search.base import Budget
+from search.ledger import Ledger
+
+
+def test_without_a_budget_everything_is_granted() -> None:
+    assert Ledger(Budget()).grant(3, max_tokens=9) == [9, 9, 9]
+
+
+def test_calls_are_counted() -> None:
+    ledger = Ledger(Budget(calls=3))
+    assert len(ledger.grant(2, max_tokens=9)) == 2
+    ledger.charge(Spent(calls=2))
+    assert len(ledger.grant(2, max_tokens=9)) == 1
+    ledger.charge(Spent(calls=1))
+    assert ledger.grant(2, max_tokens=9) == []
+
+
+def test_time_up_grants_nothing_and_the_deadline_is_fixed_at_the_start() -> None:
+    now = 100.0
+    ledger = Ledger(Budget(seconds=5), clock=lambda: now)
+    assert ledger.deadline == 105.0
+    assert ledger.grant(1, max_tokens=9) == [9]
+    now = 105.0
+    assert ledger.grant(1, max_tokens=9) == []
+    assert ledger.spent.seconds == 5.0
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_token_budget_holds_whatever_the_requests_use(seed: int) -> None:
+    rng = random.Random(seed)
+    budget, max_tokens = rng.randrange(1, 300), rng.randrange(1, 80)
+    ledger = Ledger(Budget(tokens=budget))
+    while grants := ledger.grant(rng.randrange(1, 10), max_tokens=max_tokens):
+        assert all(1 <= grant <= max_tokens for grant in grants)
+        ledger.charge(Spent(calls=len(grants), tokens=sum(rng.randint(1, grant) for grant in grants)))
+        assert ledger.spent.tokens <= budget
+    assert ledger.spent.tokens == budget
+
+
+@pytest.mark.parametrize("bad", [{"tokens": 0}, {"tokens": 1.5}, {"seconds": -1}, {"calls": True}, {"calls": "3"}])
+def test_a_wrong_budget_names_itself(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"budget.{next(iter(bad))}"):
+        Budget(**bad)  # type: ignore[arg-type]

@@ -1,0 +1,116 @@
+"""Best-of-N and self-consistency: what each chooses, and what happens at the edges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from decoding.core import SamplingParams, Tokens
+from search.base import Budget, ScoredPaths, SearchResult
+from search.best_of_n import BestOfN
+from search.self_consistency import SelfConsistency
+from search.tree import Step
+from tests.search.toy import ROOT, ToyEngine, answer_of, resources
+
+ANSWERS = ["1", "2", "2", "3", "1", "2"]
+
+
+class Dictated:
+    """Sample number k writes the k-th text."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = iter(texts)
+
+    def __call__(self, seed: int, prefix: Tokens) -> str:
+        return next(self.texts)
+
+
+class ByAnswer:
+    """Scores a path by the answer it ends with."""
+
+    def __init__(self, table: dict[str, float]) -> None:
+        self.table = table
+
+    async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+        return ScoredPaths([[self.table[answer_of(step.text) or ""] for step in path] for path in paths])
+
+
+def solve(strategy: BestOfN | SelfConsistency, scores: dict[str, float] | None = None) -> SearchResult:
+    engine = ToyEngine(Dictated([f"\\boxed{{{a}}}" for a in ANSWERS]))
+    scorer = None if scores is None else ByAnswer(scores)
+    return asyncio.run(strategy(ROOT, resources(engine=engine, scorer=scorer)))
+
+
+def chosen(result: SearchResult) -> str | None:
+    assert result.best is not None
+    return answer_of(result.tree.text(result.best))
+
+
+SCORES = {"1": 0.8, "2": 0.4, "3": 0.9}
+
+
+def test_best_of_n_takes_the_highest_score() -> None:
+    assert chosen(result := solve(BestOfN(n=6), SCORES)) == "3"
+    assert (result.score, result.votes) == (0.9, {"1": 0.8, "2": 0.4, "3": 0.9})
+
+
+def test_self_consistency_takes_the_most_frequent_answer_with_or_without_scores() -> None:
+    for scores in (None, SCORES):
+        result = solve(SelfConsistency(n=6), scores)
+        assert (chosen(result), result.votes) == ("2", {"1": 2.0, "2": 3.0, "3": 1.0})
+
+
+def test_weighted_voting_adds_up_scores() -> None:
+    assert chosen(solve(SelfConsistency(n=6, select="weighted"), SCORES)) == "1"
+
+
+def test_selecting_the_best_is_best_of_n() -> None:
+    one, other = solve(SelfConsistency(n=6, select="best"), SCORES), solve(BestOfN(n=6), SCORES)
+    assert (one.best, one.votes, one.candidates) == (other.best, other.votes, other.candidates)
+
+
+def test_only_rules_that_look_at_scores_need_them() -> None:
+    assert BestOfN().needs_scorer
+    assert not SelfConsistency().needs_scorer
+    assert SelfConsistency(select="weighted").needs_scorer
+
+
+def test_a_solution_cut_short_is_a_candidate_but_is_not_chosen_without_an_answer() -> None:
+    engine = ToyEngine(Dictated(["a long way to go " * 9, "\\boxed{4}"]))
+    strategy = SelfConsistency(n=2, sampling=SamplingParams(max_tokens=20))
+    result = asyncio.run(strategy(ROOT, resources(engine=engine)))
+    assert [c.answer for c in result.candidates] == [None, "4"]
+    assert chosen(result) == "4"
+
+
+def test_a_solution_cut_short_after_its_answer_may_be_chosen() -> None:
+    engine = ToyEngine(Dictated(["\\boxed{4} and then I ramble on"]))
+    result = asyncio.run(BestOfN(n=1, sampling=SamplingParams(max_tokens=12))(ROOT, resources(engine=engine)))
+    assert chosen(result) == "4"
+
+
+def test_nothing_finished_is_a_normal_end() -> None:
+    result = asyncio.run(BestOfN(n=3)(ROOT, resources(budget=Budget(tokens=2))))
+    assert (result.best, result.stopped, result.votes) == (None, "budget", {})
+    assert result.spent.tokens == 2
+
+
+def test_a_larger_budget_only_adds_candidates() -> None:
+    """The samples come in the same order with the same seeds, however the waves were cut."""
+    few = asyncio.run(BestOfN(n=16)(ROOT, resources(budget=Budget(calls=5))))
+    many = asyncio.run(BestOfN(n=16)(ROOT, resources()))
+    assert few.candidates == many.candidates[:5]
+
+
+@pytest.mark.parametrize("make", [BestOfN, SelfConsistency])
+@pytest.mark.parametrize(("knob", "wrong"), [("n", 0), ("n", 2.0), ("n", "four"), ("agg_strategy", "max"), ("n", True)])
+def test_a_wrong_knob_names_itself(make: type, knob: str, wrong: object) -> None:
+    with pytest.raises(ValueError, match=f"^{knob} must be"):
+        make(**{knob: wrong})
+
+
+def test_an_unknown_selection_names_the_choices() -> None:
+    with pytest.raises(ValueError, match="select must be one of majority, weighted, best"):
+        SelfConsistency(select="loudest")

@@ -1,0 +1,155 @@
+"""Every yaml composes; every strategy solves a toy problem under the contract of all strategies."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reason.compose import composed, make
+from search.base import Budget, SearchResult, Strategy
+from tests.search.toy import ROOT, ToyEngine, answer_of, decode, resources
+
+CONF = Path(__file__).parents[1] / "conf"
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def names(group: str) -> list[str]:
+    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+
+
+def config(*overrides: str) -> dict[str, Any]:
+    return composed([*overrides, "model.path=somewhere"])[0]
+
+
+def strategy(name: str) -> Strategy:
+    made: Strategy = make("search", config(f"search={name}")["search"])
+    return made
+
+
+def solve(name: str, **changes: Any) -> SearchResult:
+    return asyncio.run(strategy(name)(ROOT, resources(**changes)))
+
+
+@pytest.mark.parametrize("group", ["search", "scorer", "model", "engine"])
+def test_every_member_of_a_group_composes_and_is_ours(group: str) -> None:
+    for name in names(group):
+        node = config(f"{group}={name}")[group]
+        target = node.get("_target_", "reason.")
+        assert target.startswith(("reason.", "search.", "decoding.")), name
+
+
+@pytest.mark.parametrize("task", names("task"))
+def test_every_task_composes(task: str) -> None:
+    assert config(f"+task={task}")["task"]["_target_"].startswith("reason.tasks.")
+
+
+@pytest.mark.parametrize("scorer", names("scorer"))
+def test_every_scorer_is_made_without_loading_anything(scorer: str) -> None:
+    made = make("scorer", config(f"scorer={scorer}")["scorer"])
+    assert callable(made.bind)
+
+
+def test_the_bundled_model_names_tasks_that_exist() -> None:
+    model = config()["model"]
+    assert {model["default_task"], *model["stand_in"].values(), *model["stand_in"]} <= set(names("task"))
+
+
+@pytest.mark.parametrize("name", names("search"))
+class TestStrategy:
+    """What holds for every strategy, present and future."""
+
+    def test_it_solves_and_its_tree_is_sound(self, name: str) -> None:
+        result = solve(name)
+        result.tree.check()
+        assert result.best is not None
+        assert result.best in [candidate.node for candidate in result.candidates]
+        assert answer_of(result.tree.text(result.best)) in result.votes
+        assert result.stopped == "done"
+
+    def test_the_chosen_answer_has_the_most_votes(self, name: str) -> None:
+        result = solve(name)
+        assert result.best is not None
+        chosen = answer_of(result.tree.text(result.best))
+        assert chosen is not None
+        assert result.votes[chosen] == max(result.votes.values())
+
+    def test_same_seed_same_tree_and_another_seed_another(self, name: str) -> None:
+        assert solve(name).tree.to_dict() == solve(name).tree.to_dict()
+        assert solve(name).tree.to_dict() != solve(name, seed=2).tree.to_dict()
+
+    def test_siblings_differ(self, name: str) -> None:
+        engine = ToyEngine()
+        solve(name, engine=engine)
+        asked = [(request.prefix, request.seed) for request in engine.requests]
+        assert len(set(asked)) == len(asked) > 1
+
+    @pytest.mark.parametrize("limit", [Budget(tokens=1), Budget(tokens=333), Budget(calls=3), Budget(tokens=99_999)])
+    def test_it_stays_within_its_budget_and_says_what_it_spent(self, name: str, limit: Budget) -> None:
+        engine = ToyEngine()
+        result = solve(name, engine=engine, budget=limit)
+        tokens = sum(len(node.step.tokens) for node in result.tree.nodes)
+        assert (result.spent.tokens, result.spent.calls) == (tokens, len(engine.requests))
+        assert limit.tokens is None or result.spent.tokens <= limit.tokens
+        assert limit.calls is None or result.spent.calls <= limit.calls
+        assert result.stopped == ("done" if limit.tokens == 99_999 else "budget")
+
+    def test_time_that_is_up_before_it_began_is_a_normal_end(self, name: str) -> None:
+        result = solve(name, budget=Budget(seconds=1e-9))
+        assert (result.best, result.spent.calls, result.stopped) == (None, 0, "budget")
+
+    def test_it_is_unchanged_afterwards_and_cannot_be_changed(self, name: str) -> None:
+        before = strategy(name)
+        used = copy.deepcopy(before)
+        asyncio.run(used(ROOT, resources()))
+        assert used == before
+        with pytest.raises(AttributeError):
+            used.n = 3  # type: ignore[attr-defined]
+
+    def test_it_runs_without_a_scorer_if_it_says_so(self, name: str) -> None:
+        if not strategy(name).needs_scorer:
+            assert solve(name, scorer=None).best is not None
+
+    def test_many_at_once_equal_one_after_the_other(self, name: str) -> None:
+        async def together() -> list[SearchResult]:
+            one = strategy(name)
+            return list(await asyncio.gather(*(one(ROOT, resources(seed=seed)) for seed in range(4))))
+
+        alone = [solve(name, seed=seed).tree.to_dict() for seed in range(4)]
+        assert [result.tree.to_dict() for result in asyncio.run(together())] == alone
+
+    def test_its_tree_is_the_golden_one(self, name: str) -> None:
+        """Regenerate with `REGENERATE_GOLDEN=1 pytest tests/test_conf.py`, and read the difference."""
+        file = GOLDEN / f"{name}.json"
+        settings = {key: value for key, value in config(f"search={name}")["search"].items() if key != "sampling"}
+        result = solve(name, budget=Budget(tokens=400))
+        found = json.loads(
+            json.dumps(
+                {
+                    "settings": settings,
+                    "best": result.best,
+                    "votes": {answer: round(votes, 6) for answer, votes in result.votes.items()},
+                    "text": decode(result.tree.tokens(result.best)) if result.best is not None else None,
+                    **result.tree.to_dict(),
+                }
+            )
+        )
+        for node in found["nodes"]:
+            del node["logprobs"]
+            node["score"] = None if node["score"] is None else round(node["score"], 6)
+        if os.environ.get("REGENERATE_GOLDEN"):
+            GOLDEN.mkdir(exist_ok=True)
+            file.write_text(_readable(dict(found)), encoding="utf-8")
+        assert found == json.loads(file.read_text(encoding="utf-8"))
+
+
+def _readable(golden: dict[str, Any]) -> str:
+    """The prompt on one line, and every node on one."""
+    root, nodes = golden.pop("root"), ",\n".join(f"    {json.dumps(node)}" for node in golden.pop("nodes"))
+    head = json.dumps(golden, indent=2)[:-2]
+    return f'{head},\n  "root": {json.dumps(root)},\n  "nodes": [\n{nodes}\n  ]\n}}\n'

@@ -1,0 +1,171 @@
+"""The program from outside: what it prints, what it leaves on disk, how it dies and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "solve.py"
+PROBLEMS = 40
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_writer: Path, tiny_reader: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    file = tmp_path_factory.mktemp("data") / "problems.jsonl"
+    rows = [{"id": i, "problem": f"What is {i}+1?", "answer": str(i % 4)} for i in range(PROBLEMS)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = ["+task=aime", f"task.path={file}"]
+    return [f"model.path={tiny_writer}", f"scorer.path={tiny_reader}", "search.sampling.max_tokens=60", *task]
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(SCRIPT), *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start(folder, *arguments)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def summary(out: str) -> dict[str, Any]:
+    last: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return last
+
+
+def steady(folder: Path) -> list[dict[str, Any]]:
+    """The rows without what depends on time or on rounding in a batch of another shape."""
+    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    for row in rows:
+        for part in ("seconds", "cached_tokens", "scored_tokens"):
+            del row["spent"][part]
+        row["versions"].pop("git", None)  # somebody may commit between two runs
+        row["score"] = round(row["score"], 4)
+        row["votes"] = {answer: round(votes, 4) for answer, votes in row["votes"].items()}
+        for sample in row["samples"]:
+            sample["score"] = round(sample["score"], 4)
+            sample["step_scores"] = [round(score, 4) for score in sample["step_scores"]]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def unbroken(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("unbroken")
+    code, out, err = run(folder, *settings, "hydra.run.dir=run")
+    assert code == 0, err
+    return folder / "run", out
+
+
+def test_first_what_runs_last_one_json_object(unbroken: tuple[Path, str]) -> None:
+    folder, out = unbroken
+    first = out.splitlines()[0]
+    assert first.startswith("model bundled (")
+    assert "search best_of_n, scorer prm (" in first
+    assert first.endswith(f"data: aime24 ({PROBLEMS} problems)")
+    assert summary(out) == json.loads((folder / "summary.json").read_text())
+    assert summary(out)["problems"] == PROBLEMS
+
+
+def test_results_trees_settings_and_versions_are_on_disk(unbroken: tuple[Path, str]) -> None:
+    folder, _ = unbroken
+    rows = steady(folder)
+    assert [row["id"] for row in rows] == [f"aime24/{i}" for i in range(PROBLEMS)]
+    assert len(list((folder / "trees").glob("*.json"))) == PROBLEMS
+    saved = json.loads((folder / "run.json").read_text())
+    assert saved["config"]["search"]["n"] == 16
+    assert {"reason", "python", "torch", "transformers"} <= rows[0]["versions"].keys()
+    assert rows[0]["config"] == saved["about"]["config"]
+
+
+def test_killed_half_way_and_resumed_gives_the_same_rows(
+    settings: list[str], unbroken: tuple[Path, str], tmp_path: Path
+) -> None:
+    process = start(tmp_path, *settings, "hydra.run.dir=run")
+    wait_for_rows(tmp_path / "run", 5, process)
+    process.kill()
+    process.wait()
+    results = tmp_path / "run" / "results.jsonl"
+    before = results.read_bytes().count(b"\n")
+    assert 0 < before < PROBLEMS
+    with results.open("a") as file:
+        file.write('{"id": "aime24/39", "ques')
+    code, out, err = run(tmp_path, "resume=run")
+    assert code == 0, err
+    assert summary(out)["resumed"] == before
+    assert steady(tmp_path / "run") == steady(unbroken[0])
+    assert summary(out)["metrics"] == summary(unbroken[1])["metrics"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_what_is_done_and_a_summary(
+    how: signal.Signals, settings: list[str], tmp_path: Path
+) -> None:
+    process = start(tmp_path, *settings, "hydra.run.dir=run")
+    wait_for_rows(tmp_path / "run", 3, process)
+    process.send_signal(how)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert summary(out)["stopped"] == "interrupted"
+    assert 3 <= summary(out)["problems"] == len(steady(tmp_path / "run")) < PROBLEMS
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary(out)
+
+
+def test_resuming_with_other_settings_names_them(settings: list[str], unbroken: tuple[Path, str]) -> None:
+    code, _, err = run(unbroken[0].parent, *settings, "search.n=3", "resume=run")
+    assert code == 2
+    assert err.strip() == "solve: these settings are not those of the run to resume: search.n was 16, now 3"
+
+
+def test_a_question_shows_its_solution_score_and_votes(settings: list[str], tmp_path: Path) -> None:
+    code, out, err = run(tmp_path, *settings[:3], "question='What is 1+1?'", "search.n=6")
+    assert code == 0, err
+    assert "answer " in out
+    assert "score 0." in out
+    assert "votes  " in out
+    assert summary(out)["task"] == "question"
+
+
+def test_a_stand_in_is_named_in_the_first_line_and_in_every_row(settings: list[str], tmp_path: Path) -> None:
+    code, out, err = run(tmp_path, *settings[:3], "+task=aime", "limit=2", "search.n=2", "hydra.run.dir=run")
+    assert code == 0, err
+    assert "standing in for aime" in out.splitlines()[0]
+    assert {(row["task"], row["stands_in_for"]) for row in steady(tmp_path / "run")} == {("synthetic_aime", "aime")}
+
+
+def test_a_sweep_runs_every_combination(settings: list[str], tmp_path: Path) -> None:
+    sweep = ["search=best_of_n,self_consistency", "search.n=2", "limit=2", "hydra.sweep.dir=sweep"]
+    code, _, err = run(tmp_path, "-m", *settings, *sweep)
+    assert code == 0, err
+    found = [json.loads((tmp_path / "sweep" / job / "summary.json").read_text()) for job in "01"]
+    assert [(s["search"], s["problems"]) for s in found] == [("best_of_n", 2), ("self_consistency", 2)]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["search=foo", "search.n=0", "model.path=/no/such", "search.widht=2", "resume=/no/such"]
+)
+def test_wrong_settings_are_one_sentence_and_exit_code_2(wrong: str, tmp_path: Path) -> None:
+    code, out, err = run(tmp_path, wrong)
+    assert (code, out) == (2, "")
+    assert err.startswith("solve: ")
+    assert len(err.splitlines()) == 1
+
+
+def wait_for_rows(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+    results = folder / "results.jsonl"
+    for _ in range(6000):
+        if results.exists() and results.read_bytes().count(b"\n") >= count:
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    raise AssertionError("no rows")
