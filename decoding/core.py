@@ -161,7 +161,7 @@ class Draft:
         while node >= 0:
             path.append(node)
             node = self.parents[node]
-        return tuple(reversed(path))
+        return tuple(path[::-1])
 
     def within(self, *, nodes: int, depth: int) -> Draft:
         """Without what follows the first `nodes` nodes or lies deeper than `depth` (1 = children of the root)."""

@@ -142,14 +142,13 @@ def _check_shape(config: Mapping[str, Any]) -> None:
 def _check_vocabulary(config: Mapping[str, Any], writer: Checkpoint) -> None:
     """A scorer that reads the writer's tokens as they are must mean the same by them."""
     node = config["scorer"]
-    if (node.get("adapter") or {}).get("reads") != "tokens":
-        return
-    reader = find_checkpoint(node["path"])
-    if not same_vocabulary(writer.source, reader.source):
-        raise ConfigError(
-            f"scorer.path={node['path']} reads the tokens of another vocabulary than model.path="
-            f"{config['model']['path']} writes; choose a scorer that reads text, or scorer=likelihood"
-        )
+    if (node.get("adapter") or {}).get("reads") == "tokens":
+        reader = find_checkpoint(node["path"])
+        if not same_vocabulary(writer.source, reader.source):
+            raise ConfigError(
+                f"scorer.path={node['path']} reads the tokens of another vocabulary than model.path="
+                f"{config['model']['path']} writes; choose a scorer that reads text, or scorer=likelihood"
+            )
 
 
 def _names(config: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, str]:

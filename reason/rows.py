@@ -13,7 +13,7 @@ from reason.problem import Problem, Solution
 from reason.records import Row
 from search.base import Candidate
 
-Grading = Callable[[Problem, str | None], Grade]
+Grading = Callable[[Problem, str], Grade]  # of a whole text: some problems are graded by their steps
 
 CHANGING = ("seconds", "cached_tokens", "scored_tokens")
 """Parts of `spent` that depend on the machine's mood: on time, and on what else was cached."""
@@ -22,7 +22,7 @@ CHANGING = ("seconds", "cached_tokens", "scored_tokens")
 def solution_row(solution: Solution, grade: Grading) -> Row:
     """The row of a solved problem; numbers are rounded to six places."""
     problem, result = solution.problem, solution.result
-    graded = grade(problem, solution.answer)
+    graded = grade(problem, solution.text)
     return {
         "id": problem.id,
         "question": problem.question,
@@ -75,7 +75,7 @@ def _sample(solution: Solution, candidate: Candidate, grade: Grading) -> dict[st
     return {
         "node": candidate.node,
         "answer": candidate.answer,
-        "grade": grade(solution.problem, candidate.answer).value,
+        "grade": grade(solution.problem, tree.text(candidate.node)).value,
         "score": _rounded(candidate.score),
         "step_scores": [_rounded(tree.nodes[i].score) for i in path],
         "tokens": sum(len(tree.nodes[i].step.tokens) for i in path),

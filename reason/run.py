@@ -60,7 +60,7 @@ class Run:
         if isinstance(outcome, Exception):
             log.error("%s failed", problem.id, exc_info=outcome)
             return error_row(problem, outcome)
-        row = solution_row(outcome, self.task.grade)
+        row = solution_row(outcome, self.task.grade_text)
         write_json(self.folder / "trees" / f"{file_name(problem.id)}.json", tree_record(outcome))
         return row
 

@@ -97,8 +97,9 @@ class Solver:
             window.cancel()
 
     def close(self) -> None:
-        """Cancel what is under way, end the private loop and close the engine. Calling it twice is harmless."""
+        """Cancel what is under way, end the private loop, close engine and scorer. Calling it twice is harmless."""
         self._loop.close()
+        self.scorer.close()
         close = getattr(self.engine, "close", None)
         if close is not None:
             close()

@@ -85,7 +85,10 @@ def markdown(points: Sequence[Point], result: dict[str, Any], command: str) -> s
         f"{result['new']} new tokens per branch, {result['repeats']} repetitions, model {result['model'] or 'random'}.",
         "",
     ]
-    cost = ", ".join(f"{ratio:.2f}x at {rows} rows" for rows, ratio in result["modules_vs_fused"].items())
+    cost = ", ".join(
+        f"{middle:.2f}x ({low:.2f}-{high:.2f}) at {rows} rows"
+        for rows, (low, middle, high) in result["modules_vs_fused"].items()
+    )
     lines += [f"transformers' modules against our fused stack, same rows, attention over one key: {cost}.", ""]
     for title, header, rows in tables(points):
         lines += [f"## {title}", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]

@@ -1,8 +1,10 @@
 """A transformers checkpoint as a Backend: packed rows in, hidden states and a head's output out.
 
-Which forward runs: not transformers' own modules. At the size we ship they take 1.8 times as long as the
-fused stack of `fused.py` for 1 row and 1.6 times for 16 (CPU, one thread; `scripts/bench.py engine` measures it
-again as `modules_vs_fused`). The weights are the checkpoint's own, and equality with transformers is tested.
+Which forward runs: not transformers' own modules but the fused stack of `fused.py`, over the checkpoint's own
+weights (equality with transformers is tested). Measured at the bundled size, CPU, one thread of a busy machine,
+calls paired back to back, median of 200: transformers' modules take 1.7-1.8 times as long for 1 row, 1.5-1.7 for
+4 and 16, 1.5 for 64 (quartiles within 0.2, once 0.5). `scripts/bench.py engine` measures it again as
+`modules_vs_fused`. The gain shrinks as the matrix products grow; for large models do not expect it.
 """
 
 from __future__ import annotations

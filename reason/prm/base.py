@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from search.base import StepScorer
 from search.tree import Step
 
 Floats = npt.NDArray[np.float64]
-HeadKind = Literal["process_reward", "step_value", "token_classes", "two_words"]
+HeadKind = Literal["process_reward", "step_value", "token_classes", "two_words", "next_token"]
 
 
 class Scorer(Protocol):
@@ -55,7 +56,7 @@ class StepFormat(Protocol):
                    changes an earlier piece. What a format writes after a step but before the next one belongs
                    to the next piece; what it writes after the last step is left out, because the models are
                    causal and it could not change any score.
-    *read last*    the score of a step is read at the last token of its piece.
+    *read there*   the score of a step is read from the outputs over its own piece, most often at the last token.
     """
 
     def begin(self, question: str, prompt: Tokens) -> Tokens:
@@ -66,8 +67,8 @@ class StepFormat(Protocol):
         """What one step adds; never empty."""
         ...
 
-    def read(self, outputs: Floats) -> Floats:
-        """Scores `[K]` in [0, 1] from the head's outputs `[K, outputs]` at the last tokens of K pieces."""
+    def read(self, pieces: Sequence[Floats]) -> Floats:
+        """Scores `[K]` in [0, 1] from the head's outputs `[len(piece), outputs]` over each of K pieces."""
         ...
 
 

@@ -63,7 +63,7 @@ class BoundPrm:
 
     def _settle(self, reading: Reading, outputs: np.ndarray) -> None:
         assert len(outputs) == len(reading.tokens) - reading.start, (outputs.shape, len(reading.tokens), reading.start)
-        scores = self._form.read(outputs[reading.rows()])
+        scores = self._form.read([outputs[rows] for rows in reading.rows()])
         assert scores.shape == (len(reading.prefixes),), f"{len(reading.prefixes)} steps got {scores.shape} scores"
         if not bool(np.all((scores >= 0) & (scores <= 1))):
             raise FloatingPointError(f"the reward model gave scores outside [0, 1]: {scores.tolist()}")

@@ -12,12 +12,13 @@ behind what stands before them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
 from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.readout import pair_probability
+from reason.prm.readout import last, pair_probability
 from reason.prm.text import encode, encode_after, one_line
 from search.tree import Step
 
@@ -80,6 +81,6 @@ class ShepherdFormat:
             return encode_after(self.tokenizer, "?", f" {text}")
         return encode_after(self.tokenizer, f"? {self.tag}", f"\n{text}")
 
-    def read(self, outputs: Floats) -> Floats:
+    def read(self, pieces: Sequence[Floats]) -> Floats:
         """The share of "right"."""
-        return pair_probability(outputs, positive=0)
+        return pair_probability(last(pieces), positive=0)

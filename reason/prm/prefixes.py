@@ -12,7 +12,7 @@ from decoding.core import Tokens
 class Prefix:
     """An encoded path: its last piece, hung from the path without it. Equal paths are one object.
 
-    `end` is the length of the whole encoding; the step's score is read at position `end - 1`.
+    `end` is the length of the whole encoding, its piece is the last `len(piece)` of it.
     """
 
     parent: Prefix | None
@@ -61,9 +61,10 @@ class Reading:
     start: int
     prefixes: tuple[Prefix, ...]
 
-    def rows(self) -> list[int]:
-        """For every prefix, which row of the reader's answer is its score."""
-        return [prefix.end - 1 - self.start for prefix in self.prefixes]
+    def rows(self) -> list[slice]:
+        """For every prefix, which rows of the reader's answer are its piece's."""
+        ends = [prefix.end - self.start for prefix in self.prefixes]
+        return [slice(end - len(p.piece), end) for p, end in zip(self.prefixes, ends, strict=True)]
 
 
 def plan(paths: Iterable[Prefix]) -> list[Reading]:

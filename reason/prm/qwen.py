@@ -9,12 +9,13 @@ depend on neither neighbour. The chat's closing tokens come after the last tag a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
 from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.readout import pair_probability
+from reason.prm.readout import last, pair_probability
 from reason.prm.text import encode, render_chat, token_id
 from search.tree import Step
 
@@ -58,6 +59,6 @@ class QwenFormat:
         del first
         return (*encode(self.tokenizer, step.text.strip()), self.tag)
 
-    def read(self, outputs: Floats) -> Floats:
+    def read(self, pieces: Sequence[Floats]) -> Floats:
         """The share of class 1."""
-        return pair_probability(outputs, positive=1)
+        return pair_probability(last(pieces), positive=1)

@@ -13,13 +13,14 @@ from decoding.reader import PrefixReader
 from reason.models.fused import FAMILIES
 from reason.models.hf import HFBackend, pick_device, pick_dtype
 from reason.prm.base import HeadKind
+from reason.prm.expectation import ExpectationReader
 from reason.prm.heads import open_config, open_parts
 
 
 class Opened(NamedTuple):
     """A reader, and the longest sequence its cache and its model have room for."""
 
-    reader: PrefixReader
+    reader: PrefixReader | ExpectationReader
     room: int
 
 
@@ -37,4 +38,5 @@ def open_reader(source: str, kind: HeadKind, words: Tokens, *, device: str, dtyp
     backend = HFBackend(parts.trunk, head=parts.head.to(place), device=device, dtype=dtype)
     kv_bytes = kv_mib << 20
     room = min(backend.max_positions, PagePool.of_bytes(kv_bytes, backend.page_bytes).capacity)
-    return Opened(PrefixReader(backend, kv_bytes=kv_bytes), room)
+    reader = PrefixReader(backend, kv_bytes=kv_bytes)
+    return Opened(ExpectationReader(reader) if kind == "next_token" else reader, room)

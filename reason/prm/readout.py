@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -33,6 +35,11 @@ def pair_probability(outputs: npt.ArrayLike, *, positive: int) -> Floats:
     """
     logits = _columns(outputs, 2)
     return logistic(logits[:, positive] - logits[:, 1 - positive])
+
+
+def last(pieces: Sequence[Floats]) -> Floats:
+    """`[K, outputs]`, the outputs at the last token of each of K pieces."""
+    return np.stack([piece[-1] for piece in pieces])
 
 
 def _columns(outputs: npt.ArrayLike, count: int) -> Floats:

@@ -10,12 +10,13 @@ its end-of-turn mark opens the next piece. The chat template must write every tu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
 from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.readout import pair_probability
+from reason.prm.readout import last, pair_probability
 from reason.prm.text import encode, only_token, render_chat
 from search.tree import Step
 
@@ -70,6 +71,6 @@ class RlhflowFormat:
             turns = [*asked, ("assistant", "+"), ("user", text)]
         return encode(self.tokenizer, render_chat(self.tokenizer, turns)[known:])
 
-    def read(self, outputs: Floats) -> Floats:
+    def read(self, pieces: Sequence[Floats]) -> Floats:
         """The share of "+"."""
-        return pair_probability(outputs, positive=0)
+        return pair_probability(last(pieces), positive=0)

@@ -12,6 +12,7 @@ from reason.prm.checkpoint import Checkpoint, check_architecture, find_checkpoin
 
 if TYPE_CHECKING:
     from decoding.reader import PrefixReader
+    from reason.prm.expectation import ExpectationReader
 
 DTYPES = ("auto", "float32", "bfloat16")
 
@@ -32,7 +33,7 @@ class Loaded:
     checkpoint: Checkpoint
     tokenizer: Any
     form: StepFormat
-    reader: PrefixReader
+    reader: PrefixReader | ExpectationReader
     limit: int
 
 

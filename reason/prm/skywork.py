@@ -10,12 +10,13 @@ steps, so where the step token is a single newline the step is put on one line.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
 from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.readout import scalar_probability
+from reason.prm.readout import last, scalar_probability
 from reason.prm.text import encode, one_line
 from search.tree import Step
 
@@ -67,6 +68,6 @@ class SkyworkFormat:
         text = one_line(step.text) if self.flat else step.text.strip()
         return (*encode(self.tokenizer, text), self.tag)
 
-    def read(self, outputs: Floats) -> Floats:
+    def read(self, pieces: Sequence[Floats]) -> Floats:
         """The logistic of the value."""
-        return scalar_probability(outputs)
+        return scalar_probability(last(pieces))

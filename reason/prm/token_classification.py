@@ -1,9 +1,9 @@
-r"""Token classifiers: class 1 at the last token of every step. Ours, and those trained with TRL.
+r"""Token classifiers: class 1 at the last token of every step, as trained with TRL.
 
 Two ways in, chosen by `reads`:
 
 tokens  The model shares the writer's vocabulary: it reads the prompt's and the steps' own ids as they are, and a
-        step's last token is its delimiter or the end of the text. This is the bundled model.
+        step's last token is its delimiter or the end of the text.
 text    TRL's `PRMTrainer` (HuggingFaceH4/Qwen2.5-Math-1.5B-Instruct-PRM-0.2 and -7B-): BOS if there is one, the
         question, then every step followed by the separator, each tokenised alone; the label stands at the last
         token of the separator. The trainer puts nothing between question and first step; the published model
@@ -14,12 +14,13 @@ Append-only in both: nothing is tokenised across a seam.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from decoding.core import Tokens
 from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.readout import pair_probability
+from reason.prm.readout import last, pair_probability
 from reason.prm.text import encode
 from search.tree import Step
 
@@ -70,9 +71,9 @@ class TokenClassifier:
         return SeparatedSteps(tokenizer, bos, encode(tokenizer, self.separator), encode(tokenizer, self.after_question))
 
 
-def read_class_one(outputs: Floats) -> Floats:
+def read_class_one(pieces: Sequence[Floats]) -> Floats:
     """The share of class 1, "right so far"."""
-    return pair_probability(outputs, positive=1)
+    return pair_probability(last(pieces), positive=1)
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,9 @@ class SharedTokens:
         del first
         return step.tokens
 
-    def read(self, outputs: Floats) -> Floats:
+    def read(self, pieces: Sequence[Floats]) -> Floats:
         """Class 1."""
-        return read_class_one(outputs)
+        return read_class_one(pieces)
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,6 @@ class SeparatedSteps:
         del first
         return encode(self.tokenizer, step.text.strip()) + self.separator
 
-    def read(self, outputs: Floats) -> Floats:
+    def read(self, pieces: Sequence[Floats]) -> Floats:
         """Class 1."""
-        return read_class_one(outputs)
+        return read_class_one(pieces)

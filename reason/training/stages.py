@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,10 +16,11 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForTokenClassification,
     AutoTokenizer,
-    Qwen2Config,
-    Qwen2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
 )
 
+import reason.models
 from reason.models.hf import Device
 from reason.tasks.synthetic.draw import distinct
 from reason.tasks.synthetic.exercise import Exercise
@@ -31,8 +33,9 @@ from reason.training.stream import Mixture, stream
 from reason.training.tokenizer import build_tokenizer
 from reason.training.verifier import verifier_on
 
+BUNDLED = Path(reason.models.__file__).parent / "bundled"
 logger = logging.getLogger(__name__)
-STAGES = ("tokenizer", "target", "draft", "trunk", "samples", "prm", "report")
+STAGES = ("tokenizer", "target", "draft", "trunk", "samples", "prm", "report", "ship")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,7 @@ class Plan:
     report_problems: int = 24
     report_samples: int = 16
     device: Device = "auto"
+    ship_to: Path = BUNDLED
 
     @property
     def where(self) -> str:
@@ -84,6 +88,7 @@ def run(stage: str, plan: Plan) -> dict[str, Any]:
         "samples": _samples,
         "prm": _prm,
         "report": _report,
+        "ship": _ship,
     }
     figures = work[stage](plan)
     done.write_text(json.dumps(figures))
@@ -97,7 +102,7 @@ def _tokenizer(plan: Plan) -> dict[str, Any]:
 
 
 def _target_or_draft(stage: str, plan: Plan) -> dict[str, Any]:
-    model = Qwen2ForCausalLM(_config(plan, plan.shapes[stage]))
+    model = LlamaForCausalLM(_config(plan, plan.shapes[stage]))
     return _fit(stage, plan, model, language_loss, Mixture(weights=plan.weights))
 
 
@@ -110,7 +115,7 @@ def _trunk(plan: Plan) -> dict[str, Any]:
 def _samples(plan: Plan) -> dict[str, Any]:
     """The target's own solutions of training problems, labelled by the exact checker."""
     tokenizer = _load_tokenizer(plan)
-    source = distinct(7, "train", weights=plan.weights, difficulties=(1, 5))
+    source = distinct(7, "train", weights=plan.weights, difficulties=(1, 3))
     exercises = [next(source) for _ in range(plan.sample_problems)]
     drawn = _sample("target", plan, exercises, plan.samples_per_problem)
     encode = Encoder(tokenizer)
@@ -134,7 +139,11 @@ def _prm(plan: Plan) -> dict[str, Any]:
         samples=str(plan.folder / "samples" / "samples.jsonl"),
         share=plan.sample_share,
     )
-    return _fit("prm", plan, verifier_on(trunk, plan.judging_layers), verdict_loss, mixture)
+    recipe = plan.recipes["prm"]
+    tokenizer_dir = str(plan.folder / "tokenizer")
+    some = next(stream(tokenizer_dir, mixture, tokens_per_batch=32_768, seed=recipe.seed, workers=0))
+    model = verifier_on(trunk, plan.judging_layers, some["ids"])
+    return _fit("prm", plan, model, verdict_loss, mixture)
 
 
 def _report(plan: Plan) -> dict[str, Any]:
@@ -154,6 +163,20 @@ def _report(plan: Plan) -> dict[str, Any]:
 def _sample(name: str, plan: Plan, exercises: Sequence[Exercise], n: int) -> list[list[Sampled]]:
     folder, tokenizer = plan.folder / name, _load_tokenizer(plan)
     return sample(folder, tokenizer, exercises, n, temperature=plan.temperature, device=plan.device)
+
+
+def _ship(plan: Plan) -> dict[str, Any]:
+    """Put the three models where the package looks for them."""
+    sizes = {}
+    for name in ("target", "draft", "prm"):
+        to = plan.ship_to / name
+        to.mkdir(parents=True, exist_ok=True)
+        for pattern in ("*.json", "*.safetensors"):
+            for file in (plan.folder / name).glob(pattern):
+                if file.name != "done.json":
+                    shutil.copy(file, to / file.name)
+        sizes[f"{name}_mb"] = round(sum(f.stat().st_size for f in to.iterdir()) / 1e6, 2)
+    return sizes
 
 
 def _fit(stage: str, plan: Plan, model: Any, loss: Loss, mixture: Mixture) -> dict[str, Any]:
@@ -179,9 +202,9 @@ def _load_tokenizer(plan: Plan) -> Any:
     return AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
 
 
-def _config(plan: Plan, shape: Shape) -> Qwen2Config:
+def _config(plan: Plan, shape: Shape) -> LlamaConfig:
     tokenizer = _load_tokenizer(plan)
-    return Qwen2Config(
+    return LlamaConfig(
         vocab_size=(len(tokenizer) + 63) // 64 * 64,
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
@@ -190,6 +213,7 @@ def _config(plan: Plan, shape: Shape) -> Qwen2Config:
         num_key_value_heads=shape.heads,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
+        attention_bias=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -47,8 +47,8 @@ class OwnTokens:
     def piece(self, step: Step, *, first: bool) -> Tokens:
         return step.tokens
 
-    def read(self, outputs: Floats) -> Floats:
-        return outputs[:, 0]
+    def read(self, pieces: Sequence[Floats]) -> Floats:
+        return np.array([piece[-1, 0] for piece in pieces])
 
 
 def bound(reader: HashReader, limit: int = 1000) -> BoundPrm:
@@ -141,8 +141,8 @@ def test_fewer_scores_than_steps_are_an_error() -> None:
     """Silent in other code: a separator that got lost shifts every later score to another step."""
 
     class Short(OwnTokens):
-        def read(self, outputs: Floats) -> Floats:
-            return outputs[1:, 0]
+        def read(self, pieces: Sequence[Floats]) -> Floats:
+            return super().read(pieces)[1:]
 
     scorer = BoundPrm(reader=HashReader(), form=Short(), limit=99, question="", prompt=PROMPT)
     with pytest.raises(AssertionError, match="steps got"):

@@ -47,8 +47,9 @@ def test_a_reading_is_a_path_and_its_tail(batch: list[list[tuple[int, int]]]) ->
         assert len(reading.tokens) == last.end
         tail = tuple(token for prefix in reading.prefixes for token in prefix.piece)
         assert reading.tokens[reading.start :] == tail
-        for prefix, row in zip(reading.prefixes, reading.rows(), strict=True):
-            assert reading.tokens[: reading.start + row + 1] == prefix.tokens()
+        for prefix, rows in zip(reading.prefixes, reading.rows(), strict=True):
+            assert reading.tokens[: reading.start + rows.stop] == prefix.tokens()
+            assert tail[rows] == prefix.piece
 
 
 def test_paths_that_encode_alike_are_one_path() -> None:
