@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import is_count
-from reason.checkpoint import Checkpoint, find_model, load_tokenizer, same_vocabulary
+from reason.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.complaints import ConfigError, unknown_key
 from reason.compose import complaints, composed, make, member, members, only_ours, resolved
 from reason.prm.base import Scorer
-from reason.prm.checkpoint import find_checkpoint
 from reason.prm.none import NoScorer
+from reason.prm.scorer import PrmScorer
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
 from reason.resume import HARMLESS
@@ -47,10 +47,12 @@ class Plan:
     def open(self, task: Task | None = None) -> Solver:
         """Load the models; `task` says how answers are found. Raises: ConfigError where a setting is to blame."""
         source = self.checkpoint.source
-        with complaints():
-            tokenizer = load_tokenizer(self.checkpoint)
+        with complaints("model.path"):
+            tokenizer = load_tokenizer(source)
+        with complaints("model.prompt"):
             prompt = Prompt(self.form, tokenizer)
-            self.scorer.load()
+        with complaints("scorer"):
+            self.scorer.load(writer=tokenizer)
         return Solver(
             strategy=self.strategy,
             engine=make("engine", self.config["engine"], path=source, tokenizer=tokenizer),
@@ -99,7 +101,8 @@ def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
     checkpoint = find_model(config["model"]["path"])
     with complaints("scorer"):
         scorer.check()
-        _check_vocabulary(config, checkpoint)
+        if isinstance(scorer, PrmScorer):
+            scorer.check_writer(checkpoint)
     return Plan(strategy, scorer, form, checkpoint, budget, _names(config, choices), config)
 
 
@@ -137,18 +140,6 @@ def _check_shape(config: Mapping[str, Any]) -> None:
     for key, at_least in (("seed", 0), ("concurrency", 1), ("limit", 1)):
         if not is_count(config[key], at_least=at_least) and not (key == "limit" and config[key] is None):
             raise ConfigError(f"{key} must be an int >= {at_least}, got {config[key]!r}")
-
-
-def _check_vocabulary(config: Mapping[str, Any], writer: Checkpoint) -> None:
-    """A scorer that reads the writer's tokens as they are must mean the same by them."""
-    node = config["scorer"]
-    if (node.get("adapter") or {}).get("reads") == "tokens":
-        reader = find_checkpoint(node["path"])
-        if not same_vocabulary(writer.source, reader.source):
-            raise ConfigError(
-                f"scorer.path={node['path']} reads the tokens of another vocabulary than model.path="
-                f"{config['model']['path']} writes; choose a scorer that reads text, or scorer=likelihood"
-            )
 
 
 def _names(config: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, str]:

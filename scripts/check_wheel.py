@@ -16,7 +16,8 @@ from reason.tasks.synthetic import Synthetic
 problem = Synthetic(families=["residues"], size=1)[0]
 with reason.load("search.n=4") as solver:
     solution = solver.solve(problem)
-print(json.dumps({"where": reason.__file__, "answer": solution.answer, "gold": problem.answer, "nodes": len(solution.tree)}))
+said = {"where": reason.__file__, "answer": solution.answer, "gold": problem.answer, "nodes": len(solution.tree)}
+print(json.dumps(said))
 """
 
 

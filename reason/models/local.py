@@ -7,6 +7,7 @@ from typing import Any
 from decoding.core import Controller, Drafter, is_count
 from decoding.engine import LocalEngine
 from decoding.target import Acceptance
+from reason.checkpoint import load_tokenizer
 from reason.models.hf import Device, DType, HFBackend
 
 
@@ -30,11 +31,9 @@ def local_engine(
 
     Raises: ValueError for a wrong setting or an unsupported model.
     """
-    import transformers
-
     if not is_count(kv_mib, at_least=1):
         raise ValueError(f"kv_mib must be an int >= 1, got {kv_mib!r}")
-    tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(path)
+    tokenizer = tokenizer or load_tokenizer(path)
     return LocalEngine(
         HFBackend.load(path, device=device, dtype=dtype),
         decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),

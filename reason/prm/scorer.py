@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from decoding.core import Tokens, is_count
+from reason.checkpoint import Checkpoint, load_tokenizer, read_vocabulary
 from reason.prm.base import Adapter, StepFormat
 from reason.prm.bound import BoundPrm
-from reason.prm.checkpoint import Checkpoint, check_architecture, find_checkpoint
+from reason.prm.checkpoint import find_reward_model, token_limit
 
 if TYPE_CHECKING:
     from decoding.reader import PrefixReader
     from reason.prm.expectation import ExpectationReader
 
 DTYPES = ("auto", "float32", "bfloat16")
+DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
-def check_same_vocabulary(path: str, ours: Any, writer: Any) -> None:
-    """Raises: ValueError if two tokenizers give different ids to the same tokens."""
-    if ours.get_vocab() != writer.get_vocab():
+def check_same_vocabulary(path: str, ours: Mapping[str, int], writers: Mapping[str, int]) -> None:
+    """Raises: ValueError if the reward model at `path` and the writer give different ids to the same tokens."""
+    if ours != writers:
         raise ValueError(
-            f"the reward model {path} reads the writer's token ids, but its vocabulary is another one: "
-            "choose a scorer that reads text (qwen_prm, skywork_prm, token_classification, ...), or likelihood"
+            f"scorer.path={path} reads the writer's token ids, but its vocabulary is another one than that of "
+            "model.path; choose a scorer that reads text (scorer=qwen_prm, skywork_prm, token_classification, ...), "
+            "or scorer=likelihood"
         )
 
 
@@ -61,7 +67,7 @@ class PrmScorer:
     ) -> None:
         if not isinstance(path, str) or not path.strip():
             raise ValueError(f"path must be a folder, a hub id or bundled:NAME, got {path!r}")
-        if not isinstance(device, str) or not device:
+        if not isinstance(device, str) or not DEVICES.fullmatch(device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
@@ -77,39 +83,48 @@ class PrmScorer:
         self.kv_mib = kv_mib
         self._loaded: Loaded | None = None
 
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """Where the model is, looked up once. Raises: ValueError if it is missing or not of this adapter's kind."""
+        return find_reward_model(self.path, self.adapter)
+
     def check(self) -> None:
         """Reads config.json only. Raises: ValueError if it is missing or not of this adapter's kind."""
-        self._checked()
+        token_limit(self.checkpoint, self.adapter, self.max_tokens)
 
-    def _checked(self) -> Checkpoint:
-        checkpoint = find_checkpoint(self.path)
-        check_architecture(checkpoint, self.adapter)
-        return checkpoint
+    def check_writer(self, writer: Checkpoint) -> None:
+        """Finds out early, from the two tokenizer.json, what `load` finds out in any case from the tokenizers: that
+        they agree, where they must. Raises: as `check`, and ValueError if they do not."""
+        if self.adapter.shares_tokens:
+            ours, writers = read_vocabulary(self.checkpoint.source), read_vocabulary(writer.source)
+            if ours is not None and writers is not None:
+                check_same_vocabulary(self.path, ours, writers)
 
     def load(self, writer: Any = None) -> None:
         """Loads tokenizer and weights, once; see `base.Scorer`. *Mutates* the scorer. Raises: as `check`, and
         ValueError if tokenizer, weights or writer are not what the adapter needs."""
         if self._loaded is None:
-            self._loaded = self._open(self._checked(), writer)
+            self._loaded = self._open(writer)
         else:
-            self._check_writer(self._loaded.tokenizer, writer)
+            self._check_tokenizers(self._loaded.tokenizer, writer)
 
-    def _check_writer(self, tokenizer: Any, writer: Any) -> None:
+    def _check_tokenizers(self, ours: Any, writer: Any) -> None:
         if writer is not None and self.adapter.shares_tokens:
-            check_same_vocabulary(self.path, tokenizer, writer)
+            check_same_vocabulary(self.path, ours.get_vocab(), writer.get_vocab())
 
-    def _open(self, checkpoint: Checkpoint, writer: Any) -> Loaded:
-        from transformers import AutoTokenizer
+    def _open(self, writer: Any) -> Loaded:
+        self.check()
+        checkpoint = self.checkpoint
+        tokenizer = load_tokenizer(checkpoint.source)
+        self._check_tokenizers(tokenizer, writer)
+        form, words = self.adapter.format(tokenizer), self.adapter.words(tokenizer)
 
         from reason.prm.reading import open_reader
 
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.source, trust_remote_code=False)
-        self._check_writer(tokenizer, writer)
-        form, words = self.adapter.format(tokenizer), self.adapter.words(tokenizer)
         reader, room = open_reader(
             checkpoint.source, self.adapter.head, words, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib
         )
-        limit = min(room, checkpoint.limit(self.adapter, self.max_tokens))
+        limit = min(room, token_limit(checkpoint, self.adapter, self.max_tokens))
         return Loaded(checkpoint, tokenizer, form, reader, limit)
 
     def close(self) -> None:

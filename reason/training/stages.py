@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    AutoModelForTokenClassification,
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
@@ -22,20 +21,14 @@ from transformers import (
 
 import reason.models
 from reason.models.hf import Device
-from reason.tasks.synthetic.draw import distinct
-from reason.tasks.synthetic.exercise import Exercise
-from reason.training import report
-from reason.training.examples import Encoder
-from reason.training.loop import Loss, Recipe, train
-from reason.training.losses import language_loss, verdict_loss
-from reason.training.sampling import Sampled, sample
-from reason.training.stream import Mixture, stream
+from reason.training.loop import Recipe, train
+from reason.training.report import report
+from reason.training.stream import stream
 from reason.training.tokenizer import build_tokenizer
-from reason.training.verifier import verifier_on
 
 BUNDLED = Path(reason.models.__file__).parent / "bundled"
 logger = logging.getLogger(__name__)
-STAGES = ("tokenizer", "target", "draft", "trunk", "samples", "prm", "report", "ship")
+STAGES = ("tokenizer", "target", "draft", "prm", "report", "ship")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +49,7 @@ class Plan:
     weights: Mapping[str, float]
     shapes: Mapping[str, Shape]
     recipes: Mapping[str, Recipe]
-    slip_rate: float = 0.65
-    judging_layers: int = 2
-    sample_problems: int = 30_000
-    samples_per_problem: int = 4
-    sample_share: float = 0.5
-    temperature: float = 1.0
+    seed: int = 0
     report_problems: int = 24
     report_samples: int = 16
     device: Device = "auto"
@@ -84,12 +72,11 @@ def run(stage: str, plan: Plan) -> dict[str, Any]:
         "tokenizer": _tokenizer,
         "target": partial(_target_or_draft, "target"),
         "draft": partial(_target_or_draft, "draft"),
-        "trunk": _trunk,
-        "samples": _samples,
         "prm": _prm,
         "report": _report,
         "ship": _ship,
     }
+    torch.manual_seed(plan.seed)
     figures = work[stage](plan)
     done.write_text(json.dumps(figures))
     return figures
@@ -103,66 +90,22 @@ def _tokenizer(plan: Plan) -> dict[str, Any]:
 
 def _target_or_draft(stage: str, plan: Plan) -> dict[str, Any]:
     model = LlamaForCausalLM(_config(plan, plan.shapes[stage]))
-    return _fit(stage, plan, model, language_loss, Mixture(weights=plan.weights))
-
-
-def _trunk(plan: Plan) -> dict[str, Any]:
-    """The reward model's body: the target trained on, because a verifier must know more than the writer."""
-    model = AutoModelForCausalLM.from_pretrained(plan.folder / "target", dtype=torch.float32)
-    return _fit("trunk", plan, model, language_loss, Mixture(weights=plan.weights))
-
-
-def _samples(plan: Plan) -> dict[str, Any]:
-    """The target's own solutions of training problems, labelled by the exact checker."""
-    tokenizer = _load_tokenizer(plan)
-    source = distinct(7, "train", weights=plan.weights, difficulties=(1, 3))
-    exercises = [next(source) for _ in range(plan.sample_problems)]
-    drawn = _sample("target", plan, exercises, plan.samples_per_problem)
-    encode = Encoder(tokenizer)
-    right = total = 0
-    with (plan.folder / "samples" / "samples.jsonl").open("w") as out:
-        for exercise, row in zip(exercises, drawn, strict=True):
-            for text, finished in row:
-                example = encode(exercise, text, finished=finished)
-                right += 0 not in example.verdicts
-                total += 1
-                out.write(json.dumps(asdict(example)) + "\n")
-    return {"samples": total, "right": right / total}
+    return _fit(stage, plan, model)
 
 
 def _prm(plan: Plan) -> dict[str, Any]:
-    """The reward model: judging layers on top of the trunk, taught with slips of the pen and the target's mistakes."""
-    trunk = AutoModelForCausalLM.from_pretrained(plan.folder / "trunk", dtype=torch.float32)
-    mixture = Mixture(
-        weights=plan.weights,
-        slip_rate=plan.slip_rate,
-        samples=str(plan.folder / "samples" / "samples.jsonl"),
-        share=plan.sample_share,
-    )
-    recipe = plan.recipes["prm"]
-    tokenizer_dir = str(plan.folder / "tokenizer")
-    some = next(stream(tokenizer_dir, mixture, tokens_per_batch=32_768, seed=recipe.seed, workers=0))
-    model = verifier_on(trunk, plan.judging_layers, some["ids"])
-    return _fit("prm", plan, model, verdict_loss, mixture)
+    """The reward model: the target trained on, because a verifier must know more than the writer."""
+    model = AutoModelForCausalLM.from_pretrained(plan.folder / "target", dtype=torch.float32)
+    return _fit("prm", plan, model)
 
 
 def _report(plan: Plan) -> dict[str, Any]:
-    """Accuracy by family and difficulty, on held-out problems, of whatever has been trained."""
-    tokenizer = _load_tokenizer(plan)
-    exercises = report.cells(plan.report_problems)
-    prm = AutoModelForTokenClassification.from_pretrained(plan.folder / "prm", dtype=torch.float32)
-    prm = prm.to(plan.where).eval()
-    out: dict[str, Any] = {}
-    for name in ("target", "draft"):
-        drawn = _sample(name, plan, exercises, plan.report_samples)
-        judged = report.judge(prm if name == "target" else None, tokenizer, exercises, drawn)
-        out[name] = {f"{f}/{d}": cell for (f, d), cell in report.table(judged, exercises).items()}
-    return out
-
-
-def _sample(name: str, plan: Plan, exercises: Sequence[Exercise], n: int) -> list[list[Sampled]]:
-    folder, tokenizer = plan.folder / name, _load_tokenizer(plan)
-    return sample(folder, tokenizer, exercises, n, temperature=plan.temperature, device=plan.device)
+    """Accuracy by family and difficulty, on held-out problems."""
+    size = {"problems": plan.report_problems, "samples": plan.report_samples}
+    return {
+        "target": report(plan.folder / "target", plan.folder / "prm", **size),
+        "draft": report(plan.folder / "draft", None, **size),
+    }
 
 
 def _ship(plan: Plan) -> dict[str, Any]:
@@ -179,20 +122,19 @@ def _ship(plan: Plan) -> dict[str, Any]:
     return sizes
 
 
-def _fit(stage: str, plan: Plan, model: Any, loss: Loss, mixture: Mixture) -> dict[str, Any]:
+def _fit(stage: str, plan: Plan, model: Any) -> dict[str, Any]:
     recipe = plan.recipes[stage]
-    torch.manual_seed(recipe.seed)
 
     def batches(seed: int) -> Any:
         return stream(
             str(plan.folder / "tokenizer"),
-            mixture,
+            plan.weights,
             tokens_per_batch=recipe.tokens_per_batch,
             seed=seed,
             workers=recipe.workers,
         )
 
-    figures = train(model, loss, batches, recipe, plan.folder / stage, plan.where)
+    figures = train(model, batches, recipe, plan.folder / stage, plan.where)
     model.to(torch.bfloat16).save_pretrained(plan.folder / stage)
     _load_tokenizer(plan).save_pretrained(plan.folder / stage)
     return figures
