@@ -78,7 +78,7 @@ def read_vocabulary(source: str) -> dict[str, int] | None:
         tokens = data["model"]["vocab"]
         if isinstance(tokens, list):  # unigram models: a token and its weight; the id is the place
             tokens = {token: i for i, (token, _) in enumerate(tokens)}
-        return tokens | {token["content"]: token["id"] for token in data["added_tokens"]}
+        return {**tokens, **{token["content"]: token["id"] for token in data["added_tokens"]}}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

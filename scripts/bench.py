@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     engine = themes.add_parser("engine", help="tokens per second, KV held, distance to the machine's limit")
     engine.add_argument("--model", help="checkpoint (bundled:NAME, folder, hub id); default: the bundled target")
     engine.add_argument("--branches", type=counts, default=[1, 4, 16, 64])
-    engine.add_argument("--prompt", type=counts, default=[300], help="prompt tokens, one or several")
+    engine.add_argument("--prompt", type=counts, default=[300, 600], help="prompt tokens, one or several")
     engine.add_argument("--new", type=positive, default=100, help="new tokens per branch")
     engine.add_argument("--repeats", type=positive, default=3)
     engine.add_argument("--threads", type=positive, help="torch threads; default: torch's own choice")

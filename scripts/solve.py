@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -126,6 +127,25 @@ def into_the_same_folder(arguments: Sequence[str]) -> list[str]:
     return [*arguments[: at + 1], f"hydra.run.dir='{quoted}'", "hydra.output_subdir=null", *arguments[at + 1 :]]
 
 
+def questions_as_text(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with a question quoted for Hydra, to whom `=`, commas and brackets mean something.
+
+    >>> questions_as_text(["question=Find x, if 2x = 6.", "search.n=4"])
+    ["question='Find x, if 2x = 6.'", 'search.n=4']
+    """
+    return [_quoted(argument) if argument.startswith("question=") else argument for argument in arguments]
+
+
+def _quoted(argument: str) -> str:
+    key, _, text = argument.partition("=")
+    already = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    if already or text in ("", "null"):
+        return argument
+    # Hydra reads a backslash before a quote as an escape, and doubled ones at the end of the text.
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
+    return f"{key}='{escaped}'"
+
+
 def complain(error: Exception) -> NoReturn:
     """One sentence and exit code 2; no traceback."""
     print(f"solve: {error if isinstance(error, ConfigError) else compose.explain(error)}", file=sys.stderr)
@@ -137,7 +157,7 @@ def program() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hands errors to us instead of printing them
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        sys.argv[1:] = into_the_same_folder(sys.argv[1:])
+        sys.argv[1:] = into_the_same_folder(questions_as_text(sys.argv[1:]))
         main()
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
         complain(error)

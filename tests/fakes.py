@@ -28,7 +28,8 @@ class ByteTokenizer:
 
 def _mix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    return (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed
 
 
 class HashBackend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from reason import compose
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "solve.py"
 PROBLEMS = 40
@@ -169,3 +172,17 @@ def wait_for_rows(folder: Path, count: int, process: subprocess.Popen[str]) -> N
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)
     raise AssertionError("no rows")
+
+
+@pytest.mark.parametrize("question", ["x0 = 5, find [x]", "it's 3 = 4?", "a\\", "a\\'b \\frac{1}{2}", "{x} $5$", "3"])
+def test_a_question_may_hold_what_hydra_reads_as_syntax(question: str) -> None:
+    """`question="x0 = 5. Find x2."` used to end in a parse error."""
+    spec = importlib.util.spec_from_file_location(
+        "solve_script", Path(__file__).resolve().parents[1] / "scripts" / "solve.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config, _ = compose.composed(module.questions_as_text([f"question={question}"]))
+    assert config["question"] == question

@@ -9,6 +9,7 @@ calls paired back to back, median of 200: transformers' modules take 1.7-1.8 tim
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -29,6 +30,8 @@ def pick_device(device: Device) -> torch.device:
     """`auto` is CUDA where there is one. Raises ValueError for a device this machine lacks."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
     picked = torch.device(device)
     if picked.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device")

@@ -73,7 +73,7 @@ class Words(nn.Module):
 
 def open_config(source: str) -> Any:
     """The checkpoint's config. A Mistral comes back as the Llama it is on inputs no longer than its window: same
-    weights, same names, same arithmetic (`Checkpoint.limit` keeps inputs inside the window)."""
+    weights, same names, same arithmetic (`token_limit` keeps inputs inside the window)."""
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     if config.model_type != "mistral":
         return config

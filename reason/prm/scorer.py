@@ -89,7 +89,7 @@ class PrmScorer:
         return find_reward_model(self.path, self.adapter)
 
     def check(self) -> None:
-        """Reads config.json only. Raises: ValueError if it is missing or not of this adapter's kind."""
+        """Reads config.json only. Raises: ValueError if that is missing, of another kind, or names no limit."""
         token_limit(self.checkpoint, self.adapter, self.max_tokens)
 
     def check_writer(self, writer: Checkpoint) -> None:
@@ -113,14 +113,13 @@ class PrmScorer:
             check_same_vocabulary(self.path, ours.get_vocab(), writer.get_vocab())
 
     def _open(self, writer: Any) -> Loaded:
+        from reason.prm.reading import open_reader
+
         self.check()
         checkpoint = self.checkpoint
         tokenizer = load_tokenizer(checkpoint.source)
         self._check_tokenizers(tokenizer, writer)
         form, words = self.adapter.format(tokenizer), self.adapter.words(tokenizer)
-
-        from reason.prm.reading import open_reader
-
         reader, room = open_reader(
             checkpoint.source, self.adapter.head, words, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib
         )

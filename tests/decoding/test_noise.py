@@ -20,7 +20,8 @@ def grid(seeds: list[int], positions: list[int], ids: torch.Tensor) -> np.ndarra
 
 def uniform(noise: np.ndarray) -> np.ndarray:
     """Gumbel noise back to the uniform it came from."""
-    return np.exp(-np.exp(-noise))
+    levels: np.ndarray = np.exp(-np.exp(-noise))
+    return levels
 
 
 def test_is_a_function_of_its_arguments_only() -> None:
@@ -85,7 +86,7 @@ def test_adjacent_positions_draw_independently() -> None:
 def by_hand(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
     """The filtered distribution, one row, the slow and obvious way."""
     if params.temperature == 0:
-        return np.eye(len(logits))[logits.argmax()]
+        return np.array(np.eye(len(logits))[logits.argmax()])
     z = logits.astype(np.float64) / params.temperature
     order = np.argsort(-z, kind="stable")
     keep = list(order[: params.top_k] if params.top_k else order)

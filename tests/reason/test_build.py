@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +54,15 @@ WRONG = {
     ("model.path=/no/such/folder",): "model.path=/no/such/folder: there is no such folder",
     ("model.path=bundled:giant",): "model.path=bundled:giant: not among the bundled models",
     ("model.path=nobody-has-this/model",): "model.path=nobody-has-this/model: no such folder",
+    ("scorer.path=/no/such/folder", "model.path=HERE"): "scorer.path=/no/such/folder: there is no such folder",
+    ("scorer.path=bundled:giant", "model.path=HERE"): "scorer.path=bundled:giant: not among the bundled models",
+    ("scorer.path=nobody-has-this/model", "model.path=HERE"): "scorer.path=nobody-has-this/model: no such folder",
+    ("scorer.dtype=float8",): "scorer.dtype must be one of auto, float32, bfloat16; got 'float8'",
+    ("scorer.device=gpu",): "scorer.device must be auto, cpu, cuda or cuda:N, got 'gpu'",
+    (
+        "scorer=token_classification",
+        "scorer.adapter.reads=ids",
+    ): "scorer.adapter.reads must be tokens or text, got 'ids'",
     ("model.prompt.raw=hello",): "model.prompt.raw must contain {question}",
 }
 
@@ -67,11 +78,12 @@ def planned(*overrides: str) -> tuple[build.Plan, dict[str, str]]:
 
 
 @pytest.mark.parametrize("overrides", WRONG, ids=" ".join)
-def test_a_wrong_setting_is_named(overrides: tuple[str, ...]) -> None:
+def test_a_wrong_setting_is_named(overrides: tuple[str, ...], tiny_writer: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        planned(*overrides)
+        planned(*(override.replace("HERE", str(tiny_writer)) for override in overrides))
     message = str(caught.value)
     assert WRONG[overrides] in message
+    assert not re.search(r"\b(\w+)(\.|: )\1\.", message), "a doubled prefix"
     assert "\n" not in message
     assert "Error" not in message
 
@@ -91,8 +103,9 @@ def test_the_strategy_is_checked_before_the_model_is_looked_for() -> None:
 
 
 @pytest.fixture
-def tiny(tiny_writer: Path, tiny_reader: Path) -> list[str]:
-    return [f"model.path={tiny_writer}", f"scorer.path={tiny_reader}"]
+def tiny(tiny_writer: Path) -> list[str]:
+    """The bundled reward model is a language model; here it is the writer's."""
+    return [f"model.path={tiny_writer}", f"scorer.path={tiny_writer}"]
 
 
 def test_a_scorer_that_reads_tokens_must_share_the_writers_vocabulary(tiny: list[str], tmp_path: Path) -> None:
@@ -100,8 +113,29 @@ def test_a_scorer_that_reads_tokens_must_share_the_writers_vocabulary(tiny: list
     shutil.copytree(tiny[0].partition("=")[2], other)
     file = other / "tokenizer.json"
     file.write_text(file.read_text(encoding="utf-8").replace("Try this. ", "Try that. "), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"reads the tokens of another vocabulary than model\.path=.*other writes"):
+    with pytest.raises(ConfigError, match=r"^scorer\.path=.*vocabulary is another one than that of model\.path"):
         planned(f"model.path={other}", tiny[1])
+
+
+def test_the_writers_tokenizer_is_compared_again_when_it_is_loaded(tiny: list[str], tmp_path: Path) -> None:
+    """Only then are tokens known that a tokenizer.json does not name; weights come after it."""
+    other = tmp_path / "other"
+    shutil.copytree(tiny[0].partition("=")[2], other)
+    file = other / "tokenizer_config.json"
+    described = json.loads(file.read_text(encoding="utf-8")) | {"pad_token": "<another>"}
+    file.write_text(json.dumps(described), encoding="utf-8")
+    plan, _ = planned(f"model.path={other}", tiny[1])
+    (other / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"^scorer\.path=.*vocabulary is another one"):
+        plan.open()
+
+
+def test_a_checkpoint_without_tokenizer_is_named(tiny: list[str], tmp_path: Path) -> None:
+    """transformers makes an empty one, and every text becomes nothing."""
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny[0].partition("=")[2], bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    with pytest.raises(ConfigError, match=r"^model\.path: .*bare has no tokenizer"):
+        reason.load(f"model.path={bare}", tiny[1])
 
 
 def test_a_plan_holds_objects_and_no_config(tiny: list[str]) -> None:

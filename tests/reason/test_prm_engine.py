@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from decoding.reader import PrefixReader
 from reason.prm.math_shepherd import MathShepherd
 from reason.prm.scorer import PrmScorer
 from reason.prm.token_classification import TokenClassifier
@@ -47,6 +48,12 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     made.scorer.close()
 
 
+def reader_of(run: Run) -> PrefixReader:
+    reader = run.scorer.loaded.reader
+    assert isinstance(reader, PrefixReader)
+    return reader
+
+
 def test_problems_at_once_score_as_their_references(run: Run) -> None:
     async def together() -> list[tuple[list[list[float] | None], int]]:
         return list(await asyncio.gather(*map(run.grow, QUESTIONS)))
@@ -54,14 +61,14 @@ def test_problems_at_once_score_as_their_references(run: Run) -> None:
     for question, (scores, _) in zip(QUESTIONS, asyncio.run(together()), strict=True):
         for solution, got in zip(SOLUTIONS, scores, strict=True):
             assert got == pytest.approx(run.case.reference(run.model, question, solution), abs=1e-4)
-    run.scorer.loaded.reader.check()
+    reader_of(run).check()
 
 
 def test_what_is_spent_is_what_the_model_ran(run: Run) -> None:
     """A child step runs its own tokens: nothing before it is run again."""
     run.scorer.close()
     _, spent = asyncio.run(run.grow(QUESTIONS[0]))
-    assert spent == run.scorer.loaded.reader.tokens_run
+    assert spent == reader_of(run).tokens_run
 
 
 def test_a_closed_scorer_loads_again(run: Run) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reason.prm import checkpoint
 from reason.prm.base import Adapter
-from reason.prm.checkpoint import check_architecture, find_checkpoint
+from reason.prm.checkpoint import find_reward_model, token_limit
 from reason.prm.math_shepherd import MathShepherd
 from reason.prm.qwen import QwenPrm
 from reason.prm.scorer import PrmScorer, check_same_vocabulary
@@ -53,6 +53,7 @@ def test_building_a_scorer_imports_no_torch() -> None:
     [
         ({"path": ""}, "path must be"),
         ({"device": 0}, "device must be"),
+        ({"device": "gpu"}, "device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
         ({"dtype": "float8"}, "float32, bfloat16"),
         ({"max_tokens": 0}, "max_tokens must be"),
         ({"max_tokens": True}, "max_tokens must be"),
@@ -80,52 +81,32 @@ def test_a_wrong_adapter_knob_names_itself_at_construction(build: Any, message: 
         build()
 
 
-@pytest.mark.parametrize("path", ["./missing", "/missing/folder", "~/missing", "missing", "a/b/c"])
-def test_a_missing_folder_is_named(path: str) -> None:
-    with pytest.raises(ValueError, match=f"no reward model in {path}"):
+@pytest.mark.parametrize("path", ["./missing", "/missing/folder", "~/missing", "~nobody/x", "missing", "a/b/c"])
+def test_a_missing_folder_is_named_with_its_setting(path: str) -> None:
+    with pytest.raises(ValueError, match=rf"^scorer\.path={path}: there is no such folder.* hub id .* bundled:NAME$"):
         PrmScorer(adapter=QwenPrm(), path=path).check()
-
-
-def test_a_bundled_model_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match=r"there is no bundled:nobody in .*: scripts/train\.py makes it"):
-        find_checkpoint("bundled:nobody")
-
-
-def test_a_folder_without_config_is_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no config\.json"):
-        find_checkpoint(str(tmp_path))
-
-
-@pytest.mark.parametrize("text", ["{", "[1]"])
-def test_a_broken_config_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"config\.json"):
-        find_checkpoint(str(tmp_path))
-
-
-def test_an_unknown_hub_id_without_a_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The hub's client would try for half a minute."""
-    monkeypatch.setattr(checkpoint, "_reachable", lambda endpoint: False)
-    with pytest.raises(ValueError, match=r"no folder nobody/nothing and the hub did not give .*: no connection"):
-        find_checkpoint("nobody/nothing")
 
 
 @pytest.mark.parametrize("adapter", [QwenPrm(), SkyworkPrm(), MathShepherd(), TokenClassifier()])
 def test_the_wrong_architecture_is_named_with_the_right_ones(adapter: Adapter, tmp_path: Path) -> None:
     path = checkpoint_of(tmp_path, architectures=["BertForMaskedLM"])
-    with pytest.raises(ValueError, match="BertForMaskedLM") as caught:
+    with pytest.raises(ValueError, match=r"^scorer\.path=.* is a BertForMaskedLM") as caught:
         PrmScorer(adapter=adapter, path=path).load()
     assert all(name in str(caught.value) for name in adapter.architectures)
 
 
 def test_the_limit_is_the_least_of_model_format_and_caller(tmp_path: Path) -> None:
     path = checkpoint_of(tmp_path, architectures=list(QwenPrm.architectures), max_position_embeddings=5000)
-    found = find_checkpoint(path)
-    check_architecture(found, QwenPrm())
-    assert (found.limit(QwenPrm(), None), found.limit(QwenPrm(), 9), found.limit(QwenPrm(), 9999)) == (4096, 9, 4096)
-    bare = find_checkpoint(checkpoint_of(tmp_path / "bare", architectures=[]))
-    with pytest.raises(ValueError, match="set max_tokens"):
-        bare.limit(TokenClassifier(), None)
+    found = find_reward_model(path, QwenPrm())
+    assert [token_limit(found, QwenPrm(), at_most) for at_most in (None, 9, 9999)] == [4096, 9, 4096]
+
+
+def test_a_model_without_a_limit_needs_one_before_it_is_loaded(tmp_path: Path) -> None:
+    """The weights used to be read first."""
+    path = checkpoint_of(tmp_path, architectures=["Qwen2ForTokenClassification"])
+    with pytest.raises(ValueError, match=r"^scorer\.max_tokens must be set"):
+        PrmScorer(adapter=TokenClassifier(), path=path).check()
+    PrmScorer(adapter=TokenClassifier(), path=path, max_tokens=9).check()
 
 
 def test_the_shared_format_needs_the_prompt() -> None:
@@ -136,11 +117,14 @@ def test_the_shared_format_needs_the_prompt() -> None:
 
 def test_a_writer_with_another_vocabulary_is_refused() -> None:
     """Its ids would name other words to the reward model, and every score would be noise."""
-
-    class Vocabulary(dict[str, int]):
-        def get_vocab(self) -> dict[str, int]:
-            return dict(self)
-
-    check_same_vocabulary("bundled", Vocabulary(a=0, b=1), Vocabulary(b=1, a=0))
+    check_same_vocabulary("bundled", {"a": 0, "b": 1}, {"b": 1, "a": 0})
     with pytest.raises(ValueError, match="vocabulary is another one"):
-        check_same_vocabulary("bundled", Vocabulary(a=0, b=1), Vocabulary(a=1, b=0))
+        check_same_vocabulary("bundled", {"a": 0, "b": 1}, {"a": 1, "b": 0})
+
+
+def test_the_tokenizer_is_the_one_in_the_file(tiny_reader: Path) -> None:
+    """`AutoTokenizer` replaces the pre-tokenizer of a qwen2 checkpoint."""
+    with closing(PrmScorer(adapter=TokenClassifier(), path=str(tiny_reader), device="cpu", kv_mib=1)) as scorer:
+        text = "Try this. \n\nThe answer is \\boxed{3}."
+        ids = scorer.loaded.tokenizer.encode(text, add_special_tokens=False)
+        assert (len(ids), scorer.loaded.tokenizer.decode(ids)) == (3, text)

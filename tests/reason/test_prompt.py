@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reason.checkpoint import find_model, load_tokenizer
+from reason.checkpoint import load_tokenizer
 from reason.compose import composed, make
 from reason.prompt import Prompt, PromptFormat
 from tests.test_conf import names
@@ -85,7 +85,7 @@ def test_every_model_asks_for_a_box_unless_it_was_trained_to_write_one(model: st
 
 def test_a_checkpoints_tokenizer_is_the_one_in_its_file(tiny_writer: Path) -> None:
     """`AutoTokenizer` replaces the pre-tokenizer of a qwen2 checkpoint, and blanks were lost."""
-    tokenizer = load_tokenizer(find_model(str(tiny_writer)))
+    tokenizer = load_tokenizer(str(tiny_writer))
     prompt = Prompt(PromptFormat(raw="Question: {question}\nSolution:\n"), tokenizer)
     ids = prompt.encode("Try this. \n\nThe answer is \\boxed{3}.")
     assert prompt.decode(ids) == "Question: Try this. \n\nThe answer is \\boxed{3}.\nSolution:\n"

@@ -1,0 +1,109 @@
+"""A checkpoint is found by its folder, its hub id or its bundled name, or refused at once in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from reason.checkpoint import BUNDLED, bundled_names, find_model, load_tokenizer, read_vocabulary
+from reason.complaints import ConfigError
+from reason.tasks import hub
+
+TEXT = "Try this. \n\nThe answer is \\boxed{3}."
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "reachable", lambda: False)
+
+
+@pytest.fixture
+def cache(tiny_writer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's cache with the tiny writer as own/er: its snapshot."""
+    home = tmp_path / "models--own--er"
+    snapshot = home / "snapshots" / ("0" * 40)
+    shutil.copytree(tiny_writer, snapshot)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("0" * 40, encoding="utf-8")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    return snapshot
+
+
+@pytest.mark.parametrize("name", bundled_names())
+def test_a_bundled_model_is_found(name: str) -> None:
+    assert Path(find_model(BUNDLED + name).source).name == name
+
+
+@pytest.mark.parametrize("path", [None, 3, "", " "])
+def test_what_is_no_path_is_named(path: object) -> None:
+    with pytest.raises(ConfigError, match=r"^scorer\.path must be a folder, a hub id or bundled:NAME, got"):
+        find_model(path, key="scorer.path")
+
+
+def test_a_folder_without_config_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^model\.path: .* it has no config\.json$"):
+        find_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_broken_config_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^model\.path: .*config\.json"):
+        find_model(str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize("path", ["nobody/nothing", "no body/nothing", "no--body/nothing"])
+def test_what_the_hub_does_not_have_is_named_at_once(path: str) -> None:
+    """The hub's client would try for half a minute; a name it does not allow was a traceback."""
+    with pytest.raises(ConfigError, match=f"^scorer.path={path}: no such folder, .*hub") as caught:
+        find_model(path, key="scorer.path")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_without_the_hub_the_folder_of_its_cache_is_used(cache: Path) -> None:
+    """By id every file was asked for again, half a minute each, though all were there."""
+    assert find_model("own/er").source == str(cache)
+
+
+def test_with_the_hub_the_id_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache may hold config.json alone."""
+    monkeypatch.setattr(hub, "reachable", lambda: True)
+    found = find_model("own/er")
+    assert (found.source, found.window) == ("own/er", 512)
+
+
+@pytest.mark.parametrize("declared", ["TokenizersBackend", "Qwen2TokenizerFast", "LlamaTokenizerFast", None])
+def test_the_tokenizer_is_the_one_in_the_file_whatever_the_config_calls_it(
+    declared: str | None, tiny_writer: Path, tmp_path: Path
+) -> None:
+    """DeepSeek-R1-Distill-Qwen calls its own a LlamaTokenizerFast; `AutoTokenizer` makes a Qwen2Tokenizer of all."""
+    shutil.copytree(tiny_writer, tmp_path / "copy")
+    file = tmp_path / "copy" / "tokenizer_config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) | {"tokenizer_class": declared}
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}), encoding="utf-8")
+    tokenizer = load_tokenizer(str(tmp_path / "copy"))
+    ids = tokenizer.encode(TEXT, add_special_tokens=False)
+    assert (len(ids), tokenizer.decode(ids)) == (3, TEXT)
+
+
+def test_a_checkpoint_without_tokenizer_is_refused(tiny_writer: Path, tmp_path: Path) -> None:
+    """transformers makes an empty one."""
+    shutil.copy(tiny_writer / "config.json", tmp_path)
+    with pytest.raises(ValueError, match="has no tokenizer"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_the_vocabulary_in_the_file_is_the_tokenizers(tiny_writer: Path, tmp_path: Path) -> None:
+    assert read_vocabulary(str(tiny_writer)) == load_tokenizer(str(tiny_writer)).get_vocab()
+    assert read_vocabulary(str(tmp_path)) is None
+
+
+def test_a_unigram_vocabulary_counts_places(tmp_path: Path) -> None:
+    data = {"model": {"vocab": [["a", -1.0], ["b", -2.0]]}, "added_tokens": [{"id": 2, "content": "<s>"}]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
+    assert read_vocabulary(str(tmp_path)) == {"a": 0, "b": 1, "<s>": 2}
