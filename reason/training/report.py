@@ -28,11 +28,11 @@ def _cells(solver: Solver, problems: int) -> Iterator[tuple[str, dict[str, float
     for family, cls in FAMILIES.items():
         for difficulty in cls.difficulties:
             task = Synthetic(families=[family], difficulty=difficulty, size=problems, seed=1)
-            rows = [
-                solution_row(outcome, task.grade_text)
-                for _, outcome in solver.solve_many(task)
-                if not isinstance(outcome, Exception)
-            ]
+            rows = []
+            for _, outcome in solver.solve_many(task):
+                if isinstance(outcome, Exception):
+                    raise outcome
+                rows.append(solution_row(outcome, task.grade_text))
             metrics = {name: metric.value for name, metric in summarise([samples_of(row) for row in rows]).items()}
             logger.info("%s/%d: %s", family, difficulty, metrics)
             yield f"{family}/{difficulty}", metrics

@@ -28,7 +28,6 @@ class ExampleStream(IterableDataset[dict[str, torch.Tensor]]):
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         from transformers import AutoTokenizer
 
-        torch.set_num_threads(1)
         info = get_worker_info()
         rng = random.Random(derive_seed(self._seed, info.id if info else 0))
         tokenizer = AutoTokenizer.from_pretrained(self._tokenizer_dir)
