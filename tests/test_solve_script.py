@@ -22,12 +22,12 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLU
 
 
 @pytest.fixture(scope="module")
-def settings(tiny_writer: Path, tiny_reader: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def settings(tiny_writer: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     file = tmp_path_factory.mktemp("data") / "problems.jsonl"
     rows = [{"id": i, "problem": f"What is {i}+1?", "answer": str(i % 4)} for i in range(PROBLEMS)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = ["+task=aime", f"task.path={file}"]
-    return [f"model.path={tiny_writer}", f"scorer.path={tiny_reader}", "search.sampling.max_tokens=60", *task]
+    return [f"model.path={tiny_writer}", f"scorer.path={tiny_writer}", "search.sampling.max_tokens=60", *task]
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:

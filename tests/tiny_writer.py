@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2ForTokenClassification
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 END = "<end>"
 ANSWERS = [f"The answer is \\boxed{{{digit}}}." for digit in range(4)]
@@ -40,17 +40,6 @@ def save_writer(folder: Path) -> Path:
         model.model.embed_tokens.weight[:, 0] = 8.0  # a direction every hidden state shares
         model.lm_head.weight[:, 0] = -4.0
         model.lm_head.weight[:said, 0] = 1.0
-    model.save_pretrained(folder)
-    return folder
-
-
-def save_reader(folder: Path) -> Path:
-    """A token classifier of two labels over the same vocabulary."""
-    tokenizer = save_tokenizer(folder)
-    torch.manual_seed(1)
-    model = Qwen2ForTokenClassification(_config(len(tokenizer), num_labels=2))
-    with torch.no_grad():
-        model.score.weight.mul_(20)
     model.save_pretrained(folder)
     return folder
 

@@ -43,10 +43,10 @@ def load_rows(path: str | None, hub: HubData) -> list[Row]:
 
 def hub_rows(hub: HubData) -> list[Row]:
     """All rows of the split, through `datasets`. Raises: DataUnavailable; without a network at once."""
-    if importlib.util.find_spec("datasets") is None:
-        raise hub.unavailable("the package 'datasets' is needed to load", " (pip install 'reason-search[hub]')")
     if not (cached(hub.repo) or reachable()):
         raise hub.unavailable("cannot reach the hub for")
+    if importlib.util.find_spec("datasets") is None:
+        raise hub.unavailable("the package 'datasets' is needed to load", " (pip install 'reason-search[hub]')")
     import datasets
 
     datasets.disable_progress_bars()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader
@@ -358,3 +359,11 @@ def _wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_caller_with_much_memory_in_use_gets_grades_too() -> None:
+    """The worker took its parent's peak for its own, and every "wrong" became "ungraded" beside a large model."""
+    held = np.ones((9 << 30) // 8 // 8)  # 1.1 GiB, touched
+    with Grader() as grader:
+        assert grader.grade("1/2", "1/3").value == "wrong"
+    assert held.any()

@@ -264,6 +264,7 @@ def test_what_the_hub_says_no_with_is_passed_on_in_one_sentence(monkeypatch: pyt
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr(hub, "reachable", lambda: True)
     with pytest.raises(DataUnavailable, match=r"'datasets' is needed to load openai/gsm8k \(pip install"):
         Gsm8k()
 
