@@ -1,4 +1,4 @@
-"""A random writer that answers, and a random reward model that reads it: small enough for every test.
+"""A random writer that answers: small enough for every test, and a verifier of its own writing.
 
 Whole phrases are single tokens, the final answers and the end among them, so that sampling from random
 weights gives solutions of a few steps with an answer each.
