@@ -13,6 +13,7 @@ import pytest
 
 from reason.prm.base import Adapter
 from reason.prm.checkpoint import find_reward_model, token_limit
+from reason.prm.expectation import Expectation
 from reason.prm.math_shepherd import MathShepherd
 from reason.prm.qwen import QwenPrm
 from reason.prm.scorer import PrmScorer, check_same_vocabulary
@@ -122,9 +123,9 @@ def test_a_writer_with_another_vocabulary_is_refused() -> None:
         check_same_vocabulary("bundled", {"a": 0, "b": 1}, {"a": 1, "b": 0})
 
 
-def test_the_tokenizer_is_the_one_in_the_file(tiny_reader: Path) -> None:
+def test_the_tokenizer_is_the_one_in_the_file(tiny_writer: Path) -> None:
     """`AutoTokenizer` replaces the pre-tokenizer of a qwen2 checkpoint."""
-    with closing(PrmScorer(adapter=TokenClassifier(), path=str(tiny_reader), device="cpu", kv_mib=1)) as scorer:
+    with closing(PrmScorer(adapter=Expectation(), path=str(tiny_writer), device="cpu", kv_mib=1)) as scorer:
         text = "Try this. \n\nThe answer is \\boxed{3}."
         ids = scorer.loaded.tokenizer.encode(text, add_special_tokens=False)
         assert (len(ids), scorer.loaded.tokenizer.decode(ids)) == (3, text)

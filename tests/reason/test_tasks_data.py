@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import io
 import json
 import sys
 import time
@@ -211,7 +212,7 @@ def test_without_network_and_file_one_sentence_says_what_to_do_at_once(
 def test_a_network_that_never_answers_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: time.sleep(20))
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: (time.sleep(20), io.BytesIO())[1])
     started = time.perf_counter()
     assert not hub.reachable()
     assert time.perf_counter() - started < 3
