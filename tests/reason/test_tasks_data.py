@@ -210,9 +210,13 @@ def test_without_network_and_file_one_sentence_says_what_to_do_at_once(
 
 
 def test_a_network_that_never_answers_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: object, **__: object) -> io.BytesIO:
+        time.sleep(20)
+        return io.BytesIO()
+
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: (time.sleep(20), io.BytesIO())[1])
+    monkeypatch.setattr("urllib.request.urlopen", late)
     started = time.perf_counter()
     assert not hub.reachable()
     assert time.perf_counter() - started < 3
