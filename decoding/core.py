@@ -1,4 +1,4 @@
-"""The words of this layer: what goes into an engine, what comes out, and which parts may be swapped.
+"""The words of this layer: what goes into an engine and what comes out.
 
 Everybody imports this module and it imports nobody, so it must stay free of torch.
 Token ids are plain tuples of ints, log-probabilities natural logs, times seconds.
@@ -98,6 +98,8 @@ class Spent:
     forwards       target forward passes a branch took part in, summed over branches
     drafted        draft tokens fed to the target
     accepted       draft tokens kept
+    round_seconds  its share of the rounds it took part in, those that filled prompts left out
+    plain_seconds  what those rounds' tokens would have taken one by one, by the engine's cost curve; 0 if it has none
     scorer_calls   paths scored
     scored_tokens  tokens the scorer's model really ran
     seconds        wall clock, summed over what was added up
@@ -110,9 +112,25 @@ class Spent:
     forwards: int = 0
     drafted: int = 0
     accepted: int = 0
+    round_seconds: float = 0.0
+    plain_seconds: float = 0.0
     scorer_calls: int = 0
     scored_tokens: int = 0
     seconds: float = 0.0
+
+    @property
+    def accepted_length(self) -> float | None:
+        """Tokens per forward that chose any, the one that is not drafted included; None where nothing was generated.
+
+        >>> Spent(tokens=12, accepted=8).accepted_length
+        3.0
+        """
+        return self.tokens / (self.tokens - self.accepted) if self.tokens > self.accepted else None
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than one token per forward it went, by the engine's cost curve; None without one."""
+        return self.plain_seconds / self.round_seconds if self.plain_seconds and self.round_seconds else None
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
@@ -135,80 +153,6 @@ class Generation:
         assert len(self.tokens) == len(self.logprobs), (len(self.tokens), len(self.logprobs))
 
 
-@dataclass(frozen=True)
-class Draft:
-    """Guessed tokens as a tree: `parents[i] < i`, and -1 means "right after the committed tokens".
-
-    The empty draft is legal and is plain decoding. Siblings must differ in token id.
-
-    >>> Draft((5, 6, 9), (-1, 0, 0)).path_to(2)      # 5 then 9
-    (0, 2)
-    """
-
-    tokens: Tokens = ()
-    parents: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        assert len(self.tokens) == len(self.parents)
-        assert all(-1 <= p < i for i, p in enumerate(self.parents)), self.parents
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def path_to(self, node: int) -> tuple[int, ...]:
-        """Node indices from the first level down to `node`, `node` included; empty for -1."""
-        path: list[int] = []
-        while node >= 0:
-            path.append(node)
-            node = self.parents[node]
-        return tuple(path[::-1])
-
-    def within(self, *, nodes: int, depth: int) -> Draft:
-        """Without what follows the first `nodes` nodes or lies deeper than `depth` (1 = children of the root)."""
-        kept: dict[int, tuple[int, int]] = {-1: (-1, 0)}  # old index -> (new index, depth)
-        for i, parent in enumerate(self.parents[:nodes]):
-            if parent in kept and kept[parent][1] < depth:
-                kept[i] = (len(kept) - 1, kept[parent][1] + 1)
-        order = [i for i in kept if i >= 0]
-        return Draft(tuple(self.tokens[i] for i in order), tuple(kept[self.parents[i]][0] for i in order))
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A running request as a drafter or controller sees it: everything committed so far."""
-
-    request_id: int
-    group: str
-    tokens: Tokens
-    seed: int
-    params: SamplingParams
-
-
-@dataclass(frozen=True)
-class Load:
-    """What the controller may weigh: branches running and waiting, and tokens of context they attend to."""
-
-    running: int
-    waiting: int
-    context_tokens: int
-
-
-@dataclass(frozen=True)
-class Feedback:
-    """What the target said about one branch in one round, for *every* fed row, rejected ones too.
-
-    Row 0 is the last committed token, row `1 + i` is draft node `i`. `accepted` are the draft nodes kept,
-    in path order. `topk_ids` and `topk_logprobs` are `[1 + len(draft), k]` arrays of the target's own
-    (temperature 1) distribution after each row, or None when the drafter's `feedback_k` is 0.
-    """
-
-    branch: Branch
-    draft: Draft
-    accepted: tuple[int, ...]
-    topk_ids: Any = None
-    topk_logprobs: Any = None
-
-
 class Engine(Protocol):
     """Continues prefixes. Cancelling the call gives its pages back and drops its requests."""
 
@@ -223,29 +167,4 @@ class Reader(Protocol):
     async def read(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[Any]:
         """Float32 array `[len(sequence) - start, outputs]` for each sequence: the head after each token
         from `start` on. Tokens before `start` are taken from the prefix cache where they are there."""
-        ...
-
-
-class Drafter(Protocol):
-    """Guesses what comes next. A guess may cost time but never changes the output."""
-
-    @property
-    def feedback_k(self) -> int:
-        """How many of the target's top tokens `observe` wants for every row; 0 = none."""
-        ...
-
-    def propose(self, branches: Sequence[Branch], budgets: Sequence[int]) -> list[Draft]:
-        """One draft per branch, of at most `budgets[i]` nodes."""
-        ...
-
-    def observe(self, feedback: Sequence[Feedback]) -> None:
-        """Learn from a finished round. *Mutates* the drafter only."""
-        ...
-
-
-class Controller(Protocol):
-    """Decides how many draft nodes each branch may feed this round."""
-
-    def plan(self, branches: Sequence[Branch], load: Load) -> list[int]:
-        """One budget per branch, each >= 0; zero is plain decoding."""
         ...

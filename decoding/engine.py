@@ -7,11 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from decoding.acceptance.coupled import Coupled
 from decoding.backend import Backend
-from decoding.controllers.fixed import Fixed
-from decoding.core import Controller, Drafter, Generation, GenerationRequest, OversizedRequest, is_count
-from decoding.drafters.none import NoDraft
+from decoding.core import Generation, GenerationRequest, OversizedRequest, is_count
 from decoding.driver import Driver
 from decoding.job import Job
 from decoding.pages import PagePool
@@ -20,7 +17,6 @@ from decoding.scheduler import Scheduler
 from decoding.shared_kv import SharedKV
 from decoding.stats import EngineStats
 from decoding.stopping import Decode, StopRule
-from decoding.target import Acceptance
 
 
 class LocalEngine:
@@ -32,7 +28,7 @@ class LocalEngine:
     kv_bytes       size of the KV pool
     max_running    branches decoded together; the others wait
     max_rows       tokens fed per round: bounds the pause a long prompt makes for those decoding, and logits memory
-    drafter, controller, acceptance   the speculative parts; plain decoding by default
+    speculation    drafter, controller and acceptance; plain decoding by default
 
     Rounds run in one worker thread for as long as there is work; event loops stay free.
     """
@@ -46,9 +42,7 @@ class LocalEngine:
         kv_bytes: int = 1 << 30,
         max_running: int = 256,
         max_rows: int = 1024,
-        drafter: Drafter | None = None,
-        controller: Controller | None = None,
-        acceptance: Acceptance | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         for name, value in (("max_running", max_running), ("max_rows", max_rows), ("kv_bytes", kv_bytes)):
             if not is_count(value, at_least=1):
@@ -57,9 +51,8 @@ class LocalEngine:
         self._kv = SharedKV(PagePool.of_bytes(kv_bytes, backend.page_bytes))
         self._scheduler: Scheduler[Job] = Scheduler(self._kv, max_running=max_running, max_rows=max_rows)
         self._stats = EngineStats(capacity_tokens=self._kv.pool.capacity)
-        speculation = Speculation(drafter or NoDraft(), controller or Fixed(0), acceptance or Coupled())
-        stop_rule = StopRule(decode, frozenset(eos_ids))
-        self._round = RoundLoop(backend, self._kv, self._scheduler, speculation, stop_rule, self._stats)
+        stop_rule, parts = StopRule(decode, frozenset(eos_ids)), speculation or Speculation()
+        self._round = RoundLoop(backend, self._kv, self._scheduler, parts, stop_rule, self._stats)
         self._driver = Driver(self._scheduler, self._step, name="engine")
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from decoding.core import Branch, FinishReason, Generation, GenerationRequest, Spent
+from decoding.core import FinishReason, Generation, GenerationRequest, Spent
 from decoding.driver import Task
+from decoding.speculation import Branch
 
 
 class Job(Task[Generation]):
@@ -18,6 +19,7 @@ class Job(Task[Generation]):
         self.logprobs: list[float] = []
         self.cached: int | None = None  # prefix tokens found in the cache when first admitted
         self.forwards = self.drafted = self.accepted = 0
+        self.round_seconds = self.plain_seconds = 0.0
         self.submitted = time.monotonic()
 
     @property
@@ -28,7 +30,7 @@ class Job(Task[Generation]):
     def branch(self) -> Branch:
         """What drafters and controllers see of it."""
         r = self.request
-        return Branch(self.arrival, r.group, tuple(self.tokens), r.seed, r.params)
+        return Branch(self.arrival, r.group, tuple(self.tokens), r.seed, r.params, self.remaining)
 
     def commit(self, tokens: list[int], logprobs: list[float]) -> None:
         """Adds generated tokens. *Mutates*."""
@@ -46,6 +48,8 @@ class Job(Task[Generation]):
             forwards=self.forwards,
             drafted=self.drafted,
             accepted=self.accepted,
+            round_seconds=self.round_seconds,
+            plain_seconds=self.plain_seconds,
             seconds=time.monotonic() - self.submitted,
         )
         self.resolve(

@@ -17,13 +17,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoding.compiled import compiled
+
 # Largest float32 below 1: keeps log1p(-u) finite, so that no token is ever impossible.
 _BELOW_ONE = 1.0 - 2.0**-24
 _GOLDEN_64 = 0x9E3779B97F4A7C15
 _GOLDEN_32 = 0x9E3779B1 - 2**32
 
 
-def _mix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """A bijection of 64-bit integers in which every input bit reaches every output bit (splitmix64's)."""
     x = x + np.uint64(_GOLDEN_64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -31,11 +33,16 @@ def _mix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def row_keys(seeds: Sequence[int], positions: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+def row_keys(
+    seeds: Sequence[int] | npt.NDArray[np.uint64], positions: Sequence[int] | npt.NDArray[Any]
+) -> npt.NDArray[np.int32]:
     """int32 `[T, 2]`: the key of each (seed, position). Seeds are taken modulo 2^64."""
-    seed_T = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
+    if isinstance(seeds, np.ndarray):
+        seed_T = seeds
+    else:
+        seed_T = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
     position_T = np.asarray(positions, dtype=np.uint64)
-    return _mix64(_mix64(seed_T) ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
+    return mix64(mix64(seed_T) ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
 
 
 def _mix32_(x: Tensor) -> Tensor:
@@ -56,9 +63,24 @@ def gumbel(keys_T2: Tensor, ids: Tensor) -> Tensor:
     """
     bits_TV = ids.to(torch.int32) * _GOLDEN_32 + keys_T2[:, :1]
     bits_TV = _mix32_(_mix32_(bits_TV).add_(keys_T2[:, 1:]))
-    # Signed h to u = (h + 2^31 + 0.5) / 2^32; small u (large noise) would lose bits if the shift were
-    # done in float32, so the sign bit is flipped in integers and the halves are joined in float64-free steps.
+    # The bits as an unsigned h become u = (h + 0.5) / 2^32. A float32 holds 24 of the 32 bits, and small u (large
+    # noise) needs the low ones: the halves are converted apart and added small first.
     high_TV = ((bits_TV >> 16) & 0xFFFF).to(torch.float32)
     low_TV = (bits_TV & 0xFFFF).to(torch.float32)
     u_TV = low_TV.add_(0.5).mul_(2.0**-32).add_(high_TV, alpha=2.0**-16).clamp_(max=_BELOW_ONE)
     return u_TV.neg_().log1p_().neg_().log_().neg_()
+
+
+@compiled
+def gumbel_of(key: np.int32, other: np.int32, token: int) -> float:
+    """`gumbel` for one token id and one row's key, for compiled loops: the same noise but for the last place."""
+    bits = np.uint32(np.uint32(token) * np.uint32(_GOLDEN_32 & 0xFFFFFFFF) + np.uint32(key))
+    bits = _mix32(np.uint32(_mix32(bits) + np.uint32(other)))
+    return float(-np.log(-np.log1p(-min((bits + 0.5) * 2.0**-32, _BELOW_ONE))))
+
+
+@compiled
+def _mix32(x: np.uint32) -> np.uint32:
+    x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return x ^ (x >> np.uint32(16))

@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from decoding.acceptance.coupled import Coupled
 from decoding.backend import Backend, RowBatch
-from decoding.core import Branch, Controller, Draft, Drafter, Feedback, FinishReason, Load
+from decoding.controllers.fixed import Fixed
+from decoding.core import FinishReason
+from decoding.drafters.none import NoDraft
 from decoding.job import Job
 from decoding.rows import Feed, pack
 from decoding.sampler import SamplingRows
 from decoding.scheduler import Scheduler, Turn
 from decoding.shared_kv import SharedKV
 from decoding.sharing import Group, group_by_prefix
+from decoding.speculation import Branch, Controller, Draft, Drafter, Feedback, Load, RoundCost
 from decoding.stats import EngineStats, Moment
 from decoding.stopping import StopRule
 from decoding.target import Acceptance, Accepted, Target
@@ -33,9 +37,9 @@ from decoding.target import Acceptance, Accepted, Target
 class Speculation:
     """The three parts that make a round speculative, or, with their defaults, plain."""
 
-    drafter: Drafter
-    controller: Controller
-    acceptance: Acceptance
+    drafter: Drafter = field(default_factory=NoDraft)
+    controller: Controller = field(default_factory=Fixed)
+    acceptance: Acceptance = field(default_factory=Coupled)
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,15 @@ class RoundLoop:
         verdict = self._accept(feeds, branches, target)
         accepted = time.perf_counter()
         ended = self._commit(feeds, verdict)
-        if verdict is not None:
-            self._observe(verdict)
         self._account(batch, verdict)
+        committed = time.perf_counter()
+        if verdict is not None:
+            self._observe(verdict, None if any(turn.count > 1 for turn in turns) else batch, begin)
         stats, now = self._stats, time.perf_counter()
-        stats.seconds_drafting += drafted - begin
+        stats.seconds_drafting += (drafted - begin) + (now - committed)
         stats.seconds_model += ran - packed
         stats.seconds_sampling += accepted - ran
-        stats.seconds_bookkeeping += (packed - drafted) + (now - accepted)
+        stats.seconds_bookkeeping += (packed - drafted) + (committed - accepted)
         return ended
 
     def _draft(self, turns: Items[Turn[Job]], branches: dict[int, Branch]) -> dict[int, Draft]:
@@ -94,17 +99,17 @@ class RoundLoop:
         jobs = [turn.sequence for turn in turns if turn.complete]
         views = [branches[job.arrival] for job in jobs]
         context = sum(len(job.tokens) for job in jobs)
-        load = Load(len(self._scheduler.running), len(self._scheduler.waiting), context)
-        budgets = self._speculation.controller.plan(views, load)
         spare = self._scheduler.spare_rows(turns)
-        for i, budget in enumerate(budgets):
-            budgets[i] = min(budget, spare)
-            spare -= budgets[i]
-        drafts = self._speculation.drafter.propose(views, budgets)
-        return {
-            job.arrival: draft.within(nodes=budget, depth=job.remaining - 1) if len(draft) else draft
-            for job, draft, budget in zip(jobs, drafts, budgets, strict=True)
-        }
+        load = Load(len(self._scheduler.running), len(self._scheduler.waiting), context, spare)
+        plan = self._speculation.controller.plan(views, load)
+        if not plan.total:
+            return {}
+        drafts = self._speculation.drafter.propose(views, plan)
+        fitting = {}
+        for job, draft in zip(jobs, drafts, strict=True):
+            fitting[job.arrival] = draft.within(nodes=spare, depth=job.remaining - 1)
+            spare -= len(fitting[job.arrival])
+        return fitting
 
     def _pack(self, turns: Items[Turn[Job]], drafts: dict[int, Draft]) -> tuple[RowBatch, list[Feed]]:
         total = sum(turn.count for turn in turns) + sum(len(draft) for draft in drafts.values())
@@ -185,7 +190,8 @@ class RoundLoop:
         self._stats.accepted += len(path)
         return reason
 
-    def _observe(self, verdict: _Verdict) -> None:
+    def _observe(self, verdict: _Verdict, batch: RowBatch | None, begin: float) -> None:
+        """Tells drafter and controller; `batch` is given when all it fed were last tokens and their drafts."""
         k = self._speculation.drafter.feedback_k
         ids, logprobs = verdict.target.top(k) if k else (None, None)
         feedback = []
@@ -194,6 +200,23 @@ class RoundLoop:
             top = (None, None) if ids is None or logprobs is None else (ids[rows], logprobs[rows])
             feedback.append(Feedback(verdict.branches[i], feed.draft, verdict.outcomes[i].path, *top))
         self._speculation.drafter.observe(feedback)
+        cost = None
+        if batch is not None:
+            context = sum(len(branch.tokens) for branch in verdict.branches)
+            cost = RoundCost(len(feedback), len(batch.tokens_T), context, time.perf_counter() - begin)
+            self._compare(verdict, cost)
+        self._speculation.controller.observe(feedback, cost)
+
+    def _compare(self, verdict: _Verdict, cost: RoundCost) -> None:
+        """Notes what the round took, and what its tokens would have taken one by one."""
+        plain = self._speculation.controller.plain_seconds(cost.branches, cost.context_tokens) / cost.branches
+        for feed, branch in zip(verdict.feeds, verdict.branches, strict=True):
+            job = job_of(feed)
+            tokens = len(job.tokens) - len(branch.tokens)
+            job.round_seconds += cost.seconds / cost.branches
+            job.plain_seconds += tokens * plain
+            self._stats.plain_seconds += tokens * plain
+        self._stats.round_seconds += cost.seconds
 
     def _account(self, batch: RowBatch, verdict: _Verdict | None) -> None:
         stats, running = self._stats, self._scheduler.running

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from decoding.backend import AttentionBlock, Bools, Ints, RowBatch
-from decoding.core import Draft
 from decoding.pages import Pages
 from decoding.sequence import Sequence
 from decoding.sharing import Group
+from decoding.speculation import Draft
 
 EMPTY = Draft()
-_BLOCK_COST = 256  # keys one could read in the time a block takes by itself
+_BLOCK_COST = 1024  # keys one could read in the time a block takes by itself
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,7 @@ def positions(feed: Feed) -> Ints:
     chain = np.arange(start, start + feed.count)
     if not len(feed.draft):
         return chain
-    depth: list[int] = []
-    for parent in feed.draft.parents:
-        depth.append(1 if parent < 0 else depth[parent] + 1)
-    return np.concatenate([chain, start + feed.count - 1 + np.array(depth)])
+    return np.concatenate([chain, start + feed.count - 1 + np.array(feed.draft.depths)])
 
 
 def _shapes(feeds: Items[Feed], groups: Items[Group]) -> list[_Shape]:

@@ -29,6 +29,8 @@ class EngineStats:
     resident_tokens    KV tokens the running branches hold now, shared ones counted once
     unshared_tokens    what they would hold if nothing were shared
     peak_*             the largest of either after any round
+    round_seconds      of the rounds that only decoded
+    plain_seconds      what their tokens would have taken without drafts, by the controller's cost curve; 0 without one
     seconds_*          model (attention included), attention (CPU only), sampling, drafting, and the rest of the loop
     timeline           the last 4096 rounds
     """
@@ -49,6 +51,8 @@ class EngineStats:
     peak_resident_tokens: int = 0
     peak_unshared_tokens: int = 0
     capacity_tokens: int = 0
+    round_seconds: float = 0.0
+    plain_seconds: float = 0.0
     seconds_model: float = 0.0
     seconds_attention: float = 0.0
     seconds_sampling: float = 0.0

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from decoding.backend import Ints
-from decoding.core import Branch, Draft, Tokens
+from decoding.core import Tokens
 from decoding.noise import gumbel
 from decoding.sampler import SamplingRows, processed_log_probs, sample
+from decoding.speculation import Branch, Draft, DrawKind
 
 Floats = npt.NDArray[np.float32]
 
@@ -85,6 +86,11 @@ class Acceptance(Protocol):
     @property
     def lossless(self) -> bool:
         """Whether the output is distributed as (or equal to) plain decoding's."""
+        ...
+
+    @property
+    def draws(self) -> tuple[DrawKind, ...]:
+        """The ways of drawing a draft it is right for; the first is the one to use with it."""
         ...
 
     def accept(self, branches: Items[Branch], drafts: Items[Draft], target: Target) -> list[Accepted]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import is_count
+from reason import speculation
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.complaints import ConfigError, unknown_key
 from reason.compose import complaints, composed, make, member, members, only_ours, resolved
@@ -19,10 +20,11 @@ from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
 from reason.resume import HARMLESS
 from reason.solver import Solver
+from reason.speculation import SpeculationPlan
 from reason.tasks.base import Task
 from search.base import Budget, Strategy
 
-GROUPS = ("search", "scorer", "engine", "model", "budget")
+GROUPS = ("search", "scorer", "engine", "model", "budget", *speculation.GROUPS)
 SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "resume"}
 
 
@@ -35,6 +37,7 @@ class Plan:
     form: PromptFormat
     checkpoint: Checkpoint
     budget: Budget
+    speculation: SpeculationPlan
     names: dict[str, str]
     config: dict[str, Any]
 
@@ -55,7 +58,13 @@ class Plan:
             self.scorer.load(writer=tokenizer)
         return Solver(
             strategy=self.strategy,
-            engine=make("engine", self.config["engine"], path=source, tokenizer=tokenizer),
+            engine=make(
+                "engine",
+                self.config["engine"],
+                path=source,
+                tokenizer=tokenizer,
+                speculation=self.speculation.parts,
+            ),
             scorer=self.scorer,
             prompt=prompt,
             budget=self.budget,
@@ -103,7 +112,8 @@ def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
         scorer.check()
         if isinstance(scorer, PrmScorer):
             scorer.check_writer(checkpoint)
-    return Plan(strategy, scorer, form, checkpoint, budget, _names(config, choices), config)
+    speculative = speculation.check(config)
+    return Plan(strategy, scorer, form, checkpoint, budget, speculative, _names(config, choices), config)
 
 
 def task_of(plan: Plan, choices: Mapping[str, str]) -> tuple[Task, str | None]:
@@ -143,6 +153,8 @@ def _check_shape(config: Mapping[str, Any]) -> None:
 
 
 def _names(config: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, str]:
-    names = {group: choices.get(group, config[group]["_target_"]) for group in ("search", "scorer", "engine")}
+    names = {
+        group: choices.get(group, config[group]["_target_"]) for group in ("search", "scorer", "engine", "speculation")
+    }
     paths = {f"{group}_path": config[group]["path"] for group in ("model", "scorer") if config[group].get("path")}
     return {"model": str(config["model"]["name"]), **names, **paths}

@@ -15,11 +15,11 @@ from reason.summary import CHOSEN
 def heading(names: Mapping[str, str], problems: int) -> str:
     """The first line of a run: what solves what, and whether the data stands in for something else.
 
-    >>> names = {"model": "m", "model_path": "org/m", "search": "s", "scorer": "p", "engine": "e", "task": "sums"}
-    >>> heading(names | {"stands_in_for": "aime"}, 2)
-    'model m (org/m), search s, scorer p, engine e; data: sums (2 problems), standing in for aime'
+    >>> names = {"model": "m", "model_path": "org/m", "search": "s", "scorer": "p", "engine": "e"}
+    >>> heading(names | {"speculation": "off", "task": "sums", "stands_in_for": "aime"}, 2)
+    'model m (org/m), search s, scorer p, engine e, speculation off; data: sums (2 problems), standing in for aime'
     """
-    who = ", ".join(_with_path(names, group) for group in ("model", "search", "scorer", "engine"))
+    who = ", ".join(_with_path(names, group) for group in ("model", "search", "scorer", "engine", "speculation"))
     many = f"{problems} problem{'s' if problems != 1 else ''}"
     stands_in = f", standing in for {names['stands_in_for']}" if "stands_in_for" in names else ""
     return f"{who}; data: {names['task']} ({many}){stands_in}"
@@ -74,6 +74,10 @@ def _costs(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         costs.insert(2, ("forwards", f"{engine['forwards']:,}", f"of the target{since}, each for the whole batch"))
         rate = engine["tokens_per_second"]
         costs.append(("seconds", f"{summary['seconds']:,.1f}", "" if rate is None else f"{rate:,.0f} tokens/s"))
+        if engine["accepted_length"] is not None and spent["drafted"]:
+            faster = f", an estimated {engine['speedup']:.1f}x of plain decoding" if engine["speedup"] else ""
+            note = f"the one not guessed included; {spent['drafted']:,} guessed{faster}"
+            costs.append(("tokens per forward", f"{engine['accepted_length']:.2f}", note))
         if engine["peak_kv_sharing"] is not None:
             held = (
                 f"{engine['peak_kv_tokens']:,} tokens held at the peak, {engine['peak_kv_tokens_unshared']:,} unshared"

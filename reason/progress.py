@@ -30,7 +30,10 @@ class Gauge:
         return time.monotonic() - self._started
 
     def read(self) -> dict[str, float | int | None]:
-        """Tokens, forward passes, and how much KV is shared now and was at the peak; empty if nobody counts."""
+        """Tokens, forward passes, what speculation brings, and how much KV is shared; empty if nobody counts.
+
+        The speed-up is over plain decoding as the engine's cost curve has it, not measured side by side.
+        """
         now, seconds = self._stats(), self.seconds
         if now is None:
             return {}
@@ -39,6 +42,11 @@ class Gauge:
             "tokens": tokens,
             "forwards": forwards,
             "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
+            "accepted_length": _ratio(tokens, tokens - (now.accepted - self._before.accepted)),
+            "speedup": _ratio(
+                now.plain_seconds - self._before.plain_seconds, now.round_seconds - self._before.round_seconds
+            )
+            or None,
             "kv_sharing": _ratio(now.unshared_tokens, now.resident_tokens),
             "peak_kv_tokens": now.peak_resident_tokens,
             "peak_kv_tokens_unshared": now.peak_unshared_tokens,
@@ -48,6 +56,9 @@ class Gauge:
     def __str__(self) -> str:
         read = self.read()
         parts = [f"{read['tokens_per_second']:,.0f} tokens/s"] if read.get("tokens_per_second") is not None else []
+        if (length := read.get("accepted_length")) is not None and length > 1:
+            faster = f", {read['speedup']:.1f}x" if read.get("speedup") else ""
+            parts.append(f"{length:.1f} tokens/forward{faster}")
         sharing = read.get("kv_sharing") or read.get("peak_kv_sharing")
         return ", ".join(parts + ([f"KV shared {sharing:.1f}x"] if sharing else []))
 
@@ -110,5 +121,5 @@ def _running(done: list[Row]) -> str:
     return "" if share is None else f"accuracy {share:.3f}"
 
 
-def _ratio(above: int, below: int) -> float | None:
+def _ratio(above: float, below: float) -> float | None:
     return round(above / below, 2) if below else None

@@ -16,7 +16,12 @@ HARMLESS = ("resume", "limit", "concurrency")
 
 
 def save(folder: Path, *, config: Mapping[str, Any], choices: Mapping[str, str], about: Mapping[str, Any]) -> None:
-    """Write `run.json`: the resolved settings, what was chosen of each group, and what it was run with."""
+    """Write `run.json`: the resolved settings, what was chosen of each group, and what it was run with.
+
+    Raises: ConfigError if the folder already holds a run, whose rows these settings might not have given.
+    """
+    if (folder / FILE).exists():
+        raise ConfigError(f"{folder} holds a run already; finish it with resume={folder}, or give another folder")
     write_json(folder / FILE, {"config": dict(config), "choices": dict(choices), "about": dict(about)})
 
 

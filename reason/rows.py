@@ -15,8 +15,11 @@ from search.base import Candidate
 
 Grading = Callable[[Problem, str], Grade]  # of a whole text: some problems are graded by their steps
 
-CHANGING = ("seconds", "cached_tokens", "scored_tokens")
-"""Parts of `spent` that depend on the machine's mood: on time, and on what else was cached."""
+CHANGING = (
+    *("seconds", "cached_tokens", "scored_tokens", "forwards"),
+    *("drafted", "accepted", "round_seconds", "plain_seconds"),
+)
+"""Parts of `spent` that depend on the machine's mood: on time, what else was cached, how much was worth guessing."""
 
 
 def solution_row(solution: Solution, grade: Grading) -> Row:
@@ -36,6 +39,8 @@ def solution_row(solution: Solution, grade: Grading) -> Row:
         "samples": [_sample(solution, candidate, grade) for candidate in result.candidates],
         "stopped": result.stopped,
         "spent": _spent(result.spent),
+        "accepted_length": _rounded(result.spent.accepted_length),
+        "speedup": _rounded(result.spent.speedup),
         "error": None,
     }
 
@@ -54,6 +59,8 @@ def error_row(problem: Problem, error: Exception) -> Row:
         "samples": [],
         "stopped": "error",
         "spent": _spent(Spent()),
+        "accepted_length": None,
+        "speedup": None,
         "error": f"{type(error).__name__}: {error}",
     }
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import ClassVar
 
-from decoding.core import Branch, Draft
+from decoding.speculation import Branch, Draft, DrawKind
 from decoding.target import Accepted, Target
 
 
@@ -34,7 +35,8 @@ def walk(draft: Draft, chosen: Items[int]) -> tuple[int, ...]:
 class Coupled:
     """Coupled acceptance (DESIGN D2)."""
 
-    lossless: bool = True
+    lossless: ClassVar[bool] = True
+    draws: ClassVar[tuple[DrawKind, ...]] = ("coupled", "likely", "without_replacement", "iid")
 
     def accept(self, branches: Items[Branch], drafts: Items[Draft], target: Target) -> list[Accepted]:
         tokens, logprobs = target.tokens.tolist(), target.logprobs.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decoding.core import Branch, Draft, Feedback
+from decoding.speculation import Branch, Draft, Feedback, Plan
 
 _EMPTY = Draft()
 
@@ -16,7 +16,7 @@ class NoDraft:
 
     feedback_k: int = 0
 
-    def propose(self, branches: Sequence[Branch], budgets: Sequence[int]) -> list[Draft]:
+    def propose(self, branches: Sequence[Branch], plan: Plan) -> list[Draft]:
         return [_EMPTY] * len(branches)
 
     def observe(self, feedback: Sequence[Feedback]) -> None:

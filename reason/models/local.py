@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from decoding.core import Controller, Drafter, is_count
+from decoding.controllers.cost_curve import Paced
+from decoding.controllers.rehearsal import rehearse
+from decoding.core import is_count
+from decoding.drafters.none import NoDraft
 from decoding.engine import LocalEngine
-from decoding.target import Acceptance
+from decoding.round import Speculation
 from reason.checkpoint import load_tokenizer
 from reason.models.hf import Device, DType, HFBackend
 
@@ -20,30 +25,32 @@ def local_engine(
     kv_mib: int = 1024,
     max_running: int = 256,
     max_rows: int = 1024,
-    drafter: Drafter | None = None,
-    controller: Controller | None = None,
-    acceptance: Acceptance | None = None,
+    speculation: Callable[[Any, str], Speculation] | None = None,
 ) -> LocalEngine:
     """A `LocalEngine` over the checkpoint at `path` (a folder or a hub name).
 
     tokenizer   the checkpoint's own unless given; used to decode for stop strings and to know end tokens
     kv_mib      size of the KV pool in MiB
+    speculation makes the speculative parts for this tokenizer and path; plain decoding by default
 
     Raises: ValueError for a wrong setting or an unsupported model.
     """
     if not is_count(kv_mib, at_least=1):
         raise ValueError(f"kv_mib must be an int >= 1, got {kv_mib!r}")
     tokenizer = tokenizer or load_tokenizer(path)
+    backend = HFBackend.load(path, device=device, dtype=dtype)
+    parts = speculation(tokenizer, path) if speculation else Speculation()
+    if isinstance(parts.controller, Paced) and not isinstance(parts.drafter, NoDraft):
+        with ThreadPoolExecutor(1) as aside:  # the caller's thread may run an event loop
+            parts.controller.pace(aside.submit(rehearse, backend).result())
     return LocalEngine(
-        HFBackend.load(path, device=device, dtype=dtype),
+        backend,
         decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
         eos_ids=eos_ids(path, tokenizer),
         kv_bytes=kv_mib << 20,
         max_running=max_running,
         max_rows=max_rows,
-        drafter=drafter,
-        controller=controller,
-        acceptance=acceptance,
+        speculation=parts,
     )
 
 

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from decoding.controllers.fixed import Fixed
-from decoding.core import Branch, Draft, Feedback, Generation, GenerationRequest, SamplingParams
+from decoding.core import Generation, GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
+from decoding.round import Speculation
 from decoding.rows import ancestors
+from decoding.speculation import Branch, Draft, Feedback, Plan
 from tests.decoding.test_engine import TOKENIZER, mixed_requests
 from tests.fakes import HashBackend
 
@@ -29,10 +31,10 @@ class Oracle:
     seen: list[Feedback] = field(default_factory=list)
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def propose(self, branches: Sequence[Branch], budgets: Sequence[int]) -> list[Draft]:
-        return [self._draft(branch, budget) for branch, budget in zip(branches, budgets, strict=True)]
+    def propose(self, branches: Sequence[Branch], plan: Plan) -> list[Draft]:
+        return [self._draft(branch) for branch in branches]
 
-    def _draft(self, branch: Branch, budget: int) -> Draft:
+    def _draft(self, branch: Branch) -> Draft:
         future = self.futures[branch.seed][len(branch.tokens) :]
         tokens: list[int] = []
         parents: list[int] = []
@@ -59,8 +61,7 @@ def generate(requests: list[GenerationRequest], oracle: Oracle | None = None, **
     engine = LocalEngine(
         backend,
         decode=TOKENIZER.decode,
-        drafter=oracle,
-        controller=Fixed(0 if oracle is None else 12),
+        speculation=Speculation() if oracle is None else Speculation(oracle, Fixed(12)),
         **{"kv_bytes": 4000, "eos_ids": [31], **knobs},
     )
     try:

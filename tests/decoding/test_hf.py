@@ -110,8 +110,9 @@ def test_drafted_equals_plain(temperature: float) -> None:
     plain = generate(model, requests)
     futures = {r.seed: r.prefix + g.tokens for r, g in zip(requests, plain, strict=True)}
     from decoding.controllers.fixed import Fixed
+    from decoding.round import Speculation
 
-    drafted = generate(model, requests, drafter=Oracle(futures, 0.3), controller=Fixed(10))
+    drafted = generate(model, requests, speculation=Speculation(Oracle(futures, 0.3), Fixed(10)))
     assert [g.tokens for g in drafted] == [g.tokens for g in plain]
     assert sum(g.spent.accepted for g in drafted) > 20
 

@@ -1,0 +1,146 @@
+"""STAND: what the target said after the last few tokens, anywhere in this problem, is what it will say again.
+
+A table per problem from the last n ids to the target's averaged top probabilities, shared by all branches and fed by
+every verified row, refused guesses too (arXiv 2506.04708). Where the paper takes the longest known context alone,
+`mix` blends them as PPM does: a longer context counts the more, the better its like have foretold so far.
+
+Shapes: F contexts, O orders (the last id in the last column), Z salts: the problem's, then the one all problems share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from decoding.core import is_count
+from decoding.drafters.ngram_table import Keys, NGramTable
+from decoding.drafters.source import Ints, Successors
+from decoding.speculation import Branch, Feedback
+
+_EVERYBODY = 1  # salt of the table all problems share
+_PROBLEMS = 4096  # whose salts are remembered; older ones' entries are long forgotten
+
+
+@dataclass(frozen=True)
+class _State:
+    """Where a frontier stands."""
+
+    salts_FZ: Keys
+    tails_FO: Ints
+
+    def __getitem__(self, rows: Any) -> _State:
+        return _State(self.salts_FZ[rows], self.tails_FO[rows])
+
+
+@dataclass(frozen=True)
+class Stand:
+    """`Source` of n-gram distributions. The defaults are ours; `conf/speculation/stand_published.yaml` has the paper's.
+
+    max_order    longest context, in tokens; the orders tried are max_order, ..., min_order
+    width        tokens kept per context
+    mix          blend the orders; False takes the longest known context alone
+    prompt       learn the n-grams of a problem's prompt before its first token (cold start)
+    shared       also keep one table over all problems, asked after the problem's own (cold start)
+    capacity     entries at most, over all problems; those not learned from for longest are forgotten
+    """
+
+    max_order: int = 8
+    min_order: int = 1
+    width: int = 10
+    mix: bool = True
+    prompt: bool = True
+    shared: bool = True
+    capacity: int = 400_000
+    has_probabilities: bool = True
+    _table: NGramTable = field(init=False, repr=False, compare=False)
+    _salts: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("max_order", "min_order", "width", "capacity"):
+            if not is_count(getattr(self, name), at_least=1):
+                raise ValueError(f"{name} must be an int >= 1, got {getattr(self, name)!r}")
+        if self.min_order > self.max_order:
+            raise ValueError(f"min_order must be at most max_order={self.max_order}, got {self.min_order}")
+        table = NGramTable(
+            width=self.width, capacity=self.capacity, orders=self.max_order, salts=2 if self.shared else 1
+        )
+        object.__setattr__(self, "_table", table)
+
+    @property
+    def feedback_k(self) -> int:
+        return self.width
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the table."""
+        return self._table.size_bytes
+
+    def anchors(self, branches: Sequence[Branch]) -> _State:
+        salts = [self._salt_of(branch) for branch in branches]
+        tails = np.array([self._tail(branch) for branch in branches], dtype=np.int64)
+        return _State(self._salts_of(salts), tails.reshape(-1, self.max_order))
+
+    def successors(self, state: _State) -> Successors:
+        return Successors(*self._table.blend(state.salts_FZ, state.tails_FO, self.min_order, only_longest=not self.mix))
+
+    def descend(self, state: _State, tokens_F: Ints) -> _State:
+        return _State(state.salts_FZ, np.concatenate([state.tails_FO[:, 1:], tokens_F[:, None]], axis=1))
+
+    def observe(self, feedback: Sequence[Feedback]) -> None:
+        if not feedback:
+            return
+        salts = np.repeat([self._salt_of(seen.branch) for seen in feedback], [1 + len(seen.draft) for seen in feedback])
+        ids = np.concatenate([seen.topk_ids for seen in feedback])
+        p = np.exp(np.concatenate([seen.topk_logprobs for seen in feedback]), dtype=np.float32)
+        self._table.learn(self._salts_of(salts), self._tails(feedback), self.min_order, ids, p)
+
+    def _salts_of(self, salts: Any) -> Keys:
+        own = np.asarray(salts, dtype=np.uint64)[:, None]
+        if not self.shared:
+            return own
+        return np.concatenate([own, np.full_like(own, _EVERYBODY)], axis=1)
+
+    def _salt_of(self, branch: Branch) -> int:
+        salt = self._salts.get(branch.group)
+        return self._begin(branch) if salt is None else salt
+
+    def _begin(self, branch: Branch) -> int:
+        """First sight of a problem: its salt, and what its prompt teaches."""
+        if len(self._salts) >= _PROBLEMS:
+            del self._salts[next(iter(self._salts))]
+        salt = int.from_bytes(hashlib.blake2b(branch.group.encode(), digest_size=7).digest(), "little")
+        self._salts[branch.group] = salt
+        tokens = branch.tokens
+        if self.prompt and len(tokens) > 1:
+            padded = np.array((-1,) * (self.max_order - 1) + tokens, dtype=np.int64)
+            tails = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(padded, self.max_order)[:-1])
+            ids = np.array(tokens[1:], dtype=np.int64)[:, None]
+            only = np.full((len(tails), 1), salt, dtype=np.uint64)  # what others ask says nothing of what they say
+            self._table.learn(only, tails, self.min_order, ids, np.ones(ids.shape, dtype=np.float32))
+        return salt
+
+    def _tail(self, branch: Branch) -> tuple[int, ...]:
+        return (-1,) * (self.max_order - len(branch.tokens)) + branch.tokens[-self.max_order :]
+
+    def _tails(self, feedback: Sequence[Feedback]) -> Ints:
+        """The last O ids at every fed row, branch by branch, the anchor's row first."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        anchors: list[int] = []
+        for seen in feedback:
+            at = len(tokens) + self.max_order - 1
+            tokens += self._tail(seen.branch)  # each the parent of the next
+            tokens += seen.draft.tokens
+            parents += range(at - self.max_order, at)
+            parents += [at + 1 + parent for parent in seen.draft.parents]
+            anchors += range(at, len(tokens))
+        token, parent, row = np.array(tokens), np.array(parents), np.array(anchors)
+        tails = np.empty((len(row), self.max_order), dtype=np.int64)
+        for order in range(1, self.max_order + 1):
+            tails[:, -order] = token[row]
+            row = parent[row]
+        return tails

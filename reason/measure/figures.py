@@ -1,0 +1,33 @@
+"""Tables of results, for a terminal and for a report file."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+
+class Figures(NamedTuple):
+    """A table: all cells are text."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+    def show(self, console: Console) -> None:
+        """Prints it."""
+        console.print(f"\n{self.title}", highlight=False)  # a rich table wraps its own title to its width
+        table = Table(*self.header)
+        for row in self.rows:
+            table.add_row(*row)
+        console.print(table)
+
+    def markdown(self) -> list[str]:
+        """Its lines in a report.
+
+        >>> Figures("Sums", ["a", "b"], [["1", "2"]]).markdown()
+        ['## Sums', '', '| a | b |', '|---|---|', '| 1 | 2 |', '']
+        """
+        lines = [f"## {self.title}", "", "| " + " | ".join(self.header) + " |", "|" + "---|" * len(self.header)]
+        return [*lines, *("| " + " | ".join(row) + " |" for row in self.rows), ""]

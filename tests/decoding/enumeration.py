@@ -1,0 +1,185 @@
+"""Exact laws by enumeration: every way the drafter may draw and the rule's coins may fall, with its probability.
+
+The law compared is the joint law of all tokens a round may commit: three for a tree of depth two. Where the round
+commits fewer, the target itself draws the rest. Numbers are fractions, so "equal" means equal; they are floats where a
+rule's threshold is irrational.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+from typing import Any, TypeVar
+
+import numpy as np
+
+from decoding.acceptance.coins import Coins, Vector
+from decoding.acceptance.walk import P, Walked
+from decoding.core import Tokens
+from decoding.speculation import Draft, DrawKind, Drawn
+
+T = TypeVar("T")
+Law = dict[Tokens, Any]
+Walk = Callable[[Draft, P, Coins], Walked]
+
+
+class ScriptedCoins:
+    """Falls as the script says, then takes the first possible way each time, and notes the others."""
+
+    def __init__(self, script: Sequence[Any]) -> None:
+        self.taken: list[Any] = list(script)
+        self.others: list[list[Any]] = []
+        self.chance: Any = 1
+        self._at = 0
+
+    def _next(self, possible: Callable[[], list[Any]]) -> Any:
+        if self._at == len(self.taken):
+            first, *rest = possible()
+            self.taken.append(first)
+            self.others += [[*self.taken[:-1], other] for other in rest]
+        self._at += 1
+        return self.taken[self._at - 1]
+
+    def accept(self, p: Any, q: Any = 1) -> bool:
+        chance = 1 if p >= q and p > 0 else p / q if p > 0 else 0
+        way = self._next(lambda: [way for way, some in ((True, chance), (False, 1 - chance)) if some > 0])
+        self.chance *= chance if way else 1 - chance
+        return bool(way)
+
+    def choose(self, weights_V: Vector) -> int:
+        way = self._next(lambda: [i for i, weight in enumerate(weights_V) if weight > 0])
+        self.chance *= weights_V[way] / weights_V.sum()
+        return int(way)
+
+
+def outcomes(play: Callable[[Coins], T]) -> Iterator[tuple[T, Any]]:
+    """Everything `play` may return, with its probability."""
+    todo: list[list[Any]] = [[]]
+    while todo:
+        coins = ScriptedCoins(todo.pop())
+        result = play(coins)
+        todo += coins.others
+        yield result, coins.chance
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A target p after fewer than `length` tokens and a drafter q after one fewer, each `[V]`."""
+
+    length: int
+    p: dict[Tokens, Vector]
+    q: dict[Tokens, Vector]
+
+    @classmethod
+    def random(cls, seed: int, *, vocabulary: int = 3, length: int = 3, number: type = Fraction) -> Instance:
+        """Small integers over their sum. Targets have zeros now and then, drafters not: any number may be drawn."""
+        rng = random.Random(seed)
+
+        def row(least: int) -> Vector:
+            weights = [rng.randint(least, 12) for _ in range(vocabulary)]
+            weights[rng.randrange(vocabulary)] += 1
+            return np.array([number(weight) / number(sum(weights)) for weight in weights])
+
+        contexts = [c for n in range(length) for c in product(range(vocabulary), repeat=n)]
+        p = {context: row(0) for context in contexts}
+        return cls(length, p, {context: row(1) for context in contexts if len(context) < length - 1})
+
+    @cached_property
+    def law(self) -> Law:
+        """The target's own."""
+        return self.continued({(): 1})
+
+    def continued(self, law: Law) -> Law:
+        """A law of shorter sequences, continued by the target to full length."""
+        total: Law = defaultdict(int)
+        for tokens, mass in law.items():
+            if len(tokens) == self.length:
+                total[tokens] += mass
+            else:
+                for token, p in enumerate(self.p[tokens]):
+                    for longer, more in self.continued({(*tokens, token): mass * p}).items():
+                        total[longer] += more
+        return dict(total)
+
+
+def after(draft: Draft, node: int) -> Tokens:
+    """The tokens from the anchor down to `node`."""
+    return tuple(draft.tokens[i] for i in draft.path_to(node))
+
+
+def draw(kind: DrawKind, fans: Sequence[int], q: dict[Tokens, Vector], coins: Coins) -> Draft:
+    """A tree with `fans[d]` draws below every node of depth d."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    draws: dict[int, tuple[int, ...]] = {}
+    qs: dict[int, tuple[Vector, Vector]] = {}
+    level = [-1]
+    for fan in fans:
+        deeper: list[int] = []
+        for parent in level:
+            draft = Draft(tuple(tokens), tuple(parents))
+            q_V = q[after(draft, parent)]
+            children: dict[int, int] = {}
+            order = []
+            for token in _picks(kind, fan, q_V, coins):
+                if token not in children:
+                    children[token] = len(tokens)
+                    tokens.append(token)
+                    parents.append(parent)
+                order.append(children[token])
+            draws[parent], qs[parent] = tuple(order), (np.arange(len(q_V)), q_V)
+            deeper += children.values()
+        level = deeper
+    made = Draft(tuple(tokens), tuple(parents), drawn=Drawn(kind, draws, qs))
+    made.check()
+    return made
+
+
+def _picks(kind: DrawKind, fan: int, q_V: Vector, coins: Coins) -> Iterator[int]:
+    left_V = q_V.copy()
+    for _ in range(fan):
+        if kind == "likely":
+            token = int(np.argmax(left_V))
+        else:
+            token = coins.choose(left_V)
+        if kind != "iid":
+            left_V[token] = 0
+        yield token
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a rule made of an instance: how far its law is from the target's in total variation, and how many draft
+    tokens it kept on average."""
+
+    distance: float
+    kept: float
+
+
+def judged(walk: Walk, draft: Draft, instance: Instance) -> dict[Walked, Any]:
+    """The law of what becomes of one draft."""
+    law: dict[Walked, Any] = defaultdict(int)
+    for walked, chance in outcomes(lambda coins: walk(draft, lambda node: instance.p[after(draft, node)], coins)):
+        law[walked] += chance
+    return dict(law)
+
+
+def enumerated(instance: Instance, drawing: Callable[[Coins], Draft], walk: Walk) -> Report:
+    """Every draft that may be drawn, judged in every way it may be."""
+    law: Law = defaultdict(int)
+    kept: Any = 0
+    for draft, drawn in outcomes(drawing):
+        for (path, last), chance in judged(walk, draft, instance).items():
+            law[(*(draft.tokens[i] for i in path), last)] += drawn * chance
+            kept += drawn * chance * len(path)
+    return Report(distance(instance.continued(law), instance.law), float(kept))
+
+
+def distance(law: Law, other: Law) -> float:
+    """Total variation."""
+    return float(sum(abs(law.get(key, 0) - other.get(key, 0)) for key in law.keys() | other.keys()) / 2)

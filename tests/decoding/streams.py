@@ -1,0 +1,127 @@
+"""Random rounds for sources: branches that grow, end, fork and join; drafts walked from a source; made-up feedback."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from decoding.core import SamplingParams, Tokens
+from decoding.drafters.source import Source, Successors
+from decoding.speculation import Branch, Draft, Feedback
+
+LIMIT = 400
+
+
+@dataclass
+class Walked:
+    """One level of a walk: for each row its state, what may follow, its branch's place and its context."""
+
+    state: Any
+    successors: Successors
+    owners: list[int]
+    contexts: list[Tokens]
+
+
+@dataclass
+class Stream:
+    """`live` are the running branches. Texts repeat themselves and each other, as written ones do."""
+
+    seed: int
+    vocabulary: int = 32
+    branches: int = 6
+    groups: int = 2
+    rng: random.Random = field(init=False)
+    live: dict[int, Branch] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self._started = 0
+        prompts = [self._tokens(self.rng.randint(1, 40)) for _ in range(self.groups)]
+        self._texts = {f"problem {i}": [prompt] for i, prompt in enumerate(prompts)}
+
+    def _tokens(self, count: int) -> Tokens:
+        return tuple(self.rng.randrange(self.vocabulary) for _ in range(count))
+
+    def round(self) -> list[Branch]:
+        """The branches of the next round, some of them new, in any order."""
+        for request_id in list(self.live):
+            if self.rng.random() < 0.1 or self.live[request_id].remaining < 2:
+                branch = self.live.pop(request_id)
+                self._texts[branch.group].append(branch.tokens)
+        while len(self.live) < self.branches:
+            group = self.rng.choice(list(self._texts))
+            tokens = self.rng.choice(self._texts[group][-8:])
+            if self.rng.random() < 0.5:
+                tokens = tokens[: self.rng.randint(1, len(tokens))]
+            if len(tokens) > LIMIT // 2:
+                tokens = self._texts[group][0]
+            params = SamplingParams(max_tokens=LIMIT - len(tokens))
+            branch = Branch(self._started, group, tokens, self._started, params, params.max_tokens)
+            self.live[self._started] = branch
+            self._started += 1
+        order = list(self.live.values())
+        self.rng.shuffle(order)
+        return order
+
+    def walk(self, source: Source, branches: Sequence[Branch], levels: int = 3) -> tuple[list[Walked], list[Draft]]:
+        """Walks a tree from the source's best candidates and some that it does not know; what was seen on the way."""
+        state = source.anchors(branches)
+        owners, contexts = list(range(len(branches))), [branch.tokens for branch in branches]
+        parents = [-1] * len(branches)
+        nodes: list[tuple[list[int], list[int]]] = [([], []) for _ in branches]
+        seen: list[Walked] = []
+        for _ in range(levels):
+            successors = source.successors(state)
+            seen.append(Walked(state, successors, owners, contexts))
+            steps = []
+            for row in range(len(owners)):
+                wanted = [int(t) for t in successors.ids_FK[row, : self.rng.randint(0, 3)] if t >= 0]
+                if self.rng.random() < 0.1:
+                    wanted.append(self.rng.randrange(self.vocabulary))
+                steps += [(row, token) for token in dict.fromkeys(wanted)]
+            if not steps:
+                break
+            state = source.descend(state[np.array([row for row, _ in steps])], np.array([token for _, token in steps]))
+            below = []
+            for row, token in steps:
+                tokens, above = nodes[owners[row]]
+                tokens.append(token)
+                above.append(parents[row])
+                below.append(len(tokens) - 1)
+            owners, contexts = [owners[row] for row, _ in steps], [(*contexts[row], token) for row, token in steps]
+            parents = below
+        return seen, [Draft(tuple(tokens), tuple(above)) for tokens, above in nodes]
+
+    def commit(self, source: Source, branches: Sequence[Branch], drafts: Sequence[Draft]) -> list[Feedback]:
+        """Keeps a random path of each draft and one token more; what the target is made to say about it."""
+        feedback = []
+        for branch, draft in zip(branches, drafts, strict=True):
+            path = draft.path_to(self.rng.randrange(len(draft)) if len(draft) and self.rng.random() < 0.8 else -1)
+            path = path[: branch.remaining - 1]
+            top: tuple[Any, Any] = (None, None)
+            if k := source.feedback_k:
+                width = min(k, self.vocabulary)
+                ids = [self.rng.sample(range(self.vocabulary), width) for _ in range(1 + len(draft))]
+                top = np.array(ids), np.tile(-np.arange(1, width + 1, dtype=np.float32), (len(ids), 1))
+            feedback.append(Feedback(branch, draft, path, *top))
+            kept = (*(draft.tokens[node] for node in path), self._next_token(branch))
+            params, left = branch.params, branch.remaining - len(kept)
+            self.live[branch.request_id] = Branch(
+                branch.request_id, branch.group, branch.tokens + kept, branch.seed, params, left
+            )
+        return feedback
+
+    def _next_token(self, branch: Branch) -> int:
+        return self.rng.choice(branch.tokens[-8:]) if self.rng.random() < 0.6 else self._tokens(1)[0]
+
+    def run(self, source: Source, rounds: int) -> Iterator[tuple[list[Branch], list[Walked]]]:
+        """Rounds of everything; the source has not yet been told the outcome of the one that was yielded."""
+        for _ in range(rounds):
+            branches = self.round()
+            seen, drafts = self.walk(source, branches)
+            yield branches, seen
+            source.observe(self.commit(source, branches, drafts))

@@ -1,0 +1,182 @@
+"""What the draft model says at every node equals a plain forward of that path, whatever happened before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from decoding.core import SamplingParams, Tokens
+from decoding.drafters.draft_model import DraftModel
+from decoding.rows import Feed, pack
+from decoding.sequence import Sequence
+from decoding.sharing import group_by_prefix
+from decoding.speculation import Branch
+from reason.checkpoint import find_model, load_tokenizer
+from reason.models.draft_model import draft_source
+from reason.models.hf import HFBackend
+from tests.decoding.streams import Stream, Walked
+from tests.decoding.test_hf import random_model
+from tests.fakes import HashBackend
+
+Plain = Callable[[Tokens], np.ndarray]
+
+
+def plain_toy(context: Tokens) -> np.ndarray:
+    """The toy's log-probabilities after a context that is fed all at once and alone."""
+    backend, sequence = HashBackend(), Sequence(0, context)
+    feed = Feed(sequence, len(context), np.arange(1, len(context) + 1), len(context) - 1)
+    batch, _ = pack([feed], group_by_prefix([sequence]))
+    hidden = backend.forward(batch, backend.new_pool(len(context)))
+    logp: np.ndarray = backend.head(hidden)[0].log_softmax(-1).numpy()
+    return logp
+
+
+def plain_model(model: Any) -> Plain:
+    def plain(context: Tokens) -> np.ndarray:
+        with torch.no_grad():
+            logp: np.ndarray = model(torch.tensor([context])).logits[0, -1].log_softmax(-1).numpy()
+        return logp
+
+    return plain
+
+
+def compare(level: Walked, plain: Plain, k: int) -> tuple[int, int]:
+    """Rows that were answered and rows that were not."""
+    answered = 0
+    for context, ids, logp in zip(level.contexts, level.successors.ids_FK, level.successors.logp_FK, strict=True):
+        if ids[0] >= 0:
+            expected = plain(context)
+            np.testing.assert_allclose(logp, np.sort(expected)[::-1][:k], atol=1e-4)
+            np.testing.assert_allclose(logp, expected[ids], atol=1e-4)
+            answered += 1
+    return answered, len(level.owners) - answered
+
+
+@pytest.mark.parametrize(("pages", "max_rows"), [(4000, 1024), (4000, 9), (450, 16)])
+def test_every_node_equals_the_path_alone(pages: int, max_rows: int) -> None:
+    """Branches grow, end, fork and return, keep parts of drafts, and give way to each other where room is short."""
+    source = DraftModel(HashBackend(), k=5, kv_bytes=pages, max_rows=max_rows)
+    answered = unanswered = 0
+    for round_, (_, seen) in enumerate(Stream(seed=6).run(source, 30)):
+        for level in seen:
+            there, missing = compare(level, plain_toy, 5)
+            answered, unanswered = answered + there, unanswered + missing
+        if round_ % 10 == 9:
+            source.check()
+    source.check()
+    assert answered > 150
+    assert unanswered == 0 or pages < 1000
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_every_node_equals_transformers(family: str) -> None:
+    model = random_model(family)
+    backend = HFBackend(model, device="cpu", dtype="float32")
+    source = DraftModel(backend, k=6, kv_bytes=backend.page_bytes * 1500)
+    stream = Stream(seed=7, vocabulary=97, branches=4)
+    plain = plain_model(model)
+    assert sum(compare(level, plain, 6)[0] for _, seen in stream.run(source, 5) for level in seen) > 40
+    source.check()
+
+
+def test_the_bundled_draft_equals_transformers() -> None:
+    import transformers
+
+    checkpoint = find_model("bundled:draft").source
+    writer = load_tokenizer(find_model("bundled:target").source)
+    source = draft_source("bundled:draft", writer=writer, device="cpu", dtype="float32")
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    prompt = tuple(
+        writer.encode("Question: A sequence starts with 3 and grows by 4. What is its third number?\nSolution:\n")
+    )
+    texts = [prompt, prompt, (*prompt, *writer.encode("3+4=7.\n\n"))]
+    branches = [Branch(i, "", text, i, SamplingParams(), 99) for i, text in enumerate(texts)]
+    for _ in range(3):
+        state, contexts = source.anchors(branches), [branch.tokens for branch in branches]
+        for _ in range(4):
+            successors = source.successors(state)
+            compare(Walked(state, successors, list(range(len(contexts))), contexts), plain_model(model), 10)
+            assert (successors.ids_FK < len(writer)).all()
+            rows = np.repeat(np.arange(len(contexts)), 2)[:8]
+            tokens = successors.ids_FK[rows, np.arange(len(rows)) % 2]
+            state = source.descend(state[rows], tokens)
+            contexts = [(*contexts[row], int(token)) for row, token in zip(rows, tokens, strict=True)]
+        grown = []
+        for i, branch in enumerate(branches):  # one, two and three guesses are kept, and a token that was none
+            longest = next((c for c in contexts if c[: len(branch.tokens)] == branch.tokens), branch.tokens)
+            longer = (*longest[: len(branch.tokens) + i + 1], 5)
+            grown.append(Branch(branch.request_id, "", longer, i, SamplingParams(), 90))
+        branches = grown
+    source.check()
+
+
+def test_siblings_read_their_prompt_once_and_kept_guesses_are_not_read_again() -> None:
+    source = DraftModel(HashBackend(), kv_bytes=4000)
+    prompt = tuple(range(20))
+    branches = [Branch(i, "", prompt, i, SamplingParams(), 99) for i in range(4)]
+    state = source.anchors(branches)
+    assert source.rows == 20 + 3
+    tokens = source.successors(state).ids_FK[:, 0]
+    below = source.descend(state, tokens)
+    following = source.successors(below).ids_FK[:, 0]
+    assert source.rows == 23 + 4
+    pairs = zip(branches, tokens.tolist(), following.tolist(), strict=True)
+    grown = [Branch(b.request_id, "", (*prompt, one, two), 0, SamplingParams(), 97) for b, one, two in pairs]
+    source.anchors(grown)
+    assert source.rows == 27 + 4, "only the token after the guess that was kept"
+    forks = [Branch(10 + i, "", grown[0].tokens, 0, SamplingParams(), 97) for i in range(3)]
+    source.anchors(forks)
+    assert source.rows == 31 + 3, "a fork of a branch that is gone finds what that one read"
+    source.check()
+
+
+def test_what_does_not_fit_is_not_drafted_for_and_disturbs_nobody() -> None:
+    backend = HashBackend()
+    backend.max_positions = 30
+    source = DraftModel(backend, kv_bytes=400)
+    texts = [(1, 2, 3), (5,) * 31, (4, 40), (6,) * 30, (7,) * 29]
+    state = source.anchors([Branch(i, "", text, 0, SamplingParams(), 9) for i, text in enumerate(texts)])
+    assert (source.successors(state).ids_FK[:, 0] >= 0).tolist() == [True, False, False, True, True]
+    below = source.descend(state, np.array([1, 1, 1, 1, 1]))
+    assert (source.successors(below).ids_FK[:, 0] >= 0).tolist() == [True, False, False, False, True]
+    assert (source.successors(source.descend(state, np.array([77] * 5))).ids_FK == -1).all()
+    source.check()
+
+
+@pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
+def test_a_forward_that_breaks_leaves_a_source_that_works(fail_at: int) -> None:
+    backend = HashBackend()
+    backend.fail_at = fail_at
+    source = DraftModel(backend, k=5, kv_bytes=4000)
+    with pytest.raises(RuntimeError, match="the toy broke"):
+        for _ in Stream(seed=8).run(source, 9):
+            pass
+    source.check()
+    for _, seen in Stream(seed=8).run(source, 9):
+        for level in seen:
+            assert compare(level, plain_toy, 5)[1] == 0
+    source.check()
+
+
+def test_another_vocabulary_is_refused_naming_both(tiny_writer: Any) -> None:
+    writer = load_tokenizer(str(tiny_writer))
+    with pytest.raises(
+        ValueError, match="bundled:draft cannot draft for the tiny one, their vocabularies differ: token"
+    ):
+        draft_source("bundled:draft", writer=writer, writer_path="the tiny one")
+
+
+def test_wrong_knobs_are_named() -> None:
+    for name in ("k", "kv_bytes", "max_rows", "max_running"):
+        with pytest.raises(ValueError, match=f"{name} must be an int >= 1, got 0"):
+            DraftModel(HashBackend(), **{name: 0})
+    with pytest.raises(ValueError, match="vocab_size must be an int >= 1 or None, got 0"):
+        DraftModel(HashBackend(), vocab_size=0)
+    with pytest.raises(ValueError, match="kv_mib must be an int >= 1, got 0"):
+        draft_source("bundled:draft", kv_mib=0)
+    with pytest.raises(ValueError, match=r"speculation\.path=bundled:giant: not among the bundled models"):
+        draft_source("bundled:giant")

@@ -1,0 +1,162 @@
+"""Every way of guessing, under every controller, gives what plain decoding gives, token for token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from decoding.acceptance.coupled import Coupled
+from decoding.controllers.fixed import Fixed
+from decoding.core import Generation, GenerationRequest, SamplingParams
+from decoding.drafters.draft_model import DraftModel
+from decoding.drafters.tree import TreeDrafter
+from decoding.engine import LocalEngine
+from decoding.round import Speculation
+from reason import speculation
+from reason.compose import member, members
+from tests.decoding.test_engine import TOKENIZER, engine_of
+from tests.fakes import HashBackend
+
+VOCABULARY = 32
+SOURCES = [name for name in members("speculation") if "draft_model" not in name]  # those need models of their own
+SQUEEZES: dict[float, list[dict[str, Any]]] = {
+    0.0: [{"max_running": 3}],  # others join as branches leave
+    0.6: [{"max_rows": 9}, {}],  # prompts are filled in pieces; room for all
+    1.0: [{"kv_bytes": 130}],  # branches wait for pages
+}
+SHAPE = {"parents": [-1, 0, -1, 1, 0, 2], "ranks": [0, 0, 1, 0, 1, 0]}
+
+
+def requests_at(temperature: float) -> list[GenerationRequest]:
+    """Branches of two problems, each of them twice: the second time everything has been said before."""
+    rng, requests = random.Random(int(10 * temperature)), []
+    prompts = [tuple(rng.randrange(6) for _ in range(rng.randint(12, 30))) for _ in range(2)]
+    for seed in range(5):
+        problem = rng.randrange(2)
+        filters: dict[str, Any] = rng.choice([{}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])
+        stop: tuple[str, ...] = rng.choice([(), ("\x07",), ("\x02\x03", "\x04\x05", "\x08\x09")])
+        params = SamplingParams(max_tokens=rng.randint(1, 16), temperature=temperature, stop=stop, **filters)
+        prefix = prompts[problem] + tuple(rng.randrange(2) for _ in range(rng.randint(0, 3)))
+        requests.append(GenerationRequest(prefix=prefix, params=params, seed=seed, group=f"problem {problem}"))
+    return requests + requests
+
+
+def generate(requests: list[GenerationRequest], parts: Speculation | None = None, **knobs: Any) -> list[Generation]:
+    given = {"kv_bytes": 3000, "eos_ids": [31], **knobs}
+    engine = LocalEngine(HashBackend(VOCABULARY, scale=3.0), decode=TOKENIZER.decode, speculation=parts, **given)
+    try:
+        return asyncio.run(engine.generate(requests))
+    finally:
+        engine.check()
+        engine.close()
+
+
+@cache
+def plain(temperature: float) -> list[Generation]:
+    return generate(requests_at(temperature))
+
+
+def assert_same(got: list[Generation], expected: list[Generation]) -> None:
+    assert [(g.tokens, g.finish) for g in got] == [(g.tokens, g.finish) for g in expected]
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+        assert one.spent.tokens == other.spent.tokens == len(one.tokens)
+        assert one.spent.accepted <= one.spent.drafted
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file: Path = tmp_path_factory.mktemp("templates") / "small.json"
+    file.write_text(json.dumps(SHAPE), encoding="utf-8")
+    return str(file)
+
+
+yaml = cache(member)
+
+
+def parts_of(source: str, controller: str, template: str, acceptance: str = "coupled") -> Speculation:
+    """What the settings of these names make; anew, for an engine of its own."""
+    chosen = {"speculation": source, "controller": controller, "acceptance": acceptance}
+    settings = {group: dict(yaml(group, name)) for group, name in chosen.items()}
+    if controller == "template":
+        settings["controller"] |= {"file": template}
+    return speculation.check(settings).parts(None, "the writer")
+
+
+def test_the_requests_end_in_all_ways() -> None:
+    ends = {g.finish for temperature in SQUEEZES for g in plain(temperature)}
+    assert ends == {"eos", "stop", "length"}
+
+
+@pytest.mark.parametrize("temperature", SQUEEZES)
+@pytest.mark.parametrize("controller", members("controller"))
+@pytest.mark.parametrize("source", SOURCES)
+def test_output_equals_plain_decoding(source: str, controller: str, temperature: float, template: str) -> None:
+    for knobs in SQUEEZES[temperature]:
+        parts = parts_of(source, controller, template)
+        assert isinstance(parts.acceptance, Coupled)
+        assert_same(generate(requests_at(temperature), parts, **knobs), plain(temperature))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_branches_that_give_way_go_on_as_if_nothing_had_happened(source: str, template: str) -> None:
+    """Three fit when they start and not when they have grown."""
+    params = SamplingParams(max_tokens=60, temperature=0.3)
+    requests = [GenerationRequest(prefix=(1, 2, 3), params=params, seed=seed, group="a") for seed in (1, 2, 1)]
+    backend, parts = HashBackend(VOCABULARY), parts_of(source, "fixed", template)
+    with engine_of(backend, pages=140, speculation=parts) as narrow, engine_of(backend) as wide:
+        done, expected = (asyncio.run(engine.generate(requests)) for engine in (narrow, wide))
+        assert narrow.stats.preemptions > 0
+        assert wide.stats.preemptions == 0
+    assert_same(done, expected)
+
+
+@pytest.mark.parametrize("source", [name for name in SOURCES if name != "off"])
+def test_what_was_said_before_is_guessed_right(source: str, template: str) -> None:
+    """So equality is not that of engines which never draft."""
+    parts = parts_of(source, "fixed", template)
+    done = generate(requests_at(0.6), parts, max_running=3)
+    again = done[len(done) // 2 :]
+    assert sum(g.spent.drafted for g in done) > 0
+    if source not in ("prompt_lookup", "token_recycling"):  # one knows its own text alone, one single tokens
+        assert sum(g.spent.accepted for g in again) > 0.3 * sum(g.spent.tokens for g in again)
+
+
+@pytest.mark.parametrize("scale", [3.0, 1.0], ids=["itself", "another"])
+@pytest.mark.parametrize("temperature", SQUEEZES)
+def test_a_draft_model_changes_nothing_either(temperature: float, scale: float) -> None:
+    """The target itself, which is nearly always right, and another model, which hardly ever is."""
+    for knobs in SQUEEZES[temperature]:
+        source = DraftModel(HashBackend(VOCABULARY, scale=scale), k=8, kv_bytes=3000)
+        done = generate(requests_at(temperature), Speculation(TreeDrafter(source), Fixed(5)), **knobs)
+        assert_same(done, plain(temperature))
+        if scale == 3.0 and not knobs:
+            assert sum(g.spent.accepted for g in done) > 0.5 * sum(g.spent.tokens for g in done)
+
+
+def test_a_mixture_of_temperatures_in_one_batch(template: str) -> None:
+    """And every branch has another seed than its like at another temperature."""
+    mixed = [
+        replace(request, seed=request.seed + 100 * at)
+        for at, temperature in enumerate(SQUEEZES)
+        for request in requests_at(temperature)
+    ]
+    expected = generate(mixed)
+    for source in SOURCES:
+        assert_same(generate(mixed, parts_of(source, "fixed", template), kv_bytes=400), expected)
+
+
+@pytest.mark.parametrize("acceptance", members("acceptance"))
+def test_at_temperature_zero_every_rule_gives_the_same(acceptance: str, template: str) -> None:
+    for controller in ("template", "chain"):
+        for source in ("stand", "stand_published"):
+            parts = parts_of(source, controller, template, acceptance)
+            assert_same(generate(requests_at(0.0), parts, kv_bytes=200), plain(0.0))

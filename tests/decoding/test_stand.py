@@ -1,0 +1,237 @@
+"""STAND as a source: what it learns from a round, what it looks up, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from decoding.core import SamplingParams, Tokens
+from decoding.drafters.stand import Stand
+from decoding.speculation import Branch, Draft, Feedback
+from tests.decoding.streams import Stream
+from tests.decoding.test_sources import check
+
+KINDS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "published": {"max_order": 4, "mix": False, "shared": False},
+    "longest contexts only": {"max_order": 5, "min_order": 3, "width": 40},
+    "in little room": {"capacity": 200, "width": 3},
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def branch(*tokens: int, group: str = "a problem") -> Branch:
+    return Branch(1, group, tokens, 1, SamplingParams(), 100)
+
+
+def told(of: Branch, *rows: dict[int, float], draft: Draft | None = None, accepted: Tokens = ()) -> Feedback:
+    """The target said `rows`: first after the branch, then after each node of the draft."""
+    width = max(map(len, rows))
+    filled = [[*row.items(), *((100 + k, 1e-9) for k in range(width - len(row)))] for row in rows]
+    ids, p = np.array([[t for t, _ in row] for row in filled]), np.array([[p for _, p in row] for row in filled])
+    return Feedback(of, draft or Draft(), accepted, ids, np.log(p).astype(np.float32))
+
+
+def after(source: Stand, of: Branch) -> dict[int, float]:
+    """What may come after a branch, best first."""
+    found = source.successors(source.anchors([of]))
+    return {int(t): float(np.exp(p)) for t, p in zip(found.ids_FK[0], found.logp_FK[0], strict=True) if t >= 0}
+
+
+def test_rows_of_refused_guesses_teach_too() -> None:
+    source = Stand(prompt=False)
+    draft = Draft((4, 7, 5), (-1, -1, 1))
+    source.observe(
+        [told(branch(1, 2, 3), {4: 0.9}, {40: 0.8}, {70: 0.7}, {50: 0.6}, draft=draft, accepted=(0,))],
+    )
+    for text, token in (((1, 2, 3), 4), ((1, 2, 3, 4), 40), ((1, 2, 3, 7), 70), ((1, 2, 3, 7, 5), 50), ((9, 7, 5), 50)):
+        assert next(iter(after(source, branch(*text)))) == token, text
+
+
+def test_the_targets_distributions_are_averaged_over_branches() -> None:
+    source = Stand(mix=False, max_order=2, prompt=False, shared=False)
+    source.observe([told(branch(1, 2), {5: 0.5, 6: 0.25}), told(branch(8, 1, 2), {6: 0.75, 5: 0.125})])
+    assert after(source, branch(3, 1, 2)) == pytest.approx({6: 0.5, 5: 0.3125})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_problems_see_each_other_only_if_shared(shared: bool) -> None:
+    source = Stand(shared=shared, prompt=False)
+    source.observe([told(branch(1, 2, group="one"), {5: 0.9})])
+    assert list(after(source, branch(1, 2, group="one"))) == [5]
+    assert list(after(source, branch(1, 2, group="other"))) == ([5] if shared else [])
+    source.observe([told(branch(1, 2, group="other"), {6: 0.9})])
+    assert next(iter(after(source, branch(1, 2, group="one")))) == 5
+    assert next(iter(after(source, branch(1, 2, group="other")))) == 6
+
+
+def test_a_problems_prompt_is_its_first_lesson() -> None:
+    prompt = branch(1, 2, 3, 9, 8, 1, 2, 3)
+    assert after(Stand(mix=False, shared=False), prompt) == pytest.approx({9: 1.0})
+    assert next(iter(after(Stand(), prompt))) == 9
+    assert after(Stand(prompt=False), prompt) == {}
+
+
+def test_what_others_ask_says_nothing() -> None:
+    """A prompt is not learned for all problems: the target did not say it."""
+    source = Stand()
+    source.anchors([branch(1, 2, 3, group="one")])
+    assert after(source, branch(9, 8, 1, 2, group="other")) == {}
+
+
+def test_a_prompt_is_learned_once() -> None:
+    """Not again with every branch, whose own text the target has spoken about better."""
+    source = Stand(mix=False, max_order=2, shared=False)
+    prompt = branch(1, 2, 3, 1, 2)
+    source.observe([told(prompt, {4: 0.5})])
+    source.anchors([prompt, branch(1, 2, 3, 1, 2, 3, 1, 2)])
+    assert after(source, prompt) == pytest.approx({3: 0.5, 4: 0.25})
+
+
+def test_the_beginning_of_a_text_is_a_context_of_its_own() -> None:
+    source = Stand(max_order=3, min_order=3, mix=False, prompt=False, shared=False)
+    source.observe([told(branch(5), {1: 0.9}), told(branch(6, 5), {2: 0.9}), told(branch(7, 6, 5), {3: 0.9})])
+    for text, expected in (((5,), [1]), ((6, 5), [2]), ((7, 6, 5), [3]), ((4, 7, 6, 5), [3]), ((7, 5), []), ((6,), [])):
+        assert list(after(source, branch(*text))) == expected, text
+
+
+@every_kind
+def test_a_step_down_is_where_the_longer_branch_stands(kind: str) -> None:
+    source = Stand(**KINDS[kind])
+    texts = [(5,), (6, 5), tuple(range(20))]
+    state = source.anchors([branch(*text) for text in texts])
+    for token in (3, 4, 3):
+        texts = [(*text, token) for text in texts]
+        state = source.descend(state, np.full(3, token))
+        anchors = source.anchors([branch(*text) for text in texts])
+        np.testing.assert_array_equal(state.tails_FO, anchors.tails_FO)
+        np.testing.assert_array_equal(state.salts_FZ, anchors.salts_FZ)
+
+
+@every_kind
+def test_successors_are_well_formed_and_rows_independent(kind: str) -> None:
+    source, rng, found = Stand(**KINDS[kind]), np.random.default_rng(0), 0
+    for _, seen in Stream(seed=1).run(source, 40):
+        for level in seen:
+            check(level.successors, len(level.owners), probabilities=True)
+            rows = rng.integers(len(level.owners), size=5)
+            again = source.successors(level.state[rows])
+            np.testing.assert_array_equal(again.ids_FK, level.successors.ids_FK[rows])
+            np.testing.assert_array_equal(again.logp_FK, level.successors.logp_FK[rows])
+            np.testing.assert_array_equal(again.trust_F, level.successors.trust_F[rows])
+            found += int((level.successors.ids_FK >= 0).sum())
+        source._table.check()
+    assert found > 100
+    empty = source.anchors([])
+    check(source.successors(empty), 0, probabilities=True)
+    check(source.successors(source.descend(empty, np.empty(0, dtype=np.int64))), 0, probabilities=True)
+    source.observe([])
+
+
+class Published:
+    """The paper's rule over plain texts: running means per n-gram, the longest known one answers alone."""
+
+    def __init__(self, orders: int = 4, width: int = 10) -> None:
+        self.orders, self.width = orders, width
+        self.table: dict[tuple[str, Tokens], tuple[int, dict[int, float]]] = {}
+        self.problems: set[str] = set()
+
+    def contexts(self, group: str, text: Tokens) -> list[tuple[str, Tokens]]:
+        padded = (-1,) * self.orders + text
+        return [(group, padded[-order:]) for order in range(self.orders, 0, -1)]
+
+    def begin(self, branches: Sequence[Branch]) -> None:
+        for one in branches:
+            if one.group not in self.problems:
+                self.problems.add(one.group)
+                for end in range(1, len(one.tokens)):
+                    self.learn(one.group, one.tokens[:end], {one.tokens[end]: 1.0})
+
+    def learn(self, group: str, text: Tokens, said: dict[int, float]) -> None:
+        for key in self.contexts(group, text):
+            met, old = self.table.get(key, (0, {}))
+            mean = {t: (met * old.get(t, 0) + said.get(t, 0)) / (met + 1) for t in old.keys() | said.keys()}
+            self.table[key] = met + 1, dict(sorted(mean.items(), key=lambda item: -item[1])[: self.width])
+
+    def observe(self, feedback: Sequence[Feedback]) -> None:
+        for seen in feedback:
+            for row, (ids, logprobs) in enumerate(zip(seen.topk_ids, seen.topk_logprobs, strict=True)):
+                path = tuple(seen.draft.tokens[node] for node in seen.draft.path_to(row - 1))
+                said = dict(zip(ids.tolist(), np.exp(logprobs).tolist(), strict=True))
+                self.learn(seen.branch.group, seen.branch.tokens + path, said)
+
+    def after(self, group: str, text: Tokens) -> dict[int, float]:
+        known = [self.table[key][1] for key in self.contexts(group, text) if key in self.table]
+        return known[0] if known else {}
+
+
+def untied(feedback: Sequence[Feedback], rng: np.random.Generator) -> list[Feedback]:
+    """With other numbers, so that no two tokens are equally likely."""
+    new = []
+    for seen in feedback:
+        p = -np.sort(-rng.dirichlet(np.ones(seen.topk_ids.shape[1] + 3), size=len(seen.topk_ids)), axis=1)
+        new.append(replace(seen, topk_logprobs=np.log(p[:, :-3] + 1e-4).astype(np.float32)))
+    return new
+
+
+def test_without_mixing_it_is_the_published_rule() -> None:
+    source, plain = Stand(max_order=4, mix=False, shared=False), Published()
+    stream, rng, asked = Stream(seed=8, vocabulary=12), np.random.default_rng(8), 0
+    for _ in range(60):
+        branches = stream.round()
+        plain.begin(branches)
+        seen, drafts = stream.walk(source, branches)
+        for level in seen:
+            said = zip(level.successors.ids_FK, level.successors.logp_FK, level.owners, level.contexts, strict=True)
+            for ids, logp, owner, context in said:
+                expected = plain.after(branches[owner].group, context)
+                there = ids >= 0
+                np.testing.assert_allclose(np.exp(logp[there]), sorted(expected.values(), reverse=True), atol=1e-5)
+                for token, p in zip(ids[there].tolist(), np.exp(logp[there]).tolist(), strict=True):
+                    assert p == pytest.approx(expected[token], abs=1e-5)
+                asked += len(expected) > 0
+        feedback = untied(stream.commit(source, branches, drafts), rng)
+        source.observe(feedback)
+        plain.observe(feedback)
+    assert asked > 500
+
+
+def test_memory_is_bounded_over_many_problems() -> None:
+    source, rng = Stand(capacity=3000, max_order=3), np.random.default_rng(0)
+    sizes = []
+    for problem in range(5000):
+        text = tuple(rng.integers(1000, size=12).tolist())
+        source.anchors([branch(*text, group=f"problem {problem}")])
+        if problem % 500 == 499:
+            sizes.append(source.size_bytes)
+            source._table.check()
+    assert sizes[-1] == sizes[2] <= 3000 * 4 * 150
+    assert len(source._salts) <= 4096
+
+
+def test_a_problem_of_long_ago_is_learned_anew() -> None:
+    source = Stand(capacity=500, max_order=2, shared=False)
+    first = branch(1, 2, 3, 9, 1, 2, 3, group="first")
+    assert next(iter(after(source, first))) == 9
+    for problem in range(5000):
+        source.anchors([branch(4, 5, 6, group=f"problem {problem}")])
+    assert next(iter(after(source, first))) == 9
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"max_order": 0}, "max_order must be an int >= 1, got 0"),
+        ({"width": True}, "width must be an int >= 1, got True"),
+        ({"capacity": 1.5}, "capacity must be an int >= 1, got 1.5"),
+        ({"min_order": 9}, "min_order must be at most max_order=8, got 9"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused_by_name(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Stand(**knobs)

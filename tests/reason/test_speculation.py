@@ -1,0 +1,133 @@
+"""Settings of speculation: every combination runs or says why not, and none changes what is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoding.core import SamplingParams, Tokens
+from decoding.engine import LocalEngine
+from reason import ConfigError, build, speculation
+from reason.compose import composed, make, member, members
+from reason.run import Run
+from search.base import Strategy
+from tests.fakes import ByteTokenizer, HashBackend
+from tests.reason.test_run import STAMP, task
+from tests.reason.test_solver import BytePrompt, solver
+
+VOCABULARY = 32
+TEMPERATURES = (0.0, 0.7, 1.0)
+RANKS_ONLY = ("token_recycling", "prompt_lookup")  # say what comes next and not how likely
+
+
+def settings(**chosen: str) -> dict[str, Any]:
+    names = {"speculation": "stand", "controller": "throughput", "acceptance": "coupled"} | chosen
+    return {group: member(group, name) for group, name in names.items()}
+
+
+@pytest.mark.parametrize("source", members("speculation"))
+@pytest.mark.parametrize("controller", members("controller"))
+@pytest.mark.parametrize("acceptance", members("acceptance"))
+def test_every_combination_is_fit_to_run_or_says_what_would_be(source: str, controller: str, acceptance: str) -> None:
+    chosen = settings(speculation=source, controller=controller, acceptance=acceptance)
+    rule, dealer = make("acceptance", chosen["acceptance"]), make("controller", chosen["controller"])
+    draw = "likely" if source in RANKS_ONLY else rule.draws[0]
+    if source != "off" and draw not in rule.draws:
+        with pytest.raises(ConfigError, match=f"acceptance={acceptance} needs draw={rule.draws[0]}.*, got draw=likely"):
+            speculation.check(chosen)
+    elif source != "off" and draw in ("without_replacement", "iid") and not dealer.fills_template:
+        with pytest.raises(ConfigError, match=f"draw={draw} .* choose controller=template, chain or goodput"):
+            speculation.check(chosen)
+    else:
+        plan = speculation.check(chosen)
+        assert plan.lossless == (acceptance != "greedy_match")
+        assert source == "off" or plan.node["draw"] == draw
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("speculation=stund",), "there is no speculation=stund (did you mean stand?); choose one of: draft_model,"),
+        (("acceptance=typical",), "there is no acceptance=typical; choose one of: coupled, greedy_match,"),
+        (
+            ("controller=dsde",),
+            "there is no controller=dsde; choose one of: chain, fixed, goodput, template, throughput",
+        ),
+        (
+            ("acceptance=k_sequential", "speculation.draw=likely"),
+            "acceptance=k_sequential needs draw=iid, got draw=likely",
+        ),
+        (("speculation.draw=iid",), "draw=iid may not be pruned by probability; choose controller=template, chain"),
+        (("speculation.draw=best",), "acceptance=coupled needs draw=coupled or likely or"),
+        (("acceptance=recursive_rejection", "controller=fixed"), "choose controller=template, chain or goodput"),
+        (("acceptance=traversal", "speculation.draw=iid"), "acceptance=traversal needs draw=without_replacement"),
+        (("speculation.depth=-1",), "depth must be an int >= "),
+        (("speculation.source.max_order=0",), "max_order must be an int >= 1, got 0"),
+        (("speculation.source.max_odrer=3",), "(did you mean speculation.source.max_order?)"),
+        (("speculation.source._target_=os.system",), "speculation.source._target_ must be one of ours"),
+        (("speculation=draft_model", "speculation.source.path=bundled:tiny"), "not among the bundled models"),
+        (("speculation=draft_model", "speculation.source.path=/no/such"), "there is no such folder"),
+        (
+            ("controller=template", "controller.file=stond"),
+            "file must be a JSON file or one of stand, token_recycling; there is no stond",
+        ),
+        (("controller.most_rows=many",), "controller.most_rows must be an int >= 0, got 'many'"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
+)
+def test_a_wrong_setting_is_named_before_any_model_loads(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build.check(*composed(overrides))
+    assert message in str(raised.value)
+
+
+def strategy(name: str, temperature: float) -> Strategy:
+    made: Any = make("search", composed([f"search={name}"])[0]["search"])
+    params = SamplingParams(max_tokens=40, temperature=temperature, top_p=0.95, stop=("\x07\x07",))
+    smaller: Strategy = replace(made, n=5, sampling=params)
+    return smaller
+
+
+class FewLetters(BytePrompt):
+    """Encodes a question with the toy's small vocabulary."""
+
+    def encode(self, question: str) -> Tokens:
+        return tuple(byte % VOCABULARY for byte in super().encode(question))
+
+
+def trees(folder: Path, one: Strategy, chosen: dict[str, Any]) -> dict[str, bytes]:
+    """What a run leaves in its `trees` folder. The toy model's arithmetic is exact, whatever else is in its batch."""
+    folder.mkdir(parents=True)
+    parts = speculation.check(chosen).parts(None, "the writer")
+    engine = LocalEngine(
+        HashBackend(VOCABULARY, scale=4.0),
+        decode=ByteTokenizer().decode,
+        eos_ids=[31],
+        kv_bytes=2000,
+        speculation=parts,
+    )
+    try:
+        with solver(one, engine=engine, prompt=FewLetters()) as ours:
+            run = Run(ours, task(3), folder, stamp=STAMP)
+            assert not [row["error"] for row in run.go() if row["error"]]
+            run.finish()
+    finally:
+        engine.close()
+    assert chosen["speculation"]["_target_"].endswith("NoDraft") or engine.stats.drafted > 0
+    return {file.name: file.read_bytes() for file in sorted((folder / "trees").iterdir())}
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("name", members("search"))
+def test_a_saved_tree_is_the_same_byte_for_byte_with_speculation(name: str, temperature: float, tmp_path: Path) -> None:
+    one = strategy(name, temperature)
+    plain = trees(tmp_path / "off", one, settings(speculation="off"))
+    assert len(plain) == 3
+    for source in members("speculation"):
+        if source != "off" and "draft_model" not in source:  # those need a model that speaks the toy's vocabulary
+            for controller in ("fixed", "throughput") if source == "stand" else ("fixed",):
+                chosen = settings(speculation=source, controller=controller)
+                assert trees(tmp_path / source / controller, one, chosen) == plain, (source, controller)
