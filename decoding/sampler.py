@@ -47,21 +47,18 @@ class SamplingRows:
         )
 
 
-def sample(logits_TV: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor]:
-    """The chosen token (int64 `[T]`) and its raw, temperature 1 and unfiltered, log-probability (float32 `[T]`)."""
+def sample(logits_TV: Tensor, rows: SamplingRows) -> Tensor:
+    """The chosen tokens, int64 `[T]`."""
     logits_TV = logits_TV.float()
     warm = rows.temperature_T > 0
     if not warm.any():
-        token_T = logits_TV.argmax(-1)
-    else:
-        scaled_TV = _scaled(logits_TV, rows)
-        filtered = bool(((rows.top_k_T > 0) | (rows.top_p_T < 1) | (rows.min_p_T > 0))[warm].any())
-        ids, scores = _candidates(scaled_TV, rows) if filtered else (None, scaled_TV)
-        scores = scores + _noise(scores, ids, rows)
-        best_T1 = scores.argmax(-1, keepdim=True)
-        token_T = (best_T1 if ids is None else ids.gather(1, best_T1))[:, 0]
-    picked_T = logits_TV.gather(1, token_T[:, None])[:, 0]
-    return token_T, picked_T - logits_TV.logsumexp(-1)
+        return logits_TV.argmax(-1)
+    scaled_TV = _scaled(logits_TV, rows)
+    filtered = bool(((rows.top_k_T > 0) | (rows.top_p_T < 1) | (rows.min_p_T > 0))[warm].any())
+    ids, scores = _candidates(scaled_TV, rows) if filtered else (None, scaled_TV)
+    scores = scores + _noise(scores, ids, rows)
+    best_T1 = scores.argmax(-1, keepdim=True)
+    return (best_T1 if ids is None else ids.gather(1, best_T1))[:, 0]
 
 
 def processed_log_probs(logits_TV: Tensor, rows: SamplingRows) -> Tensor:

@@ -34,19 +34,25 @@ class Target:
     first: tuple[int, ...]
 
     @cached_property
-    def _choice(self) -> tuple[Ints, Floats]:
-        token_W, logprob_W = sample(self.logits_WV, self.sampling)
-        return token_W.cpu().numpy(), logprob_W.cpu().numpy()
+    def _choice(self) -> Tensor:
+        return sample(self.logits_WV, self.sampling)
 
-    @property
+    @cached_property
+    def _normaliser(self) -> Tensor:
+        return self.logits_WV.float().logsumexp(-1, keepdim=True)
+
+    @cached_property
     def tokens(self) -> Ints:
         """The target's own token after each row `[W]`, drawn with that position's noise."""
-        return self._choice[0]
+        tokens: Ints = self._choice.cpu().numpy()
+        return tokens
 
-    @property
+    @cached_property
     def logprobs(self) -> Floats:
         """Raw log-probability of `tokens`."""
-        return self._choice[1]
+        picked_W1 = self.logits_WV.gather(1, self._choice[:, None]).float() - self._normaliser
+        logprobs: Floats = picked_W1[:, 0].cpu().numpy()
+        return logprobs
 
     @cached_property
     def log_p(self) -> Tensor:
@@ -56,7 +62,7 @@ class Target:
     @cached_property
     def raw_log_p(self) -> Tensor:
         """`[W, V]`, the model's own distribution, temperature 1 and unfiltered."""
-        return self.logits_WV.float().log_softmax(-1)
+        return self.logits_WV.float() - self._normaliser
 
     def noise(self, ids: Tensor) -> Tensor:
         """The rows' Gumbel noise for ids `[V]` or `[W, V]`."""
@@ -64,8 +70,8 @@ class Target:
 
     def top(self, k: int) -> tuple[Any, Any]:
         """Ids int64 and raw log-probabilities float32, both `[W, k]`, best first."""
-        logprobs_Wk, ids_Wk = self.raw_log_p.topk(min(k, self.logits_WV.shape[1]), dim=-1)
-        return ids_Wk.cpu().numpy(), logprobs_Wk.cpu().numpy()
+        logits_Wk, ids_Wk = self.logits_WV.topk(min(k, self.logits_WV.shape[1]), dim=-1)
+        return ids_Wk.cpu().numpy(), (logits_Wk.float() - self._normaliser).cpu().numpy()
 
 
 @dataclass(frozen=True)

@@ -105,12 +105,12 @@ def draw(
     scores = np.empty(kept)
     for k in range(kept):
         scores[k] = np.log(q_K[k]) + (0.0 if cold and kind == COUPLED else gumbel_of(key, other, ids_K[k]))
-    order = np.argsort(-scores)
-    total = 0.0
-    for k in range(kept):
-        total += np.exp(sharpness * (scores[k] - scores[order[0]]))
+    highest, total = scores[:kept].max() if kept > 0 else 0.0, 0.0
+    for k in range(kept if kind == COUPLED else 0):
+        total += np.exp(sharpness * (scores[k] - highest))
     for w in range(min(width, kept)):
-        best = order[w]
+        best = int(np.argmax(scores))
         ids_W[w] = ids_K[best]
-        chance_W[w] = np.exp(sharpness * (scores[best] - scores[order[0]])) / total if kind == COUPLED else q_K[best]
+        chance_W[w] = np.exp(sharpness * (scores[best] - highest)) / total if kind == COUPLED else q_K[best]
+        scores[best] = -np.inf
     return min(width, kept)

@@ -9,17 +9,18 @@ Shapes: B branches, F parents of a level, K candidates, W children of each at mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
+from decoding.drafters.best_first import Asked, Grown, Limits, best_first
 from decoding.drafters.calibration import Calibration, calibrated, kind_of
 from decoding.drafters.draw import CODES, Sampling, draw, temper
 from decoding.drafters.source import Floats, Ints, Source
 from decoding.noise import row_keys
-from decoding.speculation import Branch, DrawKind, Plan, Template
+from decoding.speculation import Branch, DrawKind, Plan, Price, Template
 
 Keys = npt.NDArray[np.int32]
 
@@ -82,7 +83,7 @@ def grow(
     """
     child_PW = _children_of(plan.template, knobs.width)
     allowed_B = np.array(plan.nodes)
-    deepest_B = np.minimum([branch.remaining - 1 for branch in branches], knobs.depth)
+    deepest_B = _deepest(branches, knobs.depth)
     sampling, noise = Sampling.of(branches), _Noise(branches, knobs)
     state = source.anchors(branches)
     parents = Parents(
@@ -92,11 +93,10 @@ def grow(
         np.full(len(branches), -1),
     )
     floor = -1.0 if plan.template else 0.0 if plan.price is None else plan.price.floor(len(branches))
-    earned = max(floor, 0.0)
-    reach = np.empty(0, dtype=np.float32)
+    earned, floor_B = max(floor, 0.0), np.full(len(branches), floor, dtype=np.float32)
     levels: list[Level] = []
     for depth in range(int(deepest_B.max())):
-        rows = _open(parents, allowed_B, deepest_B, depth, floor, child_PW)
+        rows = _open(parents, allowed_B, deepest_B, depth, floor_B, child_PW)
         if not len(rows):
             break
         if len(rows) < len(parents.branch):
@@ -116,23 +116,49 @@ def grow(
                 allowed_B,
                 child_PW,
                 plan.template is not None,
-                floor,
+                floor_B,
                 knobs.sharpness,
             )
         )
         if not len(level.token) or float((level.reach - earned).sum()) < least_gain:
             break
-        if plan.template is None:
-            reach = np.concatenate([reach, level.reach])
-            over = len(reach) - plan.total
-            if over > 0:
-                reach = np.partition(reach, over)[over:]
-                floor = max(floor, float(reach[0]))
         count = sum(len(level.token) for level in levels)
         levels.append(level)
+        if plan.template is None:
+            branch, reach = (np.concatenate([one[i] for one in levels]) for i in (0, 3))
+            _raise_floors(branch, reach, allowed_B, plan.total, floor_B)
         state = source.descend(state[level.row], level.token)
         parents = Parents(level.branch, np.arange(count, count + len(level.token)), level.reach, level.place)
     return levels
+
+
+@runtime_checkable
+class Tabled(Protocol):
+    """A source that is an n-gram table, for which there is a faster way."""
+
+    def asked(self, branches: Sequence[Branch]) -> Asked:
+        """The table and where the branches stand."""
+        ...
+
+
+def from_table(source: Tabled, calibration: Calibration, knobs: Knobs, branches: Sequence[Branch], plan: Plan) -> Grown:
+    """What `grow` would give and the plan keep of it, for draws that may be pruned by probability."""
+    price = plan.price or Price(1.0, 0.0)
+    limits = Limits(
+        np.array(plan.nodes),
+        _deepest(branches, knobs.depth),
+        plan.total,
+        knobs.width,
+        max(price.round_seconds, 1e-12),
+        price.row_seconds,
+    )
+    keys_BD2, sampling = _Noise(branches, knobs).keys_BD2, Sampling.of(branches)
+    asked, counts = source.asked(branches), (calibration.hits, calibration.trials)
+    return Grown(*best_first(asked, limits, CODES[knobs.draw], knobs.sharpness, sampling, keys_BD2, *counts))
+
+
+def _deepest(branches: Sequence[Branch], depth: int) -> Ints:
+    return np.minimum([branch.remaining - 1 for branch in branches], depth)
 
 
 def _children_of(template: Template | None, width: int) -> Ints:
@@ -156,12 +182,12 @@ class _Noise:
         depth = knobs.depth if self._coupled else 0
         seeds = np.repeat(np.array([seed & _MASK for seed in self._seeds], dtype=np.uint64), depth)
         positions = (np.array(self._ends)[:, None] + np.arange(depth)).ravel()
-        self._keys_BD2 = row_keys(seeds, positions).reshape(len(branches), depth, 2)
+        self.keys_BD2 = row_keys(seeds, positions).reshape(len(branches), depth, 2)
 
     def keys(self, parents: Parents, depth: int) -> Any:
         """`[F, 2]`: the target's own for the children's position, or fresh for each round and parent."""
         if self._coupled:
-            return self._keys_BD2[parents.branch, depth]
+            return self.keys_BD2[parents.branch, depth]
         # an anchor's position comes once in a branch's life, a node's number once in a round
         branches = parents.branch.tolist()
         rounds = [(self._ends[branch] << 20) + 1 + node for branch, node in zip(branches, parents.node, strict=True)]
@@ -169,17 +195,33 @@ class _Noise:
 
 
 @compiled
-def _open(parents: Parents, allowed_B: Ints, deepest_B: Ints, depth: int, floor: float, child_PW: Ints) -> Ints:
+def _open(parents: Parents, allowed_B: Ints, deepest_B: Ints, depth: int, floor_B: Floats, child_PW: Ints) -> Ints:
     """The parents that may have children."""
     rows = np.empty(len(parents.branch), dtype=np.int64)
     count = 0
     for f in range(len(parents.branch)):
         branch = parents.branch[f]
         place = parents.place[f] + 1 if len(child_PW) > 1 else 0
-        if deepest_B[branch] > depth and parents.reach[f] > floor and child_PW[place, 0] < allowed_B[branch]:
+        if deepest_B[branch] > depth and parents.reach[f] > floor_B[branch] and child_PW[place, 0] < allowed_B[branch]:
             rows[count] = f
             count += 1
     return rows[:count]
+
+
+@compiled
+def _raise_floors(branch_N: Ints, reach_N: Floats, allowed_B: Ints, total: int, floor_B: Floats) -> None:
+    """No node below a branch's floor can be among the branch's best `allowed`, or among the best `total` of all."""
+    kept = np.ones(len(reach_N), dtype=np.bool_)
+    for b in range(len(allowed_B)):
+        if 0 < allowed_B[b] < total:
+            mine = branch_N == b
+            over = mine.sum() - allowed_B[b]
+            if over > 0:
+                floor_B[b] = max(floor_B[b], np.partition(reach_N[mine], over)[over])
+                kept &= ~mine | (reach_N >= floor_B[b])
+    over = kept.sum() - total
+    if over > 0:
+        floor_B[:] = np.maximum(floor_B, np.partition(reach_N[kept], over)[over])
 
 
 @compiled
@@ -196,10 +238,10 @@ def _expand(
     allowed_B: Ints,
     child_PW: Ints,
     filling: bool,
-    floor: float,
+    floor_B: Floats,
     sharpness: float,
 ) -> tuple[Ints, Ints, Ints, Floats, Ints, Ints, Ints, Ints, Floats]:
-    """Draws the children of every parent and keeps those of the template, or those likelier than `floor`."""
+    """Draws the children of every parent; keeps those of the template, or those likelier than their branch's floor."""
     contexts, candidates = ids_FK.shape
     width = child_PW.shape[1]
     most = contexts * width
@@ -222,7 +264,7 @@ def _expand(
                 break
             guess = kind_of(trust_F[f], w, chance_W[w])
             reached = parents.reach[f] * calibrated(hits, trials, guess, chance_W[w])
-            if not filling and reached <= floor:
+            if not filling and reached <= floor_B[b]:
                 continue
             branch[n], node[n], token[n], reach[n] = b, parents.node[f], ids_W[w], reached
             label[n], row[n], place[n] = guess, f, there

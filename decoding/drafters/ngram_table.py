@@ -10,7 +10,7 @@ O orders, the salts asked per context.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,23 +30,27 @@ _FULL = 0.6  # of the slots; beyond it probing gets slow
 
 
 class Entries(NamedTuple):
-    """Parallel arrays of S slots (a power of two). A key of 0 marks a free slot; ids are -1 where nothing is kept."""
+    """Parallel arrays of S slots (a power of two). A key of 0 marks a free slot; ids are -1 where nothing is kept.
+
+    All are views of one block of memory with a slot's parts side by side: looking at an entry is two cache misses.
+    """
 
     key_S: Keys
-    ids_SK: Ints
-    p_SK: Floats
+    stamp_S: Any  # int32
     count_S: Floats
-    stamp_S: Ints
+    ids_SK: Any  # int32
+    p_SK: Floats
 
     @classmethod
     def empty(cls, slots: int, width: int) -> Entries:
-        return cls(
-            np.zeros(slots, dtype=np.uint64),
-            np.full((slots, width), -1, dtype=np.int64),
-            np.zeros((slots, width), dtype=np.float32),
-            np.zeros(slots, dtype=np.float32),
-            np.zeros(slots, dtype=np.int64),
+        words = 4 + 2 * width
+        block = np.zeros((slots, words), dtype=np.int32)
+        floats = block.view(np.float32)
+        entries = cls(
+            block.view(np.uint64)[:, 0], block[:, 2], floats[:, 3], block[:, 4 : 4 + width], floats[:, 4 + width :]
         )
+        entries.ids_SK[:] = -1
+        return entries
 
 
 @compiled
@@ -70,19 +74,21 @@ def _slot(key_S: Keys, key: np.uint64) -> int:
 
 @compiled
 def _average(entries: Entries, key: np.uint64, ids_K: Ints, p_K: Floats, stamp: int) -> int:
-    """Averages one distribution into one entry; 1 if the entry is new."""
+    """Averages one distribution, best first, into one entry; 1 if the entry is new."""
     at = _slot(entries.key_S, key)
     new = entries.key_S[at] == np.uint64(0)
     entries.key_S[at] = key
     ids, p = entries.ids_SK[at], entries.p_SK[at]
     met = entries.count_S[at]
     for k in range(len(ids)):
+        if ids[k] < 0:
+            break
         p[k] *= met / (met + 1)
     for adding in (True, False):  # all that it keeps is averaged before newcomers may take a place
         for j in range(len(ids_K)):
             share = p_K[j] / (met + 1)
             if p_K[j] < _TRACE:
-                continue
+                break
             here = 0
             while here < len(ids) and ids[here] != ids_K[j] and ids[here] >= 0:
                 here += 1
@@ -136,9 +142,11 @@ def _judge(
                     continue
                 shared = 0.0
                 for k in range(entries.ids_SK.shape[1]):
-                    if entries.p_SK[at, k] == 0:
+                    if entries.p_SK[at, k] < _TRACE:
                         break
                     for j in range(ids_FK.shape[1]):
+                        if p_FK[f, j] < _TRACE:
+                            break
                         if ids_FK[f, j] == entries.ids_SK[at, k]:
                             shared += min(p_FK[f, j], entries.p_SK[at, k])
                             break
@@ -162,6 +170,29 @@ def _learn(entries: Entries, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK:
 
 
 @compiled
+def _study(
+    entries: Entries,
+    salts_FZ: Keys,
+    tails_FO: Ints,
+    least: int,
+    ids_FK: Ints,
+    p_FK: Floats,
+    stamp: int,
+    right: Counts,
+    tried: Counts,
+) -> int:
+    """Judges the entries by the rows, then learns the rows; how many entries are new."""
+    _judge(entries, salts_FZ, tails_FO, least, ids_FK, p_FK, right, tried)
+    for order in range(tried.shape[0]):
+        for z in range(tried.shape[1]):
+            for often in range(tried.shape[2]):
+                fade = min(1.0, _MEMORY / tried[order, z, often])
+                right[order, z, often] *= fade
+                tried[order, z, often] *= fade
+    return _learn(entries, salts_FZ, tails_FO, least, ids_FK, p_FK, stamp)
+
+
+@compiled
 def _level(belief: float) -> int:
     """A belief as a trust level: bands of its logit, 0 being kept for contexts of which nothing is known."""
     some = min(max(belief, 0.01), 0.999)
@@ -169,53 +200,65 @@ def _level(belief: float) -> int:
 
 
 @compiled
+def blend_one(
+    entries: Entries,
+    salts_Z: Keys,
+    tail_O: Ints,
+    least: int,
+    share_OZ3: Counts,
+    only_longest: bool,
+    ids_K: Ints,
+    logp_K: Floats,
+) -> int:
+    """Fills a context's distribution (best first, then -1 and -inf); its trust level."""
+    orders, salts, width = len(tail_O), len(salts_Z), len(ids_K)
+    slots = np.empty((orders, salts), dtype=np.int64)
+    for z in range(salts):
+        key = salts_Z[z]
+        for order in range(orders):
+            key = extended(key, tail_O[-1 - order])
+            slots[order, z] = _slot(entries.key_S, key)
+    ids, p = np.empty(width * orders * salts, dtype=np.int64), np.empty(width * orders * salts, dtype=np.float32)
+    left, found, trust = 1.0, 0, 0
+    for order in range(orders - 1, least - 2, -1):
+        for z in range(salts):
+            at = slots[order, z]
+            met = entries.count_S[at]
+            if met == 0 or left < _LEAST_SAY:
+                continue
+            say = share_OZ3[order, z, _often(met)]
+            if trust == 0:
+                trust = _level(say)
+            share = left if only_longest else left * say
+            left -= share
+            for k in range(width):
+                token = entries.ids_SK[at, k]
+                if token < 0:
+                    break
+                here = 0
+                while here < found and ids[here] != token:
+                    here += 1
+                if here == found:
+                    ids[found], p[found] = token, 0.0
+                    found += 1
+                p[here] += share * entries.p_SK[at, k]
+                _sift(ids, p, here)
+    for k in range(width):
+        ids_K[k] = ids[k] if k < found else -1
+        logp_K[k] = np.log(p[k]) if k < found else -np.inf
+    return trust
+
+
+@compiled
 def _blend(
     entries: Entries, salts_FZ: Keys, tails_FO: Ints, least: int, share_OZ3: Counts, only_longest: bool
 ) -> tuple[Ints, Floats, Ints]:
     """For each context a distribution (ids, log p: best first) and its trust level."""
-    contexts, orders = tails_FO.shape
-    salts = salts_FZ.shape[1]
-    width = entries.ids_SK.shape[1]
-    ids_FK = np.full((contexts, width), -1, dtype=np.int64)
-    logp_FK = np.full((contexts, width), -np.inf, dtype=np.float32)
-    trust_F = np.zeros(contexts, dtype=np.int64)
-    slots = np.empty((orders, salts), dtype=np.int64)
-    most = width * orders * salts
-    ids, p = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.float32)
-    for f in range(contexts):
-        for z in range(salts):
-            key = salts_FZ[f, z]
-            for order in range(orders):
-                key = extended(key, tails_FO[f, -1 - order])
-                slots[order, z] = _slot(entries.key_S, key)
-        left, found = 1.0, 0
-        for order in range(orders - 1, least - 2, -1):
-            for z in range(salts):
-                at = slots[order, z]
-                met = entries.count_S[at]
-                if met == 0 or left < _LEAST_SAY:
-                    continue
-                say = share_OZ3[order, z, _often(met)]
-                if trust_F[f] == 0:
-                    trust_F[f] = _level(say)
-                share = left if only_longest else left * say
-                left -= share
-                for k in range(width):
-                    token = entries.ids_SK[at, k]
-                    if token < 0:
-                        break
-                    here = 0
-                    while here < found and ids[here] != token:
-                        here += 1
-                    if here == found:
-                        ids[found], p[found] = token, 0.0
-                        found += 1
-                    p[here] += share * entries.p_SK[at, k]
-                    _sift(ids[:found], p[:found], here)
-        kept = min(found, width)
-        ids_FK[f, :kept] = ids[:kept]
-        for k in range(kept):
-            logp_FK[f, k] = np.log(p[k])
+    shape = len(tails_FO), entries.ids_SK.shape[1]
+    ids_FK, logp_FK = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+    trust_F = np.empty(len(tails_FO), dtype=np.int64)
+    for f in range(len(tails_FO)):
+        trust_F[f] = blend_one(entries, salts_FZ[f], tails_FO[f], least, share_OZ3, only_longest, ids_FK[f], logp_FK[f])
     return ids_FK, logp_FK, trust_F
 
 
@@ -242,7 +285,7 @@ class NGramTable:
         self.width, self.capacity = width, capacity
         self._right = np.full((orders, salts, 3), 0.5)
         self._tried = np.ones((orders, salts, 3))
-        self._entries = Entries.empty(1 << 12, width)
+        self.entries = Entries.empty(1 << 12, width)
         self._used = 0
         self._stamp = 0
 
@@ -251,11 +294,17 @@ class NGramTable:
 
     @property
     def size_bytes(self) -> int:
-        return sum(array.nbytes for array in self._entries)
+        return sum(array.nbytes for array in self.entries)
+
+    @property
+    def shares(self) -> Counts:
+        """`[O, Z, 3]`: what entries have foretold so far, by order, salt and `_often`."""
+        return self._right / self._tried
 
     def learn(self, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats) -> None:
-        """Averages the target's distribution after each context (its last O ids in `tails`, the last one in the last
-        column) into that context's entries of orders `least` to O, under every salt. *Mutates*."""
+        """Averages the target's distribution after each context into that context's entries of orders `least` to O,
+        under every salt. A context is its last O ids, the last one in the last column; distributions come best first.
+        *Mutates*."""
         salts, orders = salts_FZ.shape[1], tails_FO.shape[1]
         step = max(1, self.capacity // (2 * salts * orders))
         for at in range(0, len(tails_FO), step):
@@ -263,11 +312,7 @@ class NGramTable:
             self._make_room(len(tails_FO[rows]) * salts * (orders - least + 1))
             self._stamp += 1
             here = salts_FZ[rows], tails_FO[rows], least, ids_FK[rows], p_FK[rows]
-            _judge(self._entries, *here, self._right, self._tried)
-            self._used += _learn(self._entries, *here, self._stamp)
-        fade = np.where(self._tried > _MEMORY, _MEMORY / self._tried, 1.0)
-        self._right *= fade
-        self._tried *= fade
+            self._used += _study(self.entries, *here, self._stamp, self._right, self._tried)
 
     def blend(
         self, salts_FZ: Keys, tails_FO: Ints, least: int, *, only_longest: bool = False
@@ -278,11 +323,11 @@ class NGramTable:
         Longer contexts before shorter, first salt before second, each takes of what is left the share of the target's
         probability that entries like it have foretold so far.
         """
-        return _blend(self._entries, salts_FZ, tails_FO, least, self._right / self._tried, only_longest)
+        return _blend(self.entries, salts_FZ, tails_FO, least, self.shares, only_longest)
 
     def check(self) -> None:
         """Asserts what an entry promises."""
-        key, ids, p, counts, _ = self._entries
+        key, _, counts, ids, p = self.entries
         used = key != 0
         assert used.sum() == self._used <= len(key) * _FULL + 1
         assert len(np.unique(key[used])) == self._used
@@ -293,16 +338,16 @@ class NGramTable:
         assert ((ids >= 0) >= (p > 0)).all()
 
     def _make_room(self, wanted: int) -> None:
-        slots = len(self._entries.key_S)
+        slots = len(self.entries.key_S)
         if self._used + wanted <= min(_FULL * slots, self.capacity):
             return
         oldest = -1
         if self._used + wanted > self.capacity:
-            stamps = self._entries.stamp_S[self._entries.key_S != 0]
+            stamps = self.entries.stamp_S[self.entries.key_S != 0]
             half = int(np.partition(stamps, len(stamps) // 2)[len(stamps) // 2]) if len(stamps) else -1
             oldest = min(half, self._stamp - 1)  # what was learned last stays: a step is half the capacity at most
         while self._used + wanted > _FULL * slots and slots * _FULL < self.capacity:
             slots *= 2
         fresh = Entries.empty(slots, self.width)
-        self._used = _move(self._entries, fresh, oldest)
-        self._entries = fresh
+        self._used = _move(self.entries, fresh, oldest)
+        self.entries = fresh

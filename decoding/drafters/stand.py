@@ -12,11 +12,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from decoding.compiled import compiled
 from decoding.core import is_count
+from decoding.drafters.best_first import Asked
 from decoding.drafters.ngram_table import Keys, NGramTable
 from decoding.drafters.source import Ints, Successors
 from decoding.speculation import Branch, Feedback
@@ -90,6 +93,12 @@ class Stand:
     def descend(self, state: _State, tokens_F: Ints) -> _State:
         return _State(state.salts_FZ, np.concatenate([state.tails_FO[:, 1:], tokens_F[:, None]], axis=1))
 
+    def asked(self, branches: Sequence[Branch]) -> Asked:
+        """For `best_first`, which walks the table without this class."""
+        state = self.anchors(branches)
+        table = self._table
+        return Asked(table.entries, state.salts_FZ, state.tails_FO, self.min_order, table.shares, not self.mix)
+
     def observe(self, feedback: Sequence[Feedback]) -> None:
         if not feedback:
             return
@@ -128,19 +137,24 @@ class Stand:
 
     def _tails(self, feedback: Sequence[Feedback]) -> Ints:
         """The last O ids at every fed row, branch by branch, the anchor's row first."""
-        tokens: list[int] = []
-        parents: list[int] = []
-        anchors: list[int] = []
-        for seen in feedback:
-            at = len(tokens) + self.max_order - 1
-            tokens += self._tail(seen.branch)  # each the parent of the next
-            tokens += seen.draft.tokens
-            parents += range(at - self.max_order, at)
-            parents += [at + 1 + parent for parent in seen.draft.parents]
-            anchors += range(at, len(tokens))
-        token, parent, row = np.array(tokens), np.array(parents), np.array(anchors)
-        tails = np.empty((len(row), self.max_order), dtype=np.int64)
-        for order in range(1, self.max_order + 1):
-            tails[:, -order] = token[row]
-            row = parent[row]
-        return tails
+        anchors_BO = np.array([self._tail(seen.branch) for seen in feedback], dtype=np.int64)
+        drafts = [seen.draft for seen in feedback]
+        sizes_B = np.array([len(draft.tokens) for draft in drafts])
+        tokens_N = np.array(list(chain.from_iterable(draft.tokens for draft in drafts)), dtype=np.int64)
+        parents_N = np.array(list(chain.from_iterable(draft.parents for draft in drafts)), dtype=np.int64)
+        return _below(anchors_BO, sizes_B, tokens_N, parents_N)
+
+
+@compiled
+def _below(anchors_BO: Ints, sizes_B: Ints, tokens_N: Ints, parents_N: Ints) -> Ints:
+    """The tails of anchors and of the nodes below them."""
+    tails_FO = np.empty((len(sizes_B) + len(tokens_N), anchors_BO.shape[1]), dtype=np.int64)
+    anchor = node = 0  # the row of this branch's anchor, the number of its first node
+    for b in range(len(sizes_B)):
+        tails_FO[anchor] = anchors_BO[b]
+        for i in range(sizes_B[b]):
+            above = anchor + 1 + parents_N[node + i]
+            tails_FO[anchor + 1 + i, :-1] = tails_FO[above, 1:]
+            tails_FO[anchor + 1 + i, -1] = tokens_N[node + i]
+        anchor, node = anchor + 1 + sizes_B[b], node + sizes_B[b]
+    return tails_FO

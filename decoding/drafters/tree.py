@@ -8,15 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from decoding.core import is_count
+from decoding.drafters.best_first import Grown
 from decoding.drafters.calibration import Calibration
 from decoding.drafters.draw import CODES
-from decoding.drafters.grow import Knobs, Level, grow
-from decoding.drafters.source import Ints, Source
+from decoding.drafters.grow import Knobs, Level, Tabled, from_table, grow
+from decoding.drafters.source import Floats, Ints, Source
 from decoding.speculation import Branch, Draft, DrawKind, Drawn, Feedback, Plan
 
 _EMPTY = Draft()
@@ -54,6 +56,8 @@ class TreeDrafter:
                 f"{type(self.source).__name__} only ranks its guesses: draw must be likely, got {self.draw}"
             )
         self._calibration = Calibration()
+        prunable = self.draw in ("coupled", "likely")
+        self._table = self.source if prunable and isinstance(self.source, Tabled) else None
         self._level_seconds = 0.0  # what a level of drafts takes; with a draft model, a forward pass
 
     @property
@@ -64,6 +68,8 @@ class TreeDrafter:
         if not branches:
             return []
         knobs = Knobs(self.draw, self.width, self.depth, self.sharpness)
+        if self._table is not None and plan.template is None:
+            return _drafts(from_table(self._table, self._calibration, knobs, branches, plan), branches, plan)
         begin = time.perf_counter()
         least_gain = -np.inf
         if plan.price is not None and plan.price.round_seconds > 0:  # at plain decoding's rate
@@ -78,7 +84,10 @@ class TreeDrafter:
                     f"draw={self.draw} may not be pruned by probability: it needs a controller with a template"
                 )
             return _drawn(levels, len(branches), self.draw)
-        return _drafts(levels, len(branches), plan)
+        if not levels:
+            return [_EMPTY] * len(branches)
+        columns = (np.concatenate([level[i] for level in levels]) for i in range(5))
+        return _drafts(Grown(*columns), branches, plan)
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
         self.source.observe(feedback)
@@ -88,22 +97,16 @@ class TreeDrafter:
             self._calibration.observe(labels[reached], came_true[reached])
 
 
-def _drafts(levels: Sequence[Level], branches: int, plan: Plan) -> list[Draft]:
+def _drafts(grown: Grown, branches: Sequence[Branch], plan: Plan) -> list[Draft]:
     """A draft per branch; where no template was filled, of the likeliest nodes, as many as the plan has room for and
     are worth their price."""
-    if not levels:
-        return [Draft()] * branches
-    branch, parent, token, reach, label = (np.concatenate([level[i] for level in levels]) for i in range(5))
+    branch, parent, token, reach, label = grown
     order = np.argsort(branch, kind="stable")
     if plan.template is None:
-        # stable, so that of equals the earlier comes first: no child before its parent
-        best = np.argsort(-reach, kind="stable")[: plan.total]
-        if plan.price is not None:
-            best = best[: plan.price.worth(reach[best], branches)]
         kept = np.zeros(len(reach), dtype=bool)
-        kept[best] = True
+        kept[_likeliest(branch, reach, plan)] = True
         order = order[kept[order]]
-    sizes = np.bincount(branch[order], minlength=branches)
+    sizes = np.bincount(branch[order], minlength=len(branches))
     ends = np.cumsum(sizes)
     place = np.full(len(reach) + 1, -1)  # a node's index in its own draft; the anchor's, -1, is last
     place[order] = np.arange(len(order)) - (ends - sizes)[branch[order]]
@@ -113,6 +116,21 @@ def _drafts(levels: Sequence[Level], branches: int, plan: Plan) -> list[Draft]:
         Draft(tuple(tokens[a:b]), tuple(parents[a:b]), tuple(reaches[a:b]), tuple(labels[a:b])) if b > a else _EMPTY
         for a, b in zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True)
     ]
+
+
+def _likeliest(branch: Ints, reach: Floats, plan: Plan) -> Ints:
+    """The nodes to keep, likeliest first."""
+    # stable, so that of equals the earlier comes first: no child before its parent
+    best = np.argsort(-reach, kind="stable")
+    if min(plan.nodes) < plan.total:
+        whose = np.argsort(branch[best], kind="stable")  # each branch's nodes together, likeliest first
+        sizes = np.bincount(branch, minlength=len(plan.nodes))
+        place = np.arange(len(best)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # among its branch's
+        within = np.zeros(len(best), dtype=bool)
+        within[whose] = place < np.repeat(plan.nodes, sizes)
+        best = best[within]
+    best = best[: plan.total]
+    return best if plan.price is None else best[: plan.price.worth(reach[best], len(plan.nodes))]
 
 
 def _drawn(levels: Sequence[Level], branches: int, kind: DrawKind) -> list[Draft]:
@@ -159,11 +177,11 @@ class _Record:
 
 def _outcomes(feedback: Sequence[Feedback]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Ints]:
     """For every node: was its parent reached, was it accepted, and its label. Arrays `[N]`."""
-    sizes = np.array([len(seen.draft) for seen in feedback])
+    sizes = np.array([len(seen.draft.tokens) for seen in feedback])
     first = np.cumsum(sizes) - sizes
     accepted = np.zeros(int(sizes.sum()), dtype=bool)
     accepted[[at + node for at, seen in zip(first.tolist(), feedback, strict=True) for node in seen.accepted]] = True
-    parent = np.concatenate([seen.draft.parents for seen in feedback])
-    labels = np.concatenate([seen.draft.labels for seen in feedback])
+    parent = np.array(list(chain.from_iterable(seen.draft.parents for seen in feedback)))
+    labels = np.array(list(chain.from_iterable(seen.draft.labels for seen in feedback)))
     reached = (parent < 0) | accepted[np.maximum(parent, 0) + np.repeat(first, sizes)]
     return reached, accepted, labels

@@ -257,7 +257,6 @@ class TestBestFirst:
             rates = [(len(branches) + sum(reach[:n])) / (0.1 + row_seconds * n) for n in range(31)]
             assert len(got) == np.argmax(rates)
 
-    @pytest.mark.xfail(reason="best-first looks at `nodes` only for whether it is 0", strict=True)
     def test_a_branch_has_no_more_than_its_own_share(self) -> None:
         """What one may not have goes to the next likeliest of the others."""
         source, rng = Fake(), random.Random(2)

@@ -9,6 +9,7 @@ import torch
 from decoding.core import SamplingParams
 from decoding.noise import gumbel, row_keys
 from decoding.sampler import SamplingRows, processed_log_probs, sample
+from decoding.target import Target
 
 EULER = 0.5772156649
 
@@ -67,7 +68,7 @@ def test_argmax_frequencies_are_the_softmax(vary: str) -> None:
     n, logits = 40_000, torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5, 0.5, -3.0])
     seeds, positions = (range(n), [4] * n) if vary == "seed" else ([77] * n, range(n))
     rows = SamplingRows.of([SamplingParams()] * n, list(seeds), list(positions))
-    tokens, _ = sample(logits.expand(n, -1), rows)
+    tokens = sample(logits.expand(n, -1), rows)
     expected = logits.double().softmax(-1).numpy() * n
     counts = np.bincount(tokens.numpy(), minlength=len(logits))
     assert ((counts - expected) ** 2 / expected).sum() < 22.5  # 6 degrees of freedom, p = 0.001
@@ -76,7 +77,7 @@ def test_argmax_frequencies_are_the_softmax(vary: str) -> None:
 def test_adjacent_positions_draw_independently() -> None:
     n, logits = 40_000, torch.tensor([0.3, 0.0, -0.5])
     rows = SamplingRows.of([SamplingParams()] * n, [5] * n, list(range(n)))
-    tokens = sample(logits.expand(n, -1), rows)[0].numpy()
+    tokens = sample(logits.expand(n, -1), rows).numpy()
     joint = np.histogram2d(tokens[0::2], tokens[1::2], bins=3)[0]  # pairs that do not overlap
     p = logits.double().softmax(-1).numpy()
     expected = np.outer(p, p) * (n // 2)
@@ -123,14 +124,14 @@ def test_a_row_does_not_depend_on_its_neighbours_filters() -> None:
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(3, 2000, generator=generator)
     params = [SamplingParams(top_k=3), SamplingParams(temperature=0.0), SamplingParams(top_p=0.9, temperature=0.7)]
-    together = sample(logits, SamplingRows.of(params, [1, 2, 3], [4, 5, 6]))[0].tolist()
-    alone = [int(sample(logits[i : i + 1], SamplingRows.of([params[i]], [i + 1], [i + 4]))[0]) for i in range(3)]
+    together = sample(logits, SamplingRows.of(params, [1, 2, 3], [4, 5, 6])).tolist()
+    alone = [int(sample(logits[i : i + 1], SamplingRows.of([params[i]], [i + 1], [i + 4]))) for i in range(3)]
     assert together == alone
 
 
 def test_logprob_is_raw() -> None:
     """Temperature and filters change the choice, never the reported log-probability."""
     logits = torch.tensor([[1.0, 3.0, 2.0]])
-    token, logprob = sample(logits, SamplingRows.of([SamplingParams(temperature=0.3, top_k=1)], [1], [1]))
-    assert int(token) == 1
-    assert float(logprob) == pytest.approx(float(logits.log_softmax(-1)[0, 1]))
+    target = Target(logits, SamplingRows.of([SamplingParams(temperature=0.3, top_k=1)], [1], [1]), (0,))
+    assert target.tokens.tolist() == [1]
+    assert float(target.logprobs[0]) == pytest.approx(float(logits.log_softmax(-1)[0, 1]))
