@@ -40,7 +40,7 @@ class TreeDrafter:
     source: Source
     draw: DrawKind = "coupled"
     width: int = 4
-    depth: int = 16
+    depth: int = 20
     sharpness: float = 1.5
 
     def __post_init__(self) -> None:

@@ -58,8 +58,9 @@ class Bar:
 
 
 def bars(points: Sequence[Point], races: Sequence[Race], nodes: Sequence[int]) -> list[Bar]:
-    """All of them, at temperature 1."""
-    return [*(bar for budget in nodes for bar in _at_equal_nodes(points, budget)), *_at_speed(races)]
+    """Those of the parts that were run, at temperature 1."""
+    found = [bar for budget in nodes for bar in _at_equal_nodes(points, budget)] if points else []
+    return [*found, *(_at_speed(races) if races else [])]
 
 
 def _at_equal_nodes(points: Sequence[Point], nodes: int) -> Iterator[Bar]:

@@ -37,7 +37,6 @@ throughput   as many as pay, best-first
 """
 
 ORACLE = "oracle"
-_DEEPEST = 20  # of a template
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Contender:
     rule: Acceptance
     shape: Shape
     ships: str | None = None
-    depth: int = 16
+    depth: int = 20
 
     @property
     def learns_template(self) -> bool:
@@ -62,8 +61,7 @@ class Contender:
 
     def drafter(self) -> TreeDrafter:
         """A fresh one, that knows nothing yet."""
-        depth = _DEEPEST if self.shape == "template" else self.depth
-        return TreeDrafter(self.source(), draw=self.draw, depth=depth)
+        return TreeDrafter(self.source(), draw=self.draw, depth=self.depth)
 
     def parts(self, *, nodes: int = 0, template: Path | None = None, costs: Sequence[RoundCost] = ()) -> Speculation:
         """What an engine needs to run it, fresh, with `nodes` draft nodes for each branch where it is told a number."""

@@ -19,7 +19,7 @@ class Oracle:
     """
 
     texts: Mapping[tuple[str, int], Tokens]
-    depth: int = 16
+    depth: int = 20
     feedback_k: int = 0
 
     def propose(self, branches: Sequence[Branch], plan: Plan) -> list[Draft]:

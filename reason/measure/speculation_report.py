@@ -101,7 +101,7 @@ def _limits(races: Sequence[Row]) -> Iterator[Figures]:
             cells = [f"{speed:.2f}x" for speed in speeds]
             rows.append([f"{temperature:g}", str(live), *cells, f"{speeds[0] / speeds[2]:.0%}"])
     if rows:
-        header = ["T", "live", SPEED_OF, "if drafting took no time", "an oracle, 16 deep", "of the oracle"]
+        header = ["T", "live", SPEED_OF, "if drafting took no time", "an oracle, 20 deep", "of the oracle"]
         yield Figures("How far from the limit: tokens per second relative to plain decoding", header, rows)
 
 
