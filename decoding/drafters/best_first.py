@@ -1,7 +1,7 @@
 """Grows drafts from an n-gram table best-first: always the likeliest node of the whole batch next, while it pays.
 
 What `grow` does level by level for any source, here in one compiled loop with a heap, node by node: no context is
-looked up that is not in the draft. At 16 branches that takes a third of the time (`tests` hold the two equal).
+looked up that is not in the draft. For 16 branches that takes a third of the time; a test holds the two equal.
 
 Shapes: B branches, N nodes of all drafts, C candidates, O orders, Z salts, K kept tokens, W children of each at most.
 """
@@ -88,7 +88,7 @@ def best_first(
     count = candidates = 0
     opened = -branches  # anchors first: -1 - b stands for branch b
     while True:
-        if opened >= 0:  # the likeliest candidate becomes a node, if it pays
+        if opened == 0:  # all anchors are: the likeliest candidate becomes a node, if it pays
             if count == most or len(heap) == 0:
                 break
             negative, c = heappop(heap)
@@ -113,16 +113,8 @@ def best_first(
             opened += 1
         if level >= limits.deepest_B[b] or left_B[b] == 0:
             continue
-        trust = blend_one(
-            asked.entries,
-            asked.salts_BZ[b],
-            tail_O,
-            asked.least,
-            asked.share_OZ3,
-            asked.only_longest,
-            ids_K,
-            logp_K,
-        )
+        entries, salts_Z, share_OZ3 = asked.entries, asked.salts_BZ[b], asked.share_OZ3
+        trust = blend_one(entries, salts_Z, tail_O, asked.least, share_OZ3, asked.only_longest, ids_K, logp_K)
         temperature = sampling.temperature_B[b]
         left = temper(logp_K, temperature, sampling.top_k_B[b], sampling.top_p_B[b], sampling.min_p_B[b], q_K)
         key, other = np.int32(0), np.int32(0)

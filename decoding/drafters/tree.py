@@ -65,8 +65,8 @@ class TreeDrafter:
         return self.source.feedback_k
 
     def propose(self, branches: Sequence[Branch], plan: Plan) -> list[Draft]:
-        if not branches:
-            return []
+        if not branches or not plan.total:
+            return [_EMPTY] * len(branches)
         knobs = Knobs(self.draw, self.width, self.depth, self.sharpness)
         if self._table is not None and plan.template is None:
             return _drafts(from_table(self._table, self._calibration, knobs, branches, plan), branches, plan)

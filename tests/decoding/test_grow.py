@@ -272,6 +272,29 @@ class TestBestFirst:
                     best.append(reach)
             np.testing.assert_allclose(sorted(got.values(), reverse=True), best, rtol=1e-3)
 
+    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("draw", PRUNABLE)
+    def test_a_table_has_a_faster_way_to_the_same_drafts(self, draw: DrawKind, seed: int) -> None:
+        stream, rng, drafted = Stream(seed), random.Random(seed), 0
+        fast, slow = (TreeDrafter(Stand(max_order=4), draw, width=3, depth=5) for _ in range(2))
+        slow._table = None
+        for _ in range(40):
+            branches = stream.round()
+            total = rng.randint(0, 40)
+            nodes = tuple(rng.choice([total, rng.randint(0, 5)]) for _ in branches)
+            plan = Plan(nodes, total, rng.choice([None, Price(0.1, 0.0), Price(0.1, 0.002), Price(0.1, 0.02)]))
+            slow._level_seconds = 0.0  # drafting takes no time
+            drafts = fast.propose(branches, plan)
+            got, expected = paths(drafts), paths(slow.propose(branches, plan))
+            np.testing.assert_allclose(sorted(got.values()), sorted(expected.values()), rtol=1e-5)
+            least = min(got.values(), default=0.0)  # of equals at the end either may take any
+            assert all((got | expected)[path] == pytest.approx(least) for path in got.keys() ^ expected.keys())
+            drafted += len(got)
+            feedback = stream.commit(fast.source, branches, drafts)
+            fast.observe(feedback)
+            slow.observe(feedback)
+        assert drafted > 200
+
     @pytest.mark.parametrize("draw", ["without_replacement", "iid"])
     def test_a_draw_that_rules_must_undo_is_refused(self, draw: DrawKind) -> None:
         with pytest.raises(ValueError, match=f"draw={draw} may not be pruned .* needs a controller with a template"):
