@@ -14,3 +14,14 @@ def require_count(name: str, value: object, *, at_least: int) -> None:
     """
     if not is_count(value, at_least=at_least):
         raise ValueError(f"{name} must be an int >= {at_least}, got {value!r}")
+
+
+def require_positive(name: str, value: object) -> None:
+    """Raises ValueError unless `value` is a number above 0.
+
+    >>> require_positive("temperature", 0)
+    Traceback (most recent call last):
+    ValueError: temperature must be a number > 0, got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a number > 0, got {value!r}")

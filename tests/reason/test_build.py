@@ -19,7 +19,7 @@ from reason.prm.likelihood import Likelihood
 from search.self_consistency import SelfConsistency
 
 WRONG = {
-    ("search=best_of_m",): "there is no search=best_of_m (did you mean best_of_n?); choose one of: best_of_n, self_",
+    ("search=best_of_m",): "there is no search=best_of_m (did you mean best_of_n?); choose one of: ",
     ("scorer=prn",): "there is no scorer=prn (did you mean prm?); choose one of:",
     ("model=qwen2.5-math-8b",): "did you mean qwen2.5-math-7b?",
     ("engine=vroom",): "there is no engine=vroom; choose one of:",

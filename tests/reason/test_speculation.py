@@ -87,7 +87,7 @@ def test_a_wrong_setting_is_named_before_any_model_loads(overrides: tuple[str, .
 def strategy(name: str, temperature: float) -> Strategy:
     made: Any = make("search", composed([f"search={name}"])[0]["search"])
     params = SamplingParams(max_tokens=40, temperature=temperature, top_p=0.95, stop=("\x07\x07",))
-    smaller: Strategy = replace(made, n=5, sampling=params)
+    smaller: Strategy = replace(made, n=8, sampling=params)
     return smaller
 
 
