@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 Tokens = tuple[int, ...]
+Vector = npt.NDArray[np.float32]
 FinishReason = Literal["stop", "eos", "length", "deadline"]
 
 
@@ -74,7 +78,8 @@ class GenerationRequest:
 
     `seed` belongs to the branch, not to the parameters: siblings share a prefix and would otherwise be
     identical. `group` names what learns together (one group per problem: its branches share a draft
-    table). `deadline` is a `time.monotonic()` instant after which the request ends with what it has.
+    table). `deadline` is a `time.monotonic()` instant after which the request ends with what it has. `hidden` asks for
+    the model's mean hidden state, from engines that can tell.
     """
 
     prefix: Tokens
@@ -82,6 +87,7 @@ class GenerationRequest:
     seed: int
     group: str = ""
     deadline: float | None = None
+    hidden: bool = False
 
     def __post_init__(self) -> None:
         _require(len(self.prefix) > 0, "prefix must hold at least one token")
@@ -141,13 +147,15 @@ class Generation:
     """What one request became.
 
     `logprobs` are the model's own (temperature 1, unfiltered) log-probabilities of `tokens`, one each.
-    The token that ended the generation is included, whatever it was.
+    The token that ended the generation is included, whatever it was. `hidden`, where it was asked for, is the mean of
+    the model's last hidden states `[h]` from which these tokens were chosen.
     """
 
     tokens: Tokens
     logprobs: tuple[float, ...]
     finish: FinishReason
     spent: Spent = field(default_factory=Spent)
+    hidden: Vector | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.logprobs), (len(self.tokens), len(self.logprobs))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
-from decoding.core import FinishReason, Generation, GenerationRequest, Spent
+from decoding.core import FinishReason, Generation, GenerationRequest, Spent, Vector
 from decoding.driver import Task
 from decoding.speculation import Branch
 
@@ -21,6 +22,7 @@ class Job(Task[Generation]):
         self.forwards = self.drafted = self.accepted = 0
         self.round_seconds = self.plain_seconds = 0.0
         self.submitted = time.monotonic()
+        self._hidden_sum: Any = None
 
     @property
     def remaining(self) -> int:
@@ -38,6 +40,17 @@ class Job(Task[Generation]):
         self.generated += tokens
         self.logprobs += logprobs
 
+    def add_hidden(self, hidden: Any) -> None:
+        """Adds hidden states `[h]`, a tensor already summed over the tokens committed in a round. *Mutates*."""
+        self._hidden_sum = hidden if self._hidden_sum is None else self._hidden_sum + hidden
+
+    @property
+    def _hidden_mean(self) -> Vector | None:
+        if self._hidden_sum is None:
+            return None
+        mean: Vector = (self._hidden_sum / len(self.generated)).cpu().numpy()
+        return mean
+
     def finish(self, reason: FinishReason) -> None:
         """Hands the generation to whoever waits. The sequence must have left the scheduler."""
         spent = Spent(
@@ -53,5 +66,11 @@ class Job(Task[Generation]):
             seconds=time.monotonic() - self.submitted,
         )
         self.resolve(
-            Generation(tokens=tuple(self.generated), logprobs=tuple(self.logprobs), finish=reason, spent=spent)
+            Generation(
+                tokens=tuple(self.generated),
+                logprobs=tuple(self.logprobs),
+                finish=reason,
+                spent=spent,
+                hidden=self._hidden_mean,
+            )
         )

@@ -84,6 +84,7 @@ class RoundLoop:
         accepted = time.perf_counter()
         ended = self._commit(feeds, verdict)
         self._account(batch, verdict)
+        self._pool_hidden(verdict)
         committed = time.perf_counter()
         if verdict is not None:
             self._observe(verdict, None if any(turn.count > 1 for turn in turns) else batch, begin)
@@ -144,7 +145,7 @@ class RoundLoop:
             batch.positions_T[batch.wanted_W] + 1,
         )
         first = np.cumsum([0, *(1 + len(feed.draft) for feed in choosing)])[:-1]
-        return Target(self._backend.head(hidden), sampling, tuple(first.tolist()))
+        return Target(self._backend.head(hidden), sampling, tuple(first.tolist()), hidden)
 
     def _accept(self, feeds: Items[Feed], branches: dict[int, Branch], target: Target | None) -> _Verdict | None:
         if target is None:
@@ -189,6 +190,18 @@ class RoundLoop:
         self._stats.tokens += new
         self._stats.accepted += len(path)
         return reason
+
+    def _pool_hidden(self, verdict: _Verdict | None) -> None:
+        """Adds up the hidden states that committed tokens were chosen from, for the jobs that asked for them."""
+        if verdict is None:
+            return
+        for i, feed in enumerate(verdict.feeds):
+            job = job_of(feed)
+            if job.request.hidden:
+                new = len(job.tokens) - len(verdict.branches[i].tokens)
+                first = verdict.target.first[i]
+                rows = [first, *(first + 1 + node for node in verdict.outcomes[i].path[: new - 1])]
+                job.add_hidden(verdict.target.hidden_Wh[rows].float().sum(0))
 
     def _observe(self, verdict: _Verdict, batch: RowBatch | None, begin: float) -> None:
         """Tells drafter and controller; `batch` is given when all it fed were last tokens and their drafts."""

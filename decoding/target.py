@@ -27,11 +27,13 @@ Floats = npt.NDArray[np.float32]
 @dataclass(frozen=True)
 class Target:
     """The target's output after every wanted row. Branch i owns rows `[first[i], first[i] + 1 + len(draft))`:
-    its last committed token, then its draft nodes. What nobody asks for is not computed."""
+    its last committed token, then its draft nodes. What nobody asks for is not computed. `hidden_Wh` is what the logits
+    were made from."""
 
     logits_WV: Tensor
     sampling: SamplingRows
     first: tuple[int, ...]
+    hidden_Wh: Any = None
 
     @cached_property
     def _choice(self) -> Tensor:

@@ -13,6 +13,7 @@ from reason import speculation
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.complaints import ConfigError, unknown_key
 from reason.compose import complaints, composed, make, member, members, only_ours, resolved
+from reason.embed.base import Embedder
 from reason.prm.base import Scorer
 from reason.prm.none import NoScorer
 from reason.prm.scorer import PrmScorer
@@ -24,8 +25,8 @@ from reason.speculation import SpeculationPlan
 from reason.tasks.base import Task
 from search.base import Budget, Strategy
 
-GROUPS = ("search", "scorer", "engine", "model", "budget", *speculation.GROUPS)
-SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "resume"}
+GROUPS = ("search", "scorer", "embedder", "engine", "model", "budget", *speculation.GROUPS)
+SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "scorer_timeout", "resume"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Plan:
 
     strategy: Strategy
     scorer: Scorer
+    embedder: Embedder | None
     form: PromptFormat
     checkpoint: Checkpoint
     budget: Budget
@@ -56,6 +58,9 @@ class Plan:
             prompt = Prompt(self.form, tokenizer)
         with complaints("scorer"):
             self.scorer.load(writer=tokenizer)
+        if self.embedder is not None:
+            with complaints("embedder"):
+                self.embedder.load()
         return Solver(
             strategy=self.strategy,
             engine=make(
@@ -66,6 +71,8 @@ class Plan:
                 speculation=self.speculation.parts,
             ),
             scorer=self.scorer,
+            scorer_timeout=self.config["scorer_timeout"],
+            embedder=self.embedder,
             prompt=prompt,
             budget=self.budget,
             seed=self.config["seed"],
@@ -107,13 +114,14 @@ def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
             f"search={choices.get('search', type(strategy).__name__)} chooses by score and scorer=none gives none; "
             "choose scorer=prm or scorer=likelihood, or search=self_consistency"
         )
+    embedder = _embedder(config) if strategy.needs_embedder else None
     checkpoint = find_model(config["model"]["path"])
     with complaints("scorer"):
         scorer.check()
         if isinstance(scorer, PrmScorer):
             scorer.check_writer(checkpoint)
     speculative = speculation.check(config)
-    return Plan(strategy, scorer, form, checkpoint, budget, speculative, _names(config, choices), config)
+    return Plan(strategy, scorer, embedder, form, checkpoint, budget, speculative, _names(config, choices), config)
 
 
 def task_of(plan: Plan, choices: Mapping[str, str]) -> tuple[Task, str | None]:
@@ -141,6 +149,13 @@ def task_of(plan: Plan, choices: Mapping[str, str]) -> tuple[Task, str | None]:
     return make("task", default | kept), asked
 
 
+def _embedder(config: Mapping[str, Any]) -> Embedder:
+    embedder: Embedder = make("embedder", config["embedder"])
+    with complaints("embedder"):
+        embedder.check()
+    return embedder
+
+
 def _check_shape(config: Mapping[str, Any]) -> None:
     for key in config.keys() - SETTINGS:
         raise ConfigError(unknown_key(key, SETTINGS))
@@ -150,6 +165,9 @@ def _check_shape(config: Mapping[str, Any]) -> None:
     for key, at_least in (("seed", 0), ("concurrency", 1), ("limit", 1)):
         if not is_count(config[key], at_least=at_least) and not (key == "limit" and config[key] is None):
             raise ConfigError(f"{key} must be an int >= {at_least}, got {config[key]!r}")
+    timeout = config["scorer_timeout"]
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0):
+        raise ConfigError(f"scorer_timeout must be a number of seconds > 0 or null, got {timeout!r}")
 
 
 def _names(config: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, str]:

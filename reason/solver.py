@@ -15,17 +15,21 @@ from reason.prm.base import Scorer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
 from reason.window import Outcome, Window
-from search.base import Budget, Resources, SearchResult, Strategy
+from search.base import Budget, Embedder, Resources, SearchResult, Strategy
 from search.seeds import derive_seed
 
 
 class Solver:
     """A strategy, an engine, a scorer and a prompt, ready to solve. Safe to share between threads and tasks.
 
-    All work runs on one private event loop, so that blocking and awaiting callers meet on one engine, which
-    batches whatever is waiting. `budget` holds for each problem. `concurrency` bounds the problems under way
-    in `solve_many`, `window` is the most tokens the model can hold. A problem's result depends on the run's
-    seed and the problem's id, not on its company.
+    All work runs on one private event loop, so that blocking and awaiting callers meet on one engine, which batches
+    whatever is waiting. A problem's result depends on the run's seed and the problem's id, not on its company.
+
+    budget          holds for each problem
+    concurrency     problems under way in `solve_many`
+    window          the most tokens the model can hold
+    scorer_timeout  seconds a path may wait for its scores
+    embedder        for strategies that compare steps
 
     >>> import reason
     >>> with reason.load("search.n=4") as solver:                           # the bundled models
@@ -40,6 +44,8 @@ class Solver:
         strategy: Strategy,
         engine: Engine,
         scorer: Scorer,
+        scorer_timeout: float | None = None,
+        embedder: Embedder | None = None,
         prompt: Prompt,
         find: Callable[[str], str | None] = find_answer,
         budget: Budget | None = None,
@@ -50,6 +56,8 @@ class Solver:
         self.strategy = strategy
         self.engine = engine
         self.scorer = scorer
+        self.scorer_timeout = scorer_timeout
+        self.embedder = embedder
         self.prompt = prompt
         self.budget = budget or Budget()
         self.seed = seed
@@ -124,6 +132,8 @@ class Solver:
             seed=derive_seed(self.seed, problem.id),
             group=problem.id,
             window=self.window,
+            embedder=self.embedder,
+            scorer_timeout=self.scorer_timeout,
         )
         return self._read(problem, await self.strategy(root, resources))
 

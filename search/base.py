@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from decoding.core import Engine, Spent, Tokens
+from decoding.core import Engine, Spent, Tokens, Vector
+from search.selection import Selection
 from search.tree import SearchTree, Step
+
+Stopped = Literal["done", "budget", "decided"]
 
 
 class StepScorer(Protocol):
@@ -27,6 +30,23 @@ class ScoredPaths:
 
     scores: list[list[float] | None]
     spent: Spent = field(default_factory=Spent)
+
+
+class Embedder(Protocol):
+    """Says how alike two steps are. Ships as the writer's own hidden states and as sentence-transformers models.
+
+    cut           the cosine distance below which two steps count as the same; every embedder has its own
+    wants_hidden  whether the engine is to hand over the writer's hidden states
+    """
+
+    @property
+    def cut(self) -> float: ...
+    @property
+    def wants_hidden(self) -> bool: ...
+
+    async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
+        """One vector per step, `[n, e]` with n >= 1; `hidden` are the writer's mean hidden states over each step."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +80,8 @@ class Resources:
     seed        this problem's own; branches derive theirs from it
     group       this problem's name in the engine (shared draft tables)
     window      the most tokens, prompt included, the model can hold; None if nobody knows
+    embedder    who says which steps are alike; strategies that never ask do without
+    scorer_timeout  seconds a path may wait for its scores; then it counts as not scored. None waits for ever
     """
 
     engine: Engine
@@ -71,6 +93,8 @@ class Resources:
     seed: int = 0
     group: str = ""
     window: int | None = None
+    embedder: Embedder | None = None
+    scorer_timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,17 +115,19 @@ class SearchResult:
     """The tree and what the strategy made of it.
 
     best        the chosen candidate's node; None only if none of them may be chosen
-    stopped     `budget` when a request was refused or cut short by the budget, else `done`
+    stopped     `budget` when a request was refused or cut short by the budget, `decided` when the vote was, else `done`
     votes       what each answer had going for it under the rule that chose
     candidates  every solution, in the order they were asked for
+    selections  what was decided on the way, in order
     """
 
     tree: SearchTree
     best: int | None
     spent: Spent
-    stopped: Literal["done", "budget"] = "done"
+    stopped: Stopped = "done"
     votes: dict[str, float] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()
+    selections: tuple[Selection, ...] = ()
 
     @property
     def score(self) -> float | None:
@@ -115,6 +141,11 @@ class Strategy(Protocol):
     @property
     def needs_scorer(self) -> bool:
         """True where choosing makes no sense without scores; checked before any model is loaded."""
+        ...
+
+    @property
+    def needs_embedder(self) -> bool:
+        """True where steps are compared by what they say."""
         ...
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult: ...

@@ -27,6 +27,7 @@ class BestOfN:
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     needs_scorer = True
+    needs_embedder = False
 
     def __post_init__(self) -> None:
         require_count("n", self.n, at_least=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from decoding.core import is_count
 
 
@@ -25,3 +27,31 @@ def require_positive(name: str, value: object) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ValueError(f"{name} must be a number > 0, got {value!r}")
+
+
+def require_not_negative(name: str, value: object) -> None:
+    """Raises ValueError unless `value` is a number of at least 0.
+
+    >>> require_not_negative("penalty", -1)
+    Traceback (most recent call last):
+    ValueError: penalty must be a number >= 0, got -1
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be a number >= 0, got {value!r}")
+
+
+def require_switch(name: str, value: object) -> None:
+    """Raises ValueError unless `value` is true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+
+
+def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raises ValueError naming the valid choices when `value` is none of them.
+
+    >>> require_choice("cost", "bytes", ("nodes", "tokens"))
+    Traceback (most recent call last):
+    ValueError: cost must be one of nodes, tokens; got 'bytes'
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")

@@ -13,10 +13,16 @@ from search.base import Budget
 class Ledger:
     """Keeps the account of one search; the clock starts when it is made.
 
+    What is granted is set aside until `settle` says what it really was, so that requests of several waves may be under
+    way together.
+
     >>> ledger = Ledger(Budget(tokens=1000))
     >>> ledger.grant(4, max_tokens=400)          # two at full length fit
     [400, 400]
-    >>> ledger.charge(Spent(calls=2, tokens=700))
+    >>> ledger.grant(1, max_tokens=400)          # nothing more while they are under way
+    []
+    >>> ledger.settle(400, Spent(tokens=400)), ledger.settle(400, Spent(tokens=300))
+    (None, None)
     >>> ledger.grant(2, max_tokens=400)          # then one, cut to what is left
     [300]
     """
@@ -26,6 +32,7 @@ class Ledger:
         self._clock = clock
         self._started = clock()
         self._spent = Spent()
+        self._granted: list[int] = []
 
     @property
     def spent(self) -> Spent:
@@ -45,22 +52,38 @@ class Ledger:
     def grant(self, wanted: int, *, max_tokens: int) -> list[int]:
         """`max_tokens` for each request that may be sent now; empty when the budget is used up.
 
-        As many requests as the remaining tokens afford at full length; if not even one, a single request
-        cut to what is left. Whatever these requests do, the token budget cannot be exceeded, and the
-        answer depends on the account alone, not on timing (unless there is a limit in seconds).
+        As many requests as the remaining tokens afford at full length; if not even one, and none is under way, a
+        single request cut to what is left. Whatever these requests do, the token budget cannot be exceeded, and the
+        answer depends on the account alone, not on timing (unless there is a limit in seconds). *Mutates*: sets
+        aside what it grants.
         """
+        limits = self._affordable(wanted, max_tokens)
+        self._granted += limits
+        return limits
+
+    @property
+    def under_way(self) -> int:
+        """Requests granted and not settled."""
+        return len(self._granted)
+
+    def _affordable(self, wanted: int, max_tokens: int) -> list[int]:
         if wanted < 1 or (self.deadline is not None and self._clock() >= self.deadline):
             return []
         if self._budget.calls is not None:
-            wanted = min(wanted, self._budget.calls - self._spent.calls)
+            wanted = min(wanted, self._budget.calls - self._spent.calls - len(self._granted))
         if self._budget.tokens is None:
             return [max_tokens] * max(0, wanted)
-        left = self._budget.tokens - self._spent.tokens
+        left = self._budget.tokens - self._spent.tokens - sum(self._granted)
         if wanted < 1 or left < 1:
             return []
         if left < max_tokens:
-            return [left]
+            return [] if self._granted else [left]
         return [max_tokens] * min(wanted, left // max_tokens)
+
+    def settle(self, granted: int, spent: Spent) -> None:
+        """A request that was granted so many tokens has spent this. *Mutates* the ledger."""
+        self._granted.remove(granted)
+        self.charge(spent)
 
     def charge(self, spent: Spent) -> None:
         """Add to the account. *Mutates* the ledger; `seconds` is ignored, the ledger has its own clock."""

@@ -29,4 +29,4 @@ def conclude(run: Expander, candidates: list[Candidate], rule: str) -> SearchRes
     eligible = [c for c in candidates if c.answer is not None or c.node in finished]
     choice = choose([c.answer for c in eligible], [c.score for c in eligible], rule)
     best = None if choice.index is None else eligible[choice.index].node
-    return SearchResult(run.tree, best, run.spent, run.stopped, choice.votes, tuple(candidates))
+    return SearchResult(run.tree, best, run.spent, run.stopped, choice.votes, tuple(candidates), tuple(run.selections))

@@ -29,6 +29,8 @@ class SelfConsistency:
     agg_strategy: str = "last"
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
+    needs_embedder = False
+
     def __post_init__(self) -> None:
         require_count("n", self.n, at_least=1)
         check_rule(self.select)

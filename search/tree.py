@@ -32,11 +32,13 @@ class Step:
 
 @dataclass
 class Node:
-    """A step attached to a tree. `score` None means "not scored", never 0; `finish` is None while it can grow."""
+    """A step attached to a tree. `score` None means "not scored", never 0; `finish` is None while it can grow;
+    `written` counts the tokens from the first step of its path to its own last."""
 
     parent: int
     step: Step
     depth: int
+    written: int
     score: float | None = None
     finish: FinishReason | None = None
 
@@ -64,8 +66,8 @@ class SearchTree:
         """The index of the new node. *Mutates* the tree."""
         if not self.ROOT <= parent < len(self.nodes):
             raise IndexError(f"parent {parent} is not in a tree of {len(self.nodes)} nodes")
-        depth = 1 if parent == self.ROOT else self.nodes[parent].depth + 1
-        self.nodes.append(Node(parent, step, depth, score, finish))
+        depth, written = (0, 0) if parent == self.ROOT else (self.nodes[parent].depth, self.nodes[parent].written)
+        self.nodes.append(Node(parent, step, depth + 1, written + len(step.tokens), score, finish))
         return len(self.nodes) - 1
 
     def path(self, node: int) -> list[int]:
@@ -108,8 +110,20 @@ class SearchTree:
 
     def unique_tokens(self, nodes: Iterable[int]) -> int:
         """KV tokens a frontier of these nodes pins: the prompt and every node on their paths, once."""
-        pinned = {i for node in nodes for i in self.path(node)}
-        return len(self.root) + sum(len(self.nodes[i].step.tokens) for i in pinned)
+        return len(self.root) + self.count_tokens(self.pinned(nodes))
+
+    def pinned(self, nodes: Iterable[int]) -> set[int]:
+        """The nodes on the paths to these, themselves included: what must stay in memory to continue them."""
+        found: set[int] = set()
+        for node in nodes:
+            while node != self.ROOT and node not in found:
+                found.add(node)
+                node = self.nodes[node].parent
+        return found
+
+    def count_tokens(self, nodes: Iterable[int]) -> int:
+        """Tokens of the steps of these nodes."""
+        return sum(len(self.nodes[i].step.tokens) for i in nodes)
 
     def unshared_tokens(self, nodes: Sequence[int]) -> int:
         """The same frontier's KV if no branch shared anything."""

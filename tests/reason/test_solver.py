@@ -42,18 +42,26 @@ class AnyScorer(NoScorer):
 
 
 class CountingEngine(ToyEngine):
-    """Notes how many calls are under way at once."""
+    """Notes how many calls are under way at once, and of how many problems."""
 
-    now = most = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[str] = []
+        self.most = self.most_problems = 0
+
+    @property
+    def now(self) -> int:
+        return len(self.under_way)
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        self.now += 1
+        self.under_way.append(requests[0].group)
         self.most = max(self.most, self.now)
+        self.most_problems = max(self.most_problems, len(set(self.under_way)))
         try:
             await asyncio.sleep(0.01)
             return await super().generate(requests)
         finally:
-            self.now -= 1
+            self.under_way.remove(requests[0].group)
 
 
 def solver(strategy: Strategy | None = None, **more: Any) -> Solver:
@@ -103,7 +111,7 @@ def test_concurrency_is_bounded_and_used() -> None:
     engine = CountingEngine()
     with solver(engine=engine, concurrency=3) as one:
         assert len(list(one.solve_many(PROBLEMS))) == len(PROBLEMS)
-    assert engine.most == 3
+    assert engine.most_problems == 3
 
 
 def test_a_failing_problem_is_an_outcome_and_the_others_are_solved() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -75,12 +76,94 @@ def test_another_problem_seed_gives_other_branches() -> None:
     assert trees[0] != trees[1]
 
 
-def test_one_wave_is_one_engine_call_and_one_scorer_call() -> None:
-    engine, scorer = ToyEngine(), ToyScorer()
-    run = Expander(ROOT, resources(engine=engine, scorer=scorer))
-    asyncio.run(run.solutions([SearchTree.ROOT] * 5, SAMPLING))
-    assert (engine.batches, scorer.calls) == ([5], [5])
+def test_a_branch_is_scored_while_others_are_being_written() -> None:
+    log: list[str] = []
+
+    class Slow(ToyEngine):
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+            number = len(self.requests)
+            self.requests += requests
+            await asyncio.sleep(0.01 if number else 0.2)  # the first of them takes longest
+            log.append(f"wrote {number}")
+            return [self._continue(request) for request in requests]
+
+    class Noted(ToyScorer):
+        async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+            log.append("scored")
+            return await super().score(paths)
+
+    run = Expander(ROOT, resources(engine=Slow(), scorer=Noted()))
+    asyncio.run(run.solutions([SearchTree.ROOT] * 3, SAMPLING))
+    assert log.index("scored") < log.index("wrote 0")
+    assert log.count("scored") == 2
     assert all(node.score == ToyScorer.of(node.step.text) for node in run.tree.nodes)
+
+
+def test_what_was_written_together_is_scored_in_one_call() -> None:
+    scorer = ToyScorer()
+    run = Expander(ROOT, resources(scorer=scorer))
+    asyncio.run(run.solutions([SearchTree.ROOT] * 5, SAMPLING))
+    assert scorer.calls == [5]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_tree_does_not_depend_on_who_is_done_first(seed: int) -> None:
+    rng = random.Random(seed)
+
+    class Moody(ToyEngine):
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+            for _ in range(rng.randrange(5)):
+                await asyncio.sleep(0)
+            return await super().generate(requests)
+
+    trees = []
+    for engine in (ToyEngine(), Moody()):
+        run = Expander(ROOT, resources(engine=engine))
+        asyncio.run(run.solutions([SearchTree.ROOT] * 8, SAMPLING))
+        trees.append(run.tree.to_dict())
+    assert trees[0] == trees[1]
+
+
+def test_a_scorer_that_takes_too_long_leaves_the_path_unscored(caplog: pytest.LogCaptureFixture) -> None:
+    class Hangs(ToyScorer):
+        async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+            if not self.calls:
+                self.calls.append(1)
+                await asyncio.sleep(60)
+            return await super().score(paths)
+
+    run = Expander(ROOT, resources(scorer=Hangs(), scorer_timeout=0.05))
+    late = asyncio.run(run.solutions([SearchTree.ROOT] * 3, SAMPLING))
+    in_time = asyncio.run(run.solutions([SearchTree.ROOT] * 2, SAMPLING))
+    assert [run.tree.score(leaf, "last") is None for leaf in (*late, *in_time)] == [True] * 3 + [False] * 2
+    assert "no scores after 0.05 s" in caplog.text
+
+
+def test_an_error_cancels_whatever_else_is_under_way() -> None:
+    cancelled: list[int] = []
+
+    class Breaks(ToyEngine):
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+            self.requests += requests
+            if len(self.requests) == 3:
+                raise RuntimeError("gone")
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.append(1)
+                raise
+            return []
+
+    async def both() -> None:
+        run = Expander(ROOT, resources(engine=Breaks()))
+        other = run.launch([SearchTree.ROOT] * 2, SAMPLING, one_step=True)
+        assert len(other) == 2
+        with pytest.raises(RuntimeError, match="gone"):
+            await run.steps([SearchTree.ROOT], SAMPLING)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(both())
+    assert len(cancelled) == 2
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 50, 200, 431, 1000])

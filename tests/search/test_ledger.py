@@ -18,10 +18,12 @@ def test_without_a_budget_everything_is_granted() -> None:
 def test_calls_are_counted() -> None:
     ledger = Ledger(Budget(calls=3))
     assert len(ledger.grant(2, max_tokens=9)) == 2
-    ledger.charge(Spent(calls=2))
+    ledger.settle(9, Spent(calls=1))
     assert len(ledger.grant(2, max_tokens=9)) == 1
-    ledger.charge(Spent(calls=1))
+    ledger.settle(9, Spent(calls=1))
+    ledger.settle(9, Spent(calls=1))
     assert ledger.grant(2, max_tokens=9) == []
+    assert (ledger.under_way, ledger.spent.calls) == (0, 3)
 
 
 def test_time_up_grants_nothing_and_the_deadline_is_fixed_at_the_start() -> None:
@@ -35,14 +37,21 @@ def test_time_up_grants_nothing_and_the_deadline_is_fixed_at_the_start() -> None
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_a_token_budget_holds_whatever_the_requests_use(seed: int) -> None:
+def test_a_token_budget_holds_and_is_used_up_whatever_the_requests_use_and_however_they_overlap(seed: int) -> None:
     rng = random.Random(seed)
     budget, max_tokens = rng.randrange(1, 300), rng.randrange(1, 80)
     ledger = Ledger(Budget(tokens=budget))
-    while grants := ledger.grant(rng.randrange(1, 10), max_tokens=max_tokens):
-        assert all(1 <= grant <= max_tokens for grant in grants)
-        ledger.charge(Spent(calls=len(grants), tokens=sum(rng.randint(1, grant) for grant in grants)))
-        assert ledger.spent.tokens <= budget
+    under_way: list[int] = []
+    while True:
+        granted = ledger.grant(rng.randrange(1, 10), max_tokens=max_tokens)
+        assert all(1 <= grant <= max_tokens for grant in granted)
+        under_way += granted
+        if not under_way:
+            break
+        for _ in range(rng.randint(1, len(under_way))):
+            grant = under_way.pop(rng.randrange(len(under_way)))
+            ledger.settle(grant, Spent(calls=1, tokens=rng.randint(1, grant)))
+            assert ledger.spent.tokens <= budget
     assert ledger.spent.tokens == budget
 
 

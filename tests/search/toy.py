@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from decoding.core import FinishReason, Generation, GenerationRequest, Spent, Tokens
+import numpy as np
+
+from decoding.core import FinishReason, Generation, GenerationRequest, Spent, Tokens, Vector
 from search.base import Resources, ScoredPaths
 from search.tree import Step
 
@@ -74,6 +76,23 @@ class ToyScorer:
         return random.Random(text).random()
 
 
+class ToyEmbedder:
+    """Two steps are alike if they end with the same digits."""
+
+    wants_hidden = False
+    cut = 0.5
+
+    def __init__(self, digits: int = 1) -> None:
+        self.digits = digits
+
+    async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
+        return np.array([self._vector(step.text) for step in steps], dtype=np.float32)
+
+    def _vector(self, text: str) -> list[float]:
+        number = int("".join(re.findall(r"\d", text))[-self.digits :] or "0")
+        return [float(i == number) for i in range(10**self.digits)]
+
+
 def resources(**changes: Any) -> Resources:
     """What a test gives a strategy; any field may be changed."""
     given: dict[str, Any] = {
@@ -82,5 +101,6 @@ def resources(**changes: Any) -> Resources:
         "decode": decode,
         "answer_of": answer_of,
         "seed": 1,
+        "embedder": ToyEmbedder(),
     }
     return Resources(**(given | changes))

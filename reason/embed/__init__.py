@@ -1,0 +1,1 @@
+"""Who says which steps are alike."""

@@ -1,0 +1,84 @@
+"""A*-style search: what goes on first, when it ends, and that timing changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from decoding.core import Generation, GenerationRequest
+from search.astar import AStar
+from search.base import Budget, SearchResult
+from tests.search.test_levels import children, long_winded
+from tests.search.toy import ROOT, ToyEngine, resources
+
+
+def run(strategy: Any, **changes: Any) -> SearchResult:
+    result: SearchResult = asyncio.run(strategy(ROOT, resources(**changes)))
+    result.tree.check()
+    return result
+
+
+def promise(result: SearchResult, node: int) -> float:
+    scores = [result.tree.nodes[i].score or 0.0 for i in result.tree.path(node)]
+    return scores[-1] + sum(max(0.0, b - a) for a, b in pairwise(scores))
+
+
+def test_alone_it_always_continues_the_most_promising_branch() -> None:
+    result = run(AStar(n=3, branching=3, parallel=1), engine=ToyEngine(long_winded))
+    below = children(result.tree)
+    order = sorted((kids[0], node) for node, kids in below.items() if node >= 0)
+    expanded: set[int] = set()
+    for first_child, node in order:
+        waiting = [i for i in range(first_child) if i not in expanded and result.tree.nodes[i].finish is None]
+        assert promise(result, node) == max(promise(result, i) for i in waiting)
+        expanded.add(node)
+
+
+def test_it_ends_with_as_many_solutions_as_asked() -> None:
+    for n in (1, 3, 6):
+        result = run(AStar(n=n, parallel=1), engine=ToyEngine(long_winded))
+        assert len([c for c in result.candidates if c.answer is not None]) >= n
+        assert result.best is not None
+
+
+def test_few_expansions_are_a_limit() -> None:
+    result = run(AStar(n=50, branching=2, expansions=5), engine=ToyEngine(long_winded))
+    assert result.spent.calls == 10
+
+
+def test_a_world_that_ends_is_left() -> None:
+    result = run(AStar(n=50, branching=3), engine=ToyEngine(lambda *_: "\\boxed{1}"))
+    assert len(result.tree) == 3
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_tree_does_not_depend_on_timing(seed: int) -> None:
+    rng = random.Random(seed)
+
+    class Moody(ToyEngine):
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+            for _ in range(rng.randrange(6)):
+                await asyncio.sleep(0)
+            return await super().generate(requests)
+
+    steady, moody = (run(AStar(n=4), engine=engine(long_winded)) for engine in (ToyEngine, Moody))
+    assert steady.tree.to_dict() == moody.tree.to_dict()
+
+
+@pytest.mark.parametrize("budget", [Budget(tokens=150), Budget(calls=7), Budget(tokens=1)])
+def test_a_budget_ends_it(budget: Budget) -> None:
+    result = run(AStar(n=50), engine=ToyEngine(long_winded), budget=budget)
+    assert result.stopped == "budget"
+    assert budget.tokens is None or result.spent.tokens <= budget.tokens
+
+
+@pytest.mark.parametrize("knob", ["n", "branching", "parallel", "expansions"])
+def test_nonsense_is_refused_by_name(knob: str) -> None:
+    knobs: dict[str, Any] = {knob: 0}
+    with pytest.raises(ValueError, match=f"{knob} must be an int >= 1, got 0"):
+        AStar(**knobs)

@@ -1,0 +1,128 @@
+"""The options of every search over steps: merging what says the same, and ending when the vote is decided."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from search.astar import AStar
+from search.base import SearchResult
+from search.beam_search import BeamSearch
+from search.dvts import Dvts
+from search.ets import Ets
+from search.mcts import Mcts
+from search.rebase import Rebase
+from search.selection import REASONS
+from tests.search.test_levels import children, long_winded
+from tests.search.toy import ROOT, ToyEngine, resources
+
+STRATEGIES: dict[str, Any] = {
+    "astar": AStar,
+    "beam_search": BeamSearch,
+    "dvts": Dvts,
+    "ets": Ets,
+    "mcts": Mcts,
+    "rebase": Rebase,
+}
+every_strategy = pytest.mark.parametrize("name", STRATEGIES)
+
+
+def run(strategy: Any, **changes: Any) -> SearchResult:
+    result: SearchResult = asyncio.run(strategy(ROOT, resources(**{"engine": ToyEngine(long_winded)} | changes)))
+    result.tree.check()
+    return result
+
+
+def last_digit(text: str) -> str:
+    return [c for c in text if c.isdigit()][-1]
+
+
+@every_strategy
+class TestMerging:
+    def test_a_branch_is_decided_about_once_per_meaning(self, name: str) -> None:
+        """The toy's steps say the same if they end with the same digit."""
+        result = run(STRATEGIES[name](n=8, merge=True))
+        tree = result.tree
+        for decision in result.selections:
+            by_parent: dict[int, list[str]] = {}
+            for node in decision.nodes:
+                by_parent.setdefault(tree.nodes[node].parent, []).append(last_digit(tree.nodes[node].step.text))
+            for said in by_parent.values():
+                assert len(said) == len(set(said))
+
+    def test_it_solves_and_can_be_repeated(self, name: str) -> None:
+        one, other = (run(STRATEGIES[name](n=8, merge=True)) for _ in range(2))
+        assert one.best is not None
+        assert one.tree.to_dict() == other.tree.to_dict()
+
+    def test_it_needs_an_embedder(self, name: str) -> None:
+        assert STRATEGIES[name](merge=True).needs_embedder
+
+
+def test_merged_branches_take_turns() -> None:
+    """All of the first level say the same; the only branch left has all the width, and its members share it."""
+    same = ToyEngine(lambda seed, prefix: f"Try {seed % 97}1.\n\nTry {seed % 89}2.\n\n\\boxed{{3}}")
+    result = run(BeamSearch(n=8, beam_width=8, merge=True), engine=same)
+    below = children(result.tree)
+    first = below[-1]
+    assert [len(below[node]) for node in first] == [1] * 8
+    assert result.selections[0].widths == (8,)
+    scores = [result.tree.nodes[node].score or 0.0 for node in first]
+    assert result.selections[0].nodes == (first[scores.index(max(scores))],)
+
+
+@every_strategy
+class TestEarlyStop:
+    def test_a_unanimous_vote_is_decided_before_the_end(self, name: str) -> None:
+        def sure(seed: int, prefix: tuple[int, ...]) -> str:
+            long = "".join(f"Try {seed % 1000 + i}.\n\n" for i in range(seed % 4))
+            return long + "\\boxed{7}"
+
+        whole = run(STRATEGIES[name](n=32), engine=ToyEngine(sure))
+        short = run(STRATEGIES[name](n=32, early_stop=0.5, select="majority"), engine=ToyEngine(sure))
+        assert short.stopped == "decided"
+        assert whole.stopped == "done"
+        assert short.spent.tokens < whole.spent.tokens
+        assert short.votes.keys() == {"7"}
+
+    def test_it_is_off_unless_asked_for(self, name: str) -> None:
+        assert STRATEGIES[name]().early_stop is None
+
+    @pytest.mark.parametrize("wrong", [0, 1.5, True, "soon"])
+    def test_nonsense_is_refused_by_name(self, name: str, wrong: Any) -> None:
+        with pytest.raises(ValueError, match="early_stop must be in"):
+            STRATEGIES[name](early_stop=wrong)
+        with pytest.raises(ValueError, match="early_stop needs select=weighted or select=majority"):
+            STRATEGIES[name](early_stop=1, select="best")
+
+
+@pytest.mark.parametrize("name", ["beam_search", "dvts", "ets", "rebase"])
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_decided_for_good_is_what_the_whole_search_would_have_said(name: str, seed: int) -> None:
+    for select in ("majority", "weighted"):
+        whole, short = (
+            run(STRATEGIES[name](n=16, early_stop=stop, select=select), engine=ToyEngine(), seed=seed)
+            for stop in (None, 1)
+        )
+
+        def leader(result: SearchResult) -> str:
+            return max(result.votes, key=lambda answer: result.votes[answer])
+
+        assert leader(whole) == leader(short)
+        assert short.spent.tokens <= whole.spent.tokens
+
+
+@every_strategy
+def test_decisions_are_told_with_reasons_and_kv(name: str) -> None:
+    result = run(STRATEGIES[name](n=8))
+    assert result.selections
+    sizes = [decision.size for decision in result.selections]
+    assert sizes == sorted(sizes)
+    for decision in result.selections:
+        none = {node for node, width in zip(decision.nodes, decision.widths, strict=True) if not width}
+        assert set(decision.reasons) == none
+        assert set(decision.reasons.values()) <= set(REASONS)
+        assert 0 < decision.kept_tokens <= decision.kv_tokens
+        assert 0 < decision.kept_nodes <= decision.kv_nodes
