@@ -79,7 +79,7 @@ class GenerationRequest:
     `seed` belongs to the branch, not to the parameters: siblings share a prefix and would otherwise be
     identical. `group` names what learns together (one group per problem: its branches share a draft
     table). `deadline` is a `time.monotonic()` instant after which the request ends with what it has. `hidden` asks for
-    the model's mean hidden state, from engines that can tell.
+    the model's last hidden state, from engines that can tell.
     """
 
     prefix: Tokens
@@ -147,8 +147,8 @@ class Generation:
     """What one request became.
 
     `logprobs` are the model's own (temperature 1, unfiltered) log-probabilities of `tokens`, one each.
-    The token that ended the generation is included, whatever it was. `hidden`, where it was asked for, is the mean of
-    the model's last hidden states `[h]` from which these tokens were chosen.
+    The token that ended the generation is included, whatever it was. `hidden`, where it was asked for, is the
+    model's last hidden state `[h]`, the one from which the last of these tokens was chosen.
     """
 
     tokens: Tokens

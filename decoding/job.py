@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from decoding.core import FinishReason, Generation, GenerationRequest, Spent, Vector
+from decoding.core import FinishReason, Generation, GenerationRequest, Spent
 from decoding.driver import Task
 from decoding.speculation import Branch
 
@@ -22,7 +22,7 @@ class Job(Task[Generation]):
         self.forwards = self.drafted = self.accepted = 0
         self.round_seconds = self.plain_seconds = 0.0
         self.submitted = time.monotonic()
-        self._hidden_sum: Any = None
+        self.hidden: Any = None  # a tensor [h], on the model's device
 
     @property
     def remaining(self) -> int:
@@ -39,17 +39,6 @@ class Job(Task[Generation]):
         self.extend(tokens)
         self.generated += tokens
         self.logprobs += logprobs
-
-    def add_hidden(self, hidden: Any) -> None:
-        """Adds hidden states `[h]`, a tensor already summed over the tokens committed in a round. *Mutates*."""
-        self._hidden_sum = hidden if self._hidden_sum is None else self._hidden_sum + hidden
-
-    @property
-    def _hidden_mean(self) -> Vector | None:
-        if self._hidden_sum is None:
-            return None
-        mean: Vector = (self._hidden_sum / len(self.generated)).cpu().numpy()
-        return mean
 
     def finish(self, reason: FinishReason) -> None:
         """Hands the generation to whoever waits. The sequence must have left the scheduler."""
@@ -71,6 +60,6 @@ class Job(Task[Generation]):
                 logprobs=tuple(self.logprobs),
                 finish=reason,
                 spent=spent,
-                hidden=self._hidden_mean,
+                hidden=None if self.hidden is None else self.hidden.float().cpu().numpy(),
             )
         )

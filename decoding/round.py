@@ -84,7 +84,7 @@ class RoundLoop:
         accepted = time.perf_counter()
         ended = self._commit(feeds, verdict)
         self._account(batch, verdict)
-        self._pool_hidden(verdict)
+        self._keep_hidden(verdict)
         committed = time.perf_counter()
         if verdict is not None:
             self._observe(verdict, None if any(turn.count > 1 for turn in turns) else batch, begin)
@@ -191,8 +191,8 @@ class RoundLoop:
         self._stats.accepted += len(path)
         return reason
 
-    def _pool_hidden(self, verdict: _Verdict | None) -> None:
-        """Adds up the hidden states that committed tokens were chosen from, for the jobs that asked for them."""
+    def _keep_hidden(self, verdict: _Verdict | None) -> None:
+        """Keeps the hidden state that the last committed token was chosen from, for the jobs that asked for it."""
         if verdict is None:
             return
         for i, feed in enumerate(verdict.feeds):
@@ -200,8 +200,8 @@ class RoundLoop:
             if job.request.hidden:
                 new = len(job.tokens) - len(verdict.branches[i].tokens)
                 first = verdict.target.first[i]
-                rows = [first, *(first + 1 + node for node in verdict.outcomes[i].path[: new - 1])]
-                job.add_hidden(verdict.target.hidden_Wh[rows].float().sum(0))
+                rows = [first, *(first + 1 + node for node in verdict.outcomes[i].path)]
+                job.hidden = verdict.target.hidden_Wh[rows[new - 1]]
 
     def _observe(self, verdict: _Verdict, batch: RowBatch | None, begin: float) -> None:
         """Tells drafter and controller; `batch` is given when all it fed were last tokens and their drafts."""
@@ -238,7 +238,8 @@ class RoundLoop:
         stats.drafted += sum(len(feed.draft) for feed in verdict.feeds) if verdict else 0
         stats.preemptions, stats.evicted_tokens = self._scheduler.preemptions, self._kv.cache.evicted
         now = Moment(time.monotonic(), len(running), len(self._scheduler.waiting), self._kv.pinned)
-        stats.residency(now, sum(job.resident for job in running))
+        problems = len({job.request.group for job in running})
+        stats.residency(now, sum(job.resident for job in running), problems)
 
 
 def job_of(feed: Feed) -> Job:

@@ -29,6 +29,8 @@ class EngineStats:
     resident_tokens    KV tokens the running branches hold now, shared ones counted once
     unshared_tokens    what they would hold if nothing were shared
     peak_*             the largest of either after any round
+    resident_rounds    resident_tokens added up over all rounds
+    problem_rounds     groups (problems) that had running branches, added up over all rounds
     round_seconds      of the rounds that only decoded
     plain_seconds      what their tokens would have taken without drafts, by the controller's cost curve; 0 without one
     seconds_*          model (attention included), attention (CPU only), sampling, drafting, and the rest of the loop
@@ -50,6 +52,8 @@ class EngineStats:
     unshared_tokens: int = 0
     peak_resident_tokens: int = 0
     peak_unshared_tokens: int = 0
+    resident_rounds: int = 0
+    problem_rounds: int = 0
     capacity_tokens: int = 0
     round_seconds: float = 0.0
     plain_seconds: float = 0.0
@@ -64,10 +68,17 @@ class EngineStats:
         """A copy that no longer changes."""
         return replace(self, timeline=deque(self.timeline))
 
-    def residency(self, now: Moment, unshared: int) -> None:
+    @property
+    def busy_seconds(self) -> float:
+        """Time in rounds; the rest of the wall clock the engine had nothing to do."""
+        return self.seconds_model + self.seconds_sampling + self.seconds_drafting + self.seconds_bookkeeping
+
+    def residency(self, now: Moment, unshared: int, problems: int) -> None:
         """Records what is held after a round. *Mutates*."""
         self.running, self.waiting = now.running, now.waiting
         self.resident_tokens, self.unshared_tokens = now.resident_tokens, unshared
         self.peak_resident_tokens = max(self.peak_resident_tokens, now.resident_tokens)
         self.peak_unshared_tokens = max(self.peak_unshared_tokens, unshared)
+        self.resident_rounds += now.resident_tokens
+        self.problem_rounds += problems
         self.timeline.append(now)

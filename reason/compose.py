@@ -104,7 +104,8 @@ def explain(error: BaseException, key: str = "") -> str:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return unknown_option(group, name, error.options)
     if isinstance(error, MissingMandatoryValue | InterpolationToMissingValueError):
-        return f"{text.rpartition('mandatory value: ')[2].splitlines()[0]} must be set"
+        named = text.rpartition("mandatory value: ")[2].splitlines()[0]
+        return f"{named if '.' in named else error.full_key or named} must be set"
     if isinstance(error, OverrideParseException):
         return f"cannot read the setting {error.override}: {text.splitlines()[0]}"
     if text.startswith("Ambiguous value"):

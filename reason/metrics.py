@@ -153,9 +153,33 @@ def curve(
     ks = [1 << i for i in range(min(sizes, default=0).bit_length())]
     metrics = []
     for k in ks:
-        values = per_problem(problems, lambda samples, k=k: _subsampled(samples, rule, k, subsets, seed))  # type: ignore[misc]
+        values = per_problem(problems, lambda samples, k=k: at_most(samples, rule, k, subsets=subsets, seed=seed))  # type: ignore[misc]
         metrics.append(mean_of(values, f"{name}@{k}", k))
     return metrics
+
+
+def at_most(
+    samples: Sequence[Sample],
+    rule: Callable[[Sequence[Sample]], float],
+    k: int,
+    *,
+    subsets: int = 128,
+    seed: int = 0,
+) -> float:
+    """What `rule` makes of `k` of these samples, or of all if there are fewer: the mean over all subsets of `k`, or
+    over `subsets` random ones where there are more.
+
+    >>> at_most([Sample("1", True), Sample("2", False)], avg, 1)
+    0.5
+    """
+    k = min(k, len(samples))
+    if not samples:
+        return 0.0
+    if math.comb(len(samples), k) <= subsets:
+        return _mean(rule(chosen) for chosen in combinations(samples, k))
+    rng = np.random.default_rng([seed, k])
+    draws = (rng.permutation(len(samples))[:k] for _ in range(subsets))
+    return _mean(rule([samples[i] for i in draw]) for draw in draws)
 
 
 def paired_bootstrap(a: Floats, b: Floats, *, seed: int = 0, resamples: int = 10_000) -> Difference:
@@ -195,15 +219,3 @@ def _vote(weights: Iterable[tuple[Sample, float]]) -> float:
 def _mean(values: Iterable[float]) -> float:
     listed = list(values)
     return math.fsum(listed) / len(listed) if listed else 0.0
-
-
-def _subsampled(
-    samples: Sequence[Sample], rule: Callable[[Sequence[Sample]], float], k: int, subsets: int, seed: int
-) -> float:
-    if not samples:
-        return 0.0
-    if math.comb(len(samples), k) <= subsets:
-        return _mean(rule(chosen) for chosen in combinations(samples, k))
-    rng = np.random.default_rng([seed, k])
-    draws = (rng.permutation(len(samples))[:k] for _ in range(subsets))
-    return _mean(rule([samples[i] for i in draw]) for draw in draws)

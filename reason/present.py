@@ -59,6 +59,7 @@ def show_table(summary: Mapping[str, Any], console: Console) -> None:
     console.print()
     console.print(table)
     console.print(f"results in {summary['folder']}", markup=False, soft_wrap=True)
+    console.print(f"to look at in a browser: {summary['page']}", markup=False, soft_wrap=True)
 
 
 def _costs(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:

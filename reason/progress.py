@@ -30,7 +30,8 @@ class Gauge:
         return time.monotonic() - self._started
 
     def read(self) -> dict[str, float | int | None]:
-        """Tokens, forward passes, what speculation brings, and how much KV is shared; empty if nobody counts.
+        """Tokens, forward passes, what speculation brings, the share of the time the engine had work, and KV: its mean
+        per problem while the problem has running branches, and how much is shared. Empty if nobody counts.
 
         The speed-up is over plain decoding as the engine's cost curve has it, not measured side by side.
         """
@@ -47,6 +48,10 @@ class Gauge:
                 now.plain_seconds - self._before.plain_seconds, now.round_seconds - self._before.round_seconds
             )
             or None,
+            "busy": _ratio(now.busy_seconds - self._before.busy_seconds, seconds),
+            "kv_tokens_per_problem": _ratio(
+                now.resident_rounds - self._before.resident_rounds, now.problem_rounds - self._before.problem_rounds
+            ),
             "kv_sharing": _ratio(now.unshared_tokens, now.resident_tokens),
             "peak_kv_tokens": now.peak_resident_tokens,
             "peak_kv_tokens_unshared": now.peak_unshared_tokens,

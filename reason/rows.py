@@ -12,6 +12,7 @@ from reason.metrics import Sample
 from reason.problem import Problem, Solution
 from reason.records import Row
 from search.base import Candidate
+from search.kv import KVUse, kv_use
 
 Grading = Callable[[Problem, str], Grade]  # of a whole text: some problems are graded by their steps
 
@@ -38,6 +39,8 @@ def solution_row(solution: Solution, grade: Grading) -> Row:
         "votes": {answer: _rounded(votes) for answer, votes in result.votes.items()},
         "samples": [_sample(solution, candidate, grade) for candidate in result.candidates],
         "stopped": result.stopped,
+        "nodes": len(result.tree),
+        "kv": {name: _rounded(value) for name, value in asdict(kv_use(result)).items()},
         "spent": _spent(result.spent),
         "accepted_length": _rounded(result.spent.accepted_length),
         "speedup": _rounded(result.spent.speedup),
@@ -58,6 +61,8 @@ def error_row(problem: Problem, error: Exception) -> Row:
         "votes": {},
         "samples": [],
         "stopped": "error",
+        "nodes": 0,
+        "kv": asdict(KVUse()),
         "spent": _spent(Spent()),
         "accepted_length": None,
         "speedup": None,

@@ -80,6 +80,7 @@ def solve(cfg: DictConfig) -> None:
             "seconds": round(gauge.seconds, 3),
             "engine_totals": gauge.read(),
             "folder": str(folder),
+            "page": str(run.page),
         }
     write_json(folder / "summary.json", summary)
     if config["question"] is not None and rows:

@@ -45,7 +45,7 @@ class Embedder(Protocol):
     def wants_hidden(self) -> bool: ...
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
-        """One vector per step, `[n, e]` with n >= 1; `hidden` are the writer's mean hidden states over each step."""
+        """One vector per step, `[n, e]` with n >= 1; `hidden` are the writer's hidden states at their ends."""
         ...
 
 

@@ -64,7 +64,8 @@ class Expander:
     timing either.
 
     selections   the decisions so far, for whoever wants to see how the tree came about
-    hidden       per node, the writer's mean hidden state over its step; only with `embed=True`, from engines that can
+    hidden       per node, the hidden state from which its step's last token was chosen; with `embed=True`, where the
+                 engine can tell
     """
 
     def __init__(self, root: Tokens, resources: Resources, *, embed: bool = False) -> None:

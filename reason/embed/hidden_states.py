@@ -12,7 +12,10 @@ from search.tree import Step
 
 
 class HiddenStates:
-    """A step is the mean of the hidden states that its tokens were chosen from: it is read in its context.
+    """A step is the hidden state from which its last token was chosen: what the writer made of it, in its context.
+
+    On the bundled writer this told steps that say the same from others better than the mean over the step's tokens did
+    (balanced accuracy 0.82 against 0.77), and costs less.
 
     cut   cosine distance below which two steps say the same; `scripts/calibrate.py` measures it for a model
     """

@@ -49,6 +49,22 @@ def draw(
     figure.savefig(file, dpi=120)
 
 
+def draw_over_time(file: Path, series: Mapping[str, Curve], *, y: str) -> None:
+    """A PNG: one thin line for each name, over seconds."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for name, (xs, ys) in series.items():
+        axes.plot(xs, ys, linewidth=1, label=name)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=8)
+    figure.savefig(file, dpi=120)
+
+
 def plot_acceptance(file: Path, result: dict[str, Any]) -> None:
     """Tokens per forward over draft nodes."""
     panels = _panels(result["acceptance"], over="nodes", of="tokens_per_forward")

@@ -1,0 +1,128 @@
+"""Embedders: the writer's hidden states as transformers has them, and a sentence-transformers model of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import reason
+from decoding.core import GenerationRequest, SamplingParams
+from reason import ConfigError
+from reason.embed.hidden_states import HiddenStates
+from reason.embed.sentence_transformers import SentenceTransformers
+from reason.measure.calibrate import Recorder, best_cut, cuts, says
+from search.tree import Step
+
+
+@pytest.mark.parametrize("speculation", ["off", "stand"])
+def test_hidden_states_are_those_the_last_token_was_chosen_from(tiny_writer: Path, speculation: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_writer, dtype=torch.float32).eval()
+    with reason.load(
+        "search=self_consistency", "scorer=none", f"speculation={speculation}",
+        "model=hf", f"model.path={tiny_writer}", "model.prompt.raw='{question}'",
+    ) as solver:  # fmt: skip
+        requests = [
+            GenerationRequest(prefix=(5, 6, 7 + i), params=SamplingParams(max_tokens=9), seed=i, hidden=i < 3)
+            for i in range(4)
+        ]
+        generations = asyncio.run(solver.engine.generate(requests))
+    for asked, generation in zip(requests, generations, strict=True):
+        if not asked.hidden:
+            assert generation.hidden is None
+            continue
+        tokens = torch.tensor([[*asked.prefix, *generation.tokens]])
+        with torch.inference_mode():
+            states = model(tokens, output_hidden_states=True).hidden_states[-1][0]
+        assert generation.hidden is not None
+        assert np.allclose(generation.hidden, states[-2].numpy(), atol=1e-4)
+
+
+def test_an_engine_without_hidden_states_is_told_of_another_embedder() -> None:
+    with pytest.raises(ValueError, match="choose embedder=sentence_transformers"):
+        asyncio.run(HiddenStates(cut=0.1).embed([Step((1,), "a")], [None]))
+
+
+def test_a_wrong_cut_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"embedder\.cut must be a number > 0, got 0"):
+        reason.load("search=ets", "embedder.cut=0")
+    with pytest.raises(ConfigError, match=r"embedder\.path must be set"):
+        reason.load("search=ets", "embedder=sentence_transformers")
+
+
+@pytest.fixture(scope="module")
+def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random BERT with mean pooling, in the format of sentence-transformers."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer, models
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("sentence")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789=+"]
+    words += [f"##{word}" for word in words[5:]]
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    BertModel(config).save_pretrained(folder / "bert")
+    BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(folder / "bert")
+    parts = [models.Transformer(str(folder / "bert")), models.Pooling(32)]
+    SentenceTransformer(modules=parts, device="cpu").save(str(folder / "whole"))
+    return folder / "whole"
+
+
+def test_a_sentence_transformers_model_embeds_texts(sentence_model: Path) -> None:
+    embedder = SentenceTransformers(path=str(sentence_model), cut=0.1, device="cpu")
+    embedder.check()
+    embedder.load()
+    steps = [Step((1,), text) for text in ("one = 1", "two = 2", "one = 1")]
+    vectors = asyncio.run(embedder.embed(steps, [None] * 3))
+    assert vectors.shape == (3, 32)
+    assert np.allclose(vectors[0], vectors[2], atol=1e-5)
+    assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
+
+
+def test_it_runs_a_whole_search(sentence_model: Path, tiny_writer: Path) -> None:
+    with reason.load(
+        "search=ets", "search.n=4", "search.depth=2", "search.step_tokens=8", "scorer=likelihood", "speculation=off",
+        "model=hf", f"model.path={tiny_writer}", "model.prompt.raw='{question}'",
+        "embedder=sentence_transformers", f"embedder.path={sentence_model}",
+    ) as solver:  # fmt: skip
+        assert len(solver.solve("ab").tree) >= 4
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    with pytest.raises((ValueError, OSError)):
+        SentenceTransformers(path=str(tmp_path / "nothing"), cut=0.1, device="cpu").load()
+
+
+class TestCalibration:
+    def test_the_same_numbers_in_order_are_the_same(self) -> None:
+        assert says("First, x1: 4*8=32.5") == says("We get x1: 4*8=32.5") == ("1", "4", "8", "32.5")
+        assert says("8*4") != says("4*8")
+
+    def test_the_best_cut_tells_the_kinds_apart(self) -> None:
+        best = best_cut([0.1, 0.2, 0.3, 0.7, 0.8, 0.9], [True, True, True, False, False, False])
+        assert 0.3 <= best.distance < 0.7
+        assert (best.kept_together, best.kept_apart, best.balanced) == (1.0, 1.0, 1.0)
+
+    def test_one_kind_only_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="no pairs of both kinds"):
+            cuts([0.1, 0.2], [True, True], [0.1])
+
+    def test_the_recorder_sees_every_pair_and_changes_nothing(self) -> None:
+        recorder = Recorder(HiddenStates(cut=0.5))
+        hidden: list[Any] = [np.array(v, dtype=np.float32) for v in ([1, 0], [1, 0], [0, 1])]
+        steps = [Step((1,), text) for text in ("so 1", "get 1", "so 2")]
+        vectors = asyncio.run(recorder.embed(steps, hidden))
+        assert np.array_equal(vectors, np.stack(hidden))
+        assert recorder.distances == pytest.approx([0.0, 1.0, 1.0])
+        assert recorder.same == [True, False, False]
+        assert (recorder.cut, recorder.wants_hidden) == (0.5, True)

@@ -1,0 +1,119 @@
+"""Comparing searches at equal tokens: the arithmetic on made-up rows, and a whole small comparison."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoding.core import Spent
+from reason.measure.arms import Arm, Outcome
+from reason.measure.evaluation import at_equal_tokens, bar_curve, summarise, tokens_to_reach
+from reason.measure.evaluation_report import findings
+from search.kv import KVUse
+
+ROOT = Path(__file__).parents[2]
+
+
+def row(
+    problem: int, grade: str, *, tokens: int, samples: list[tuple[str, float]], kept: float = 100.0
+) -> dict[str, Any]:
+    """A result row; the gold answer is "1"; samples are (answer, score)."""
+    return {
+        "id": str(problem), "gold": "1", "grade": grade, "task": "t", "model": "m", "scorer": "s", "speculation": "off",
+        "seed": 0, "error": None,
+        "samples": [
+            {"answer": answer, "score": score, "grade": "right" if answer == "1" else "wrong"}
+            for answer, score in samples
+        ],
+        "spent": asdict(Spent(tokens=tokens, forwards=tokens, scorer_calls=len(samples))),
+        "kv": asdict(KVUse(steps=2, frontier_tokens=kept, kept_tokens=kept, peak_tokens=200)),
+    }  # fmt: skip
+
+
+def outcome(search: str, width: int, rows: list[dict[str, Any]]) -> Outcome:
+    return Outcome(
+        Arm(search, width), rows, {"seconds": 1.0, "forwards": 9, "kv_tokens_per_problem": 50.0}, [(0.1, 2, 0)]
+    )
+
+
+def samples(good: float, bad: float) -> list[tuple[str, float]]:
+    """Four samples, one of them right."""
+    return [("2", bad), ("3", bad), ("1", good), ("2", bad)]
+
+
+BEST_OF_4 = outcome("best_of_n", 4, [row(i, "right", tokens=400, samples=samples(0.9, 0.2)) for i in range(40)])
+
+
+def test_an_arm_is_compared_with_as_many_samples_as_its_tokens_buy() -> None:
+    arm = outcome("rebase", 2, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)])
+    found = {against.bar: against for against in at_equal_tokens(arm, BEST_OF_4)}
+    assert all(against.samples == 2 and against.enough for against in found.values())
+    # of two samples of four, half of the pairs hold the right one, which scores best where it is
+    assert found["best-of-N"].difference.value == pytest.approx(0.5)
+    assert found["majority vote"].difference.value > 0.5
+
+
+def test_an_arm_that_spent_more_than_all_samples_is_marked() -> None:
+    arm = outcome("rebase", 2, [row(i, "right", tokens=900, samples=[("1", 0.9)]) for i in range(40)])
+    assert [(a.samples, a.enough) for a in at_equal_tokens(arm, BEST_OF_4)] == [(4, False)] * 3
+
+
+def test_a_bar_grows_with_its_samples_and_says_what_an_accuracy_costs() -> None:
+    tokens, accuracy = bar_curve(BEST_OF_4, "best-of-N")
+    assert tokens == [100, 200, 400]
+    assert accuracy == pytest.approx([0.25, 0.5, 1.0])
+    assert tokens_to_reach(BEST_OF_4, "best-of-N", 0.75) == pytest.approx(200 * 2**0.5)
+    assert tokens_to_reach(BEST_OF_4, "best-of-N", 0.2) == 100
+    assert tokens_to_reach(BEST_OF_4, "majority vote", 0.9) is None
+
+
+def test_a_summary_has_means_per_problem() -> None:
+    summary = summarise(BEST_OF_4)
+    assert (summary.accuracy, summary.low, summary.high) == (1.0, 1.0, 1.0)
+    assert (summary.tokens, summary.forwards, summary.scorer_calls, summary.kept_kv) == (400, 400, 4, 100)
+
+
+def test_findings_say_who_wins_who_does_not_and_what_ets_saves() -> None:
+    good = outcome("rebase", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)])
+    frugal = outcome("ets", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)], kept=40.0) for i in range(40)])
+    bad = outcome("mcts", 4, [row(i, "wrong", tokens=200, samples=[("2", 0.9)]) for i in range(40)])
+    text = "\n".join(findings([BEST_OF_4, good, frugal, bad]))
+    assert "furthest ahead of best-of-N is rebase 4: +50.0" in text
+    assert "cheapest tree search to reach that is rebase 4: 1.000 with 0.50 times the tokens" in text
+    assert "Not better than samples at equal tokens, by the interval: mcts 4" in text
+    assert "ETS against REBASE at width 4: KV smaller by 2.50x kept" in text
+
+
+@pytest.mark.slow
+def test_a_whole_comparison_goes_on_where_it_was_and_refuses_other_settings(tmp_path: Path) -> None:
+    def evaluate(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            sys.executable, str(ROOT / "scripts" / "evaluate.py"), "--searches", "best_of_n", "ets", "--widths", "2",
+            "--problems", "2", "--folder", str(tmp_path / "runs"), "--out", str(tmp_path / "report.md"), *more,
+        ]  # fmt: skip
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    first = evaluate()
+    assert first.returncode == 0, first.stderr
+    assert "| ets | 2 |" in first.stdout
+    assert (tmp_path / "report-accuracy.png").stat().st_size > 1000
+    assert (tmp_path / "runs" / "ets-2" / "index.html").exists()
+    again = evaluate()
+    assert "[1/2]" not in again.stderr
+
+    def arms(text: str) -> Any:
+        return json.loads(text.split("```json")[1].split("```")[0])["arms"]
+
+    assert arms(again.stdout) == arms(first.stdout)
+    other = evaluate("seed=5")
+    assert other.returncode == 2
+    assert "holds results of other settings" in other.stderr
+    wrong = evaluate("search.depth=0")
+    assert wrong.returncode == 2
+    assert "depth" in wrong.stderr
