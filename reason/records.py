@@ -40,7 +40,8 @@ class ResultFile:
         return rows
 
     def append(self, row: Row) -> None:
-        """Add one row; it is on disk on return. *Mutates* the file."""
+        """Add one row; it is on disk on return. *Mutates* the file, which is made if need be."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(_line(row))
             file.flush()

@@ -69,27 +69,28 @@ class AStar(TreeSearch):
 
 
 class Queue:
-    """Branches by falling f; of equals, the one that came first."""
+    """Branches by falling f; of equals the deeper, so that without a signal it still arrives, then the earlier."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
-        self._heap: list[tuple[float, int]] = [(0.0, SearchTree.ROOT)]
+        self._heap: list[tuple[float, int, int]] = [(0.0, 0, SearchTree.ROOT)]
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def push(self, node: int) -> None:
         """*Mutates* the queue."""
-        heapq.heappush(self._heap, (-self.promise(node), node))
+        depth = 0 if node == SearchTree.ROOT else self._walk.tree.nodes[node].depth
+        heapq.heappush(self._heap, (-self.promise(node), -depth, node))
 
     def pop(self) -> int:
         """The most promising node. *Mutates* the queue."""
-        return heapq.heappop(self._heap)[1]
+        return heapq.heappop(self._heap)[-1]
 
     def open_nodes(self) -> list[int]:
         """Who waits to be continued."""
         ended = set(self._walk.ended)
-        return [node for _, node in self._heap if node not in ended and node != SearchTree.ROOT]
+        return [node for *_, node in self._heap if node not in ended and node != SearchTree.ROOT]
 
     def promise(self, node: int) -> float:
         """f = g + h. A step without a score counts as no better than the one before."""

@@ -142,6 +142,11 @@ class Expander:
         for task in self._under_way:
             task.cancel()
 
+    def _forget(self, task: asyncio.Task[Grown]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # an error is raised where it is waited for; where nobody does, another one was before it
+
     async def _grow(self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool) -> list[int]:
         if not self._ledger.one_at_a_time:
             return await self.collect(self.launch(parents, sampling, one_step=one_step))
@@ -168,7 +173,7 @@ class Expander:
         )
         task = asyncio.create_task(self._write(request, self.tree.steps(parent)))
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._forget)
         return Asked(parent, seed, limit, request, task)
 
     def _room(self, parent: int) -> int:

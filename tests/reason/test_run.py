@@ -21,6 +21,7 @@ from reason.summary import summary_of
 from reason.tasks.base import Task
 from search.base import Budget
 from search.best_of_n import BestOfN
+from search.rebase import Rebase
 from search.tree import SearchTree
 from tests.reason.test_solver import solver
 from tests.search.toy import ToyEngine
@@ -67,6 +68,36 @@ def test_the_tree_on_disk_is_the_tree(tmp_path: Path) -> None:
         tree.check()
         assert tree.text(saved["best"]) == row["text"]
         assert [c["answer"] for c in saved["candidates"]] == [s["answer"] for s in row["samples"]]
+
+
+def test_every_problem_has_a_page_and_the_list_leads_to_it(tmp_path: Path) -> None:
+    run, rows = go(tmp_path)
+    listed = run.page.read_text(encoding="utf-8")
+    for row in rows:
+        page = f"pages/{file_name(row['id'])}.html"
+        assert page in listed
+        assert "../index.html" in (tmp_path / page).read_text(encoding="utf-8")
+
+
+def test_a_single_problem_is_its_own_page(tmp_path: Path) -> None:
+    with solver() as one:
+        run = Run(one, task(1), tmp_path, stamp=STAMP)
+        list(run.go())
+        run.finish()
+    assert run.page.name == f"{file_name('toy/0')}.html"
+    assert run.page.exists()
+
+
+def test_a_row_has_the_kv_its_search_pinned_and_the_tree_its_decisions(tmp_path: Path) -> None:
+    _, rows = go(tmp_path, strategy=Rebase(n=4))
+    for row in rows:
+        saved = json.loads((tmp_path / "trees" / f"{file_name(row['id'])}.json").read_text())
+        assert saved["strategy"]["_target_"] == "search.rebase.Rebase"
+        decisions = saved["selections"]
+        assert row["kv"]["steps"] == len(decisions) or not decisions
+        for decision in decisions:
+            assert decision["kept_tokens"] <= decision["kv_tokens"]
+    assert any(row["kv"]["kept_tokens"] > 0 for row in rows)
 
 
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path: Path) -> None:
@@ -158,7 +189,7 @@ def shown(folder: Path, *, terminal: bool) -> str:
         names = {"model": "m", "search": "s", "scorer": "p", "engine": "e", "speculation": "off", "task": "toy"}
         console.print(heading(names, 8))
         show_solution(rows[0], console)
-        totals = {"stopped": "done", "total": 9, "resumed": 1, "seconds": 2.0, "folder": "here"}
+        totals = {"stopped": "done", "total": 9, "resumed": 1, "seconds": 2.0, "folder": "here", "page": "p.html"}
         show_table(summary_of(rows) | totals | {"engine_totals": gauge.read()}, console)
     return console.export_text()
 
@@ -166,7 +197,15 @@ def shown(folder: Path, *, terminal: bool) -> str:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_what_is_shown_names_failures_metrics_and_where_results_are(tmp_path: Path, terminal: bool) -> None:
     text = shown(tmp_path, terminal=terminal)
-    for expected in ("failed, RuntimeError: out of luck", "chosen", "maj@2", "±", "1 not reached", "results in here"):
+    for expected in (
+        "failed, RuntimeError: out of luck",
+        "chosen",
+        "maj@2",
+        "±",
+        "1 not reached",
+        "results in here",
+        "p.html",
+    ):
         assert expected in text
     if not terminal:
         assert "[8/8]" in text

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from search.astar import AStar
-from search.base import SearchResult
+from search.base import ScoredPaths, SearchResult
 from search.beam_search import BeamSearch
 from search.dvts import Dvts
 from search.ets import Ets
 from search.mcts import Mcts
 from search.rebase import Rebase
 from search.selection import REASONS
+from search.tree import Step
 from tests.search.test_levels import children, long_winded
-from tests.search.toy import ROOT, ToyEngine, resources
+from tests.search.toy import ROOT, ToyEngine, ToyScorer, resources
 
 STRATEGIES: dict[str, Any] = {
     "astar": AStar,
@@ -96,6 +98,69 @@ class TestEarlyStop:
             STRATEGIES[name](early_stop=wrong)
         with pytest.raises(ValueError, match="early_stop needs select=weighted or select=majority"):
             STRATEGIES[name](early_stop=1, select="best")
+
+
+@every_strategy
+class TestScorers:
+    def test_scores_that_are_missing_or_nonsense_stop_nobody(self, name: str) -> None:
+        class Moody(ToyScorer):
+            async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+                scored = await super().score(paths)
+                odd: list[list[float] | None] = [
+                    None if i % 3 == 0 else [float("nan")] * len(scores or []) if i % 3 == 1 else scores
+                    for i, scores in enumerate(scored.scores)
+                ]
+                return ScoredPaths(odd, scored.spent)
+
+        assert run(STRATEGIES[name](n=8), scorer=Moody()).best is not None
+
+    def test_no_score_at_all_still_gives_an_answer(self, name: str) -> None:
+        class Silent(ToyScorer):
+            async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+                return ScoredPaths([None] * len(paths))
+
+        result = run(STRATEGIES[name](n=8), scorer=Silent())
+        assert result.best is not None
+        assert all(node.score is None for node in result.tree.nodes)
+
+    def test_a_scorer_that_hangs_costs_its_scores_and_nothing_else(self, name: str) -> None:
+        class Hangs(ToyScorer):
+            hung = False
+
+            async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+                if self.calls and not self.hung:
+                    self.hung = True
+                    await asyncio.sleep(60)
+                return await super().score(paths)
+
+        scorer = Hangs()
+        result = run(STRATEGIES[name](n=8), scorer=scorer, scorer_timeout=0.05)
+        assert scorer.hung
+        assert result.best is not None
+        assert any(node.score is not None for node in result.tree.nodes)
+
+    def test_a_scorer_that_breaks_is_heard_and_leaves_nothing_under_way(self, name: str) -> None:
+        class Broken(ToyScorer):
+            async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+                raise RuntimeError("no more scores")
+
+        async def tasks_left() -> int:
+            with pytest.raises(RuntimeError, match="no more scores"):
+                await STRATEGIES[name](n=8)(ROOT, resources(scorer=Broken()))
+            await asyncio.sleep(0)
+            return len(asyncio.all_tasks()) - 1
+
+        assert asyncio.run(tasks_left()) == 0
+
+    def test_ties_are_settled_the_same_way_every_time(self, name: str) -> None:
+        class Indifferent(ToyScorer):
+            @staticmethod
+            def of(text: str) -> float:
+                return 0.5
+
+        one, other = (run(STRATEGIES[name](n=8), scorer=Indifferent()) for _ in range(2))
+        assert one.best is not None
+        assert one.tree.to_dict() == other.tree.to_dict()
 
 
 @pytest.mark.parametrize("name", ["beam_search", "dvts", "ets", "rebase"])
