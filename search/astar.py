@@ -15,7 +15,8 @@ from search.base import Resources, SearchResult
 from search.expand import Growth
 from search.knobs import require_count
 from search.tree import SearchTree
-from search.tree_search import TreeSearch, Walk
+from search.tree_search import TreeSearch
+from search.walk import Walk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,8 @@ class KVUse:
 
 def kv_use(result: SearchResult) -> KVUse:
     """The KV of a search; where it took no decisions (samples), all branches go on at every depth."""
-    tree, decisions = result.tree, result.selections or by_depth(result.tree)
+    tree = result.tree
+    decisions = [d for d in result.selections or by_depth(tree) if any(d.widths)]  # the last may have given up all
     if not decisions:
         return KVUse()
 

@@ -11,7 +11,8 @@ from decoding.core import Tokens
 from search.base import Resources, SearchResult
 from search.knobs import require_switch
 from search.tree import SearchTree
-from search.tree_search import TreeSearch, Walk
+from search.tree_search import TreeSearch
+from search.walk import Walk
 
 
 @dataclass(frozen=True)

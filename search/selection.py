@@ -8,7 +8,7 @@ from typing import Any
 
 from search.tree import SearchTree
 
-REASONS = ("score", "redundancy", "cost", "budget")
+REASONS = ("score", "redundancy", "cost", "budget", "decided")
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Selection:
     size           nodes in the tree when it was taken
     nodes, widths  branches and how many continuations each was given; 0 is pruned, for now
     reasons        why, for those that got none: `score` (others were better), `redundancy` (another says the same),
-                   `cost` (not worth the KV it pins) or `budget`
+                   `cost` (not worth the KV it pins), `budget` (nothing was left) or `decided` (the vote was)
     kv_tokens      tokens of all open branches before the decision, shared ones once, prompt excluded
     kv_nodes       nodes on their paths
     kept_tokens    the same, of those that go on

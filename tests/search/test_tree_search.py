@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from search.astar import AStar
-from search.base import ScoredPaths, SearchResult
+from search.base import Budget, ScoredPaths, SearchResult
 from search.beam_search import BeamSearch
 from search.dvts import Dvts
 from search.ets import Ets
@@ -191,3 +191,16 @@ def test_decisions_are_told_with_reasons_and_kv(name: str) -> None:
         assert set(decision.reasons.values()) <= set(REASONS)
         assert 0 < decision.kept_tokens <= decision.kv_tokens
         assert 0 < decision.kept_nodes <= decision.kv_nodes
+
+
+@every_strategy
+def test_what_is_left_open_says_why(name: str) -> None:
+    for why, result in {
+        "budget": run(STRATEGIES[name](n=8), budget=Budget(tokens=250)),
+        "decided": run(STRATEGIES[name](n=32, early_stop=0.01, select="majority"), engine=ToyEngine()),
+    }.items():
+        assert result.stopped == why
+        told = {node for decision in result.selections for node in decision.reasons}
+        open_leaves = {i for i in result.tree.leaves() if result.tree.nodes[i].finish is None}
+        assert open_leaves <= told
+        assert why in result.selections[-1].reasons.values() or not open_leaves
