@@ -106,6 +106,8 @@ class Spent:
     accepted       draft tokens kept
     round_seconds  its share of the rounds it took part in, those that filled prompts left out
     plain_seconds  what those rounds' tokens would have taken one by one, by the engine's cost curve; 0 if it has none
+    draft_tokens   tokens a small model wrote for a large one, thrown away or not
+    discarded_tokens  tokens written by either and thrown away; `tokens` are those that were kept
     scorer_calls   paths scored
     scored_tokens  tokens the scorer's model really ran
     seconds        wall clock, summed over what was added up
@@ -120,9 +122,16 @@ class Spent:
     accepted: int = 0
     round_seconds: float = 0.0
     plain_seconds: float = 0.0
+    draft_tokens: int = 0
+    discarded_tokens: int = 0
     scorer_calls: int = 0
     scored_tokens: int = 0
     seconds: float = 0.0
+
+    @property
+    def target_tokens(self) -> int:
+        """Tokens the large model wrote, thrown away or not; all of them where there is no other."""
+        return self.tokens + self.discarded_tokens - self.draft_tokens
 
     @property
     def accepted_length(self) -> float | None:
@@ -142,6 +151,15 @@ class Spent:
         return Spent(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
 
+@dataclass(frozen=True)
+class Authorship:
+    """Who wrote the tokens up to `end` (exclusive, counted in its generation), and the number that was decided by."""
+
+    end: int
+    author: str
+    score: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Generation:
     """What one request became.
@@ -149,6 +167,7 @@ class Generation:
     `logprobs` are the model's own (temperature 1, unfiltered) log-probabilities of `tokens`, one each.
     The token that ended the generation is included, whatever it was. `hidden`, where it was asked for, is the
     model's last hidden state `[h]`, the one from which the last of these tokens was chosen.
+    `authors` say who wrote what, where several models write.
     """
 
     tokens: Tokens
@@ -156,6 +175,7 @@ class Generation:
     finish: FinishReason
     spent: Spent = field(default_factory=Spent)
     hidden: Vector | None = field(default=None, compare=False, repr=False)
+    authors: tuple[Authorship, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.logprobs), (len(self.tokens), len(self.logprobs))

@@ -10,6 +10,8 @@ from typing import Any
 
 from decoding.core import is_count
 from reason import speculation
+from reason.arbitrage import plan as router
+from reason.arbitrage.plan import RouterPlan
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.complaints import ConfigError, unknown_key
 from reason.compose import complaints, composed, make, member, members, only_ours, resolved
@@ -25,7 +27,7 @@ from reason.speculation import SpeculationPlan
 from reason.tasks.base import Task
 from search.base import Budget, Strategy
 
-GROUPS = ("search", "scorer", "embedder", "engine", "model", "budget", *speculation.GROUPS)
+GROUPS = ("search", "scorer", "embedder", "engine", "model", "router", "draft", "budget", *speculation.GROUPS)
 SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "scorer_timeout", "resume"}
 
 
@@ -40,6 +42,7 @@ class Plan:
     checkpoint: Checkpoint
     budget: Budget
     speculation: SpeculationPlan
+    routing: RouterPlan | None
     names: dict[str, str]
     config: dict[str, Any]
 
@@ -61,15 +64,21 @@ class Plan:
         if self.embedder is not None:
             with complaints("embedder"):
                 self.embedder.load()
+        engine = make(
+            "engine", self.config["engine"], path=source, tokenizer=tokenizer, speculation=self.speculation.parts
+        )
+        if self.routing is not None:
+            engine = self.routing.engine(
+                engine,
+                tokenizer=tokenizer,
+                decode=prompt.decode,
+                delimiter=self.form.delimiter,
+                # a small model that guesses for the large one has nothing to guess for itself
+                speculation=None if self.speculation.loads_a_model else self.speculation.parts,
+            )
         return Solver(
             strategy=self.strategy,
-            engine=make(
-                "engine",
-                self.config["engine"],
-                path=source,
-                tokenizer=tokenizer,
-                speculation=self.speculation.parts,
-            ),
+            engine=engine,
             scorer=self.scorer,
             scorer_timeout=self.config["scorer_timeout"],
             embedder=self.embedder,
@@ -121,7 +130,9 @@ def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
         if isinstance(scorer, PrmScorer):
             scorer.check_writer(checkpoint)
     speculative = speculation.check(config)
-    return Plan(strategy, scorer, embedder, form, checkpoint, budget, speculative, _names(config, choices), config)
+    routing = router.check(config, scorer, checkpoint)
+    names = _names(config, choices)
+    return Plan(strategy, scorer, embedder, form, checkpoint, budget, speculative, routing, names, config)
 
 
 def task_of(plan: Plan, choices: Mapping[str, str]) -> tuple[Task, str | None]:
@@ -171,8 +182,7 @@ def _check_shape(config: Mapping[str, Any]) -> None:
 
 
 def _names(config: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, str]:
-    names = {
-        group: choices.get(group, config[group]["_target_"]) for group in ("search", "scorer", "engine", "speculation")
-    }
+    groups = ("search", "scorer", "engine", "speculation", "router")
+    names = {group: choices.get(group, config[group]["_target_"]) for group in groups}
     paths = {f"{group}_path": config[group]["path"] for group in ("model", "scorer") if config[group].get("path")}
     return {"model": str(config["model"]["name"]), **names, **paths}

@@ -19,7 +19,10 @@ def heading(names: Mapping[str, str], problems: int) -> str:
     >>> heading(names | {"speculation": "off", "task": "sums", "stands_in_for": "aime"}, 2)
     'model m (org/m), search s, scorer p, engine e, speculation off; data: sums (2 problems), standing in for aime'
     """
-    who = ", ".join(_with_path(names, group) for group in ("model", "search", "scorer", "engine", "speculation"))
+    groups = ["model", "search", "scorer", "engine", "speculation"]
+    if names.get("router", "off") != "off":
+        groups.append("router")
+    who = ", ".join(_with_path(names, group) for group in groups)
     many = f"{problems} problem{'s' if problems != 1 else ''}"
     stands_in = f", standing in for {names['stands_in_for']}" if "stands_in_for" in names else ""
     return f"{who}; data: {names['task']} ({many}){stands_in}"
@@ -27,7 +30,8 @@ def heading(names: Mapping[str, str], problems: int) -> str:
 
 def _with_path(names: Mapping[str, str], group: str) -> str:
     path = names.get(f"{group}_path")
-    return f"{group} {names[group]}" + (f" ({path})" if path and path != names[group] else "")
+    name = f"{group} {names[group]}" + (" (lossy: a small model writes what stays)" if group == "router" else "")
+    return name + (f" ({path})" if path and path != names[group] else "")
 
 
 def show_solution(row: Row, console: Console) -> None:
@@ -70,6 +74,10 @@ def _costs(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("tokens", f"{spent['tokens']:,}", "generated"),
         ("scorer calls", f"{spent['scorer_calls']:,}", f"{spent['scored_tokens']:,} tokens read"),
     ]
+    if spent["draft_tokens"]:
+        target = spent["tokens"] + spent["discarded_tokens"] - spent["draft_tokens"]
+        thrown = f"{spent['draft_tokens']:,} by the small one; {spent['discarded_tokens']:,} thrown away"
+        costs.insert(2, ("target tokens", f"{target:,}", f"written by the large model, {thrown}"))
     if engine:
         since = " since resuming" if summary["resumed"] else ""
         costs.insert(2, ("forwards", f"{engine['forwards']:,}", f"of the target{since}, each for the whole batch"))

@@ -10,6 +10,7 @@ from typing import Self
 
 from decoding.core import Engine
 from reason.answer import canonical, find_answer
+from reason.arbitrage.engine import Arbitrage
 from reason.loop import LoopThread
 from reason.prm.base import Scorer
 from reason.problem import Problem, Solution
@@ -42,7 +43,7 @@ class Solver:
         self,
         *,
         strategy: Strategy,
-        engine: Engine,
+        engine: Engine | Arbitrage,
         scorer: Scorer,
         scorer_timeout: float | None = None,
         embedder: Embedder | None = None,
@@ -122,9 +123,10 @@ class Solver:
 
     async def _solve(self, problem: Problem) -> Solution:
         root = self.prompt.encode(problem.question)
+        scorer = self.scorer.bind(problem.question, root)
         resources = Resources(
-            engine=self.engine,
-            scorer=self.scorer.bind(problem.question, root),
+            engine=self.engine.bind(root, scorer) if isinstance(self.engine, Arbitrage) else self.engine,
+            scorer=scorer,
             decode=self.prompt.decode,
             answer_of=self.answer_of,
             delimiter=self.prompt.form.delimiter,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,10 +40,16 @@ class SpeculationPlan:
         """
         from decoding.round import Speculation
 
+        controller = copy.deepcopy(self.controller)  # it learns what its own engine's rounds cost
         if "source" not in self.node:
-            return Speculation(make("speculation", self.node), self.controller, self.acceptance)
+            return Speculation(make("speculation", self.node), controller, self.acceptance)
         source = _source(self.node["source"], writer=tokenizer, writer_path=writer)
-        return Speculation(_drafter(self.node, source), self.controller, self.acceptance)
+        return Speculation(_drafter(self.node, source), controller, self.acceptance)
+
+    @property
+    def loads_a_model(self) -> bool:
+        """Whether a second model guesses the tokens."""
+        return "source" in self.node and any(map(_loads_a_model, _own_sources(self.node["source"])))
 
 
 def check(config: Mapping[str, Any]) -> SpeculationPlan:

@@ -17,7 +17,7 @@ from search.ledger import Ledger
 from search.scoring import Scored, ScoreQueue
 from search.seeds import derive_seed
 from search.selection import Selection
-from search.steps import split_steps
+from search.steps import signed, split_steps
 from search.tree import SearchTree, Step
 
 log = logging.getLogger(__name__)
@@ -184,7 +184,8 @@ class Expander:
     async def _write(self, request: GenerationRequest, path: list[Step]) -> Grown:
         """Continue a path and score what it became."""
         (generation,) = await self.resources.engine.generate([request])
-        steps = split_steps(generation.tokens, generation.logprobs, self.resources.decode, self.resources.delimiter)
+        decode, delimiter = self.resources.decode, self.resources.delimiter
+        steps = signed(split_steps(generation.tokens, generation.logprobs, decode, delimiter), generation.authors)
         scored = await self._scoring.score([*path, *steps]) if self._scoring and steps else None
         return Grown(generation, steps, scored)
 

@@ -55,3 +55,19 @@ def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+
+
+def require_number(name: str, value: object, *, low: float, high: float) -> None:
+    """Raises ValueError unless `value` is a number from `low` to `high`.
+
+    >>> require_number("threshold", 3, low=-1, high=1)
+    Traceback (most recent call last):
+    ValueError: threshold must be in [-1, 1], got 3
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
+
+
+def require_share(name: str, value: object) -> None:
+    """Raises ValueError unless `value` is a number in [0, 1]."""
+    require_number(name, value, low=0, high=1)

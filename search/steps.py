@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from decoding.core import Tokens
+from decoding.core import Authorship, Tokens
 from search.tree import Step
 
 
@@ -37,6 +38,16 @@ def split_steps(
     """The steps of one generation, in order, with their text and their own log-probabilities."""
     ranges = pairwise([0, *step_ends(tokens, decode, delimiter)])
     return [Step(tokens[a:b], decode(tokens[a:b]), logprobs[a:b]) for a, b in ranges]
+
+
+def signed(steps: Sequence[Step], authors: Sequence[Authorship]) -> list[Step]:
+    """The steps with whoever wrote the last token of each."""
+    written, found = 0, []
+    for step in steps:
+        written += len(step.tokens)
+        by = next((author for author in authors if author.end >= written), None)
+        found.append(step if by is None else replace(step, author=by.author, route=by.score))
+    return found
 
 
 def _first_end(tokens: Tokens, start: int, decode: Callable[[Tokens], str], delimiter: str) -> int | None:

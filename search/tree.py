@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 class Step:
     """One unit of reasoning: token ids up to and including the delimiter, and the text they decode to.
 
-    `logprobs` are the writer's own log-probabilities of `tokens`, one each.
+    `logprobs` are the writer's own log-probabilities of `tokens`, one each. Where several models write, `author` is who
+    wrote it and `route` the number that was decided by.
     """
 
     tokens: Tokens
     text: str
     logprobs: tuple[float, ...] = ()
+    author: str | None = None
+    route: float | None = None
 
     @property
     def mean_logprob(self) -> float | None:
@@ -154,6 +157,7 @@ class SearchTree:
                     "logprobs": [round(p, 6) for p in node.step.logprobs],
                     "score": node.score,
                     "finish": node.finish,
+                    **({} if node.step.author is None else {"author": node.step.author, "route": node.step.route}),
                 }
                 for i, node in enumerate(self.nodes)
             ],
@@ -164,7 +168,8 @@ class SearchTree:
         """The tree a `to_dict` came from (log-probabilities to six decimals)."""
         tree = cls(tuple(data["root"]))
         for row in data["nodes"]:
-            step = Step(tuple(row["tokens"]), row["text"], tuple(row["logprobs"]))
+            who = (row.get("author"), row.get("route"))
+            step = Step(tuple(row["tokens"]), row["text"], tuple(row["logprobs"]), *who)
             tree.add(row["parent"], step, score=row["score"], finish=row["finish"])
         return tree
 

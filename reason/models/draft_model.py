@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from decoding.core import is_count
 from decoding.drafters.draft_model import DraftModel
 from reason.checkpoint import find_model, load_tokenizer
 from reason.models.hf import Device, DType, HFBackend
+from reason.models.vocabulary import check_same_vocabulary
 
 
 def draft_source(
@@ -44,21 +44,4 @@ def draft_source(
         max_rows=max_rows,
         max_running=max_running,
         vocab_size=max(ours.values()) + 1,
-    )
-
-
-def check_same_vocabulary(path: str, ours: Mapping[str, int], writer_path: str, writers: Mapping[str, int]) -> None:
-    """Raises: ValueError naming both models, and a token they differ in, unless they give the same ids to the same
-    tokens.
-
-    >>> check_same_vocabulary("small", {"a": 0, "b": 1}, "large", {"a": 0, "b": 2})
-    Traceback (most recent call last):
-    ValueError: small cannot draft for large, their vocabularies differ: token 'b' is 1 in the one and 2 in the other
-    """
-    if ours == writers:
-        return
-    token = min(t for t in ours.keys() | writers.keys() if ours.get(t) != writers.get(t))
-    raise ValueError(
-        f"{path} cannot draft for {writer_path}, their vocabularies differ: token {token!r} is "
-        f"{ours.get(token, 'missing')} in the one and {writers.get(token, 'missing')} in the other"
     )

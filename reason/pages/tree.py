@@ -52,6 +52,8 @@ def _columns(nodes: list[dict[str, Any]]) -> dict[str, list[Any]]:
         "logprob": [_mean(node.get("logprobs") or ()) for node in nodes],
         "score": [_rounded(node.get("score")) for node in nodes],
         "finish": [node.get("finish") for node in nodes],
+        "author": [node.get("author") for node in nodes],
+        "route": [_rounded(node.get("route")) for node in nodes],
     }
 
 

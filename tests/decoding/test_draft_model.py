@@ -165,7 +165,7 @@ def test_a_forward_that_breaks_leaves_a_source_that_works(fail_at: int) -> None:
 def test_another_vocabulary_is_refused_naming_both(tiny_writer: Any) -> None:
     writer = load_tokenizer(str(tiny_writer))
     with pytest.raises(
-        ValueError, match="bundled:draft cannot draft for the tiny one, their vocabularies differ: token"
+        ValueError, match="bundled:draft cannot draft tokens for the tiny one, their vocabularies differ: token"
     ):
         draft_source("bundled:draft", writer=writer, writer_path="the tiny one")
 

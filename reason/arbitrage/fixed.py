@@ -1,0 +1,35 @@
+"""One model writes all: the two ends of every comparison, and no routing at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from reason.arbitrage.base import Crossroads, Needs, Verdict
+
+
+@dataclass(frozen=True)
+class Off:
+    """No routing: the engine is the large model's alone, and no small one is loaded."""
+
+
+@dataclass(frozen=True)
+class DraftOnly:
+    """The small model writes every step."""
+
+    needs: ClassVar[Needs] = "draft"
+    needs_scorer: ClassVar[bool] = False
+
+    async def read(self, at: Crossroads) -> Verdict:
+        return Verdict("draft")
+
+
+@dataclass(frozen=True)
+class TargetOnly:
+    """The large model writes every step, and the small one is not asked."""
+
+    needs: ClassVar[Needs] = "nothing"
+    needs_scorer: ClassVar[bool] = False
+
+    async def read(self, at: Crossroads) -> Verdict:
+        return Verdict("target")

@@ -1,0 +1,35 @@
+"""The upper bound of step-level routing: both models write, the reward model chooses (arXiv 2512.05033, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from reason.arbitrage.base import Crossroads, Needs, Verdict
+from reason.arbitrage.scoring import score_step
+from search.knobs import require_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle:
+    """The large model's step is kept if it scores more than `threshold` above the draft's. Saves nothing: both write.
+
+    threshold   in [-1, 1]; 0 keeps the better
+    """
+
+    threshold: float = 0.0
+    needs: ClassVar[Needs] = "both"
+    needs_scorer: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_number("threshold", self.threshold, low=-1, high=1)
+
+    async def read(self, at: Crossroads) -> Verdict:
+        assert at.draft is not None
+        assert at.target is not None
+        draft, one = await score_step(at, at.draft)
+        target, other = await score_step(at, at.target)
+        if draft is None or target is None:
+            return Verdict("target", None, one + other)
+        advantage = target - draft
+        return Verdict("target" if advantage > self.threshold else "draft", advantage, one + other)

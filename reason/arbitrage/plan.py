@@ -1,0 +1,69 @@
+"""From settings to a routed engine: what cannot work is refused before a model loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from decoding.core import Tokens
+from reason.arbitrage.base import Router
+from reason.arbitrage.engine import Arbitrage
+from reason.arbitrage.fixed import Off
+from reason.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
+from reason.complaints import ConfigError
+from reason.compose import complaints, make
+from reason.models.vocabulary import check_same_vocabulary
+from reason.prm.base import Scorer
+from reason.prm.none import NoScorer
+
+if TYPE_CHECKING:
+    from decoding.engine import LocalEngine
+    from decoding.round import Speculation
+
+
+@dataclass(frozen=True)
+class RouterPlan:
+    """Checked settings: a router, and the small model's checkpoint and engine settings."""
+
+    router: Router
+    checkpoint: Checkpoint
+    node: Mapping[str, Any]
+
+    def engine(
+        self,
+        target: LocalEngine,
+        *,
+        tokenizer: Any,
+        decode: Callable[[Tokens], str],
+        delimiter: str,
+        speculation: Callable[[Any, str], Speculation] | None,
+    ) -> Arbitrage:
+        """The two engines as one; loads the small model. Raises: ConfigError."""
+        source = self.checkpoint.source
+        with complaints("draft"):
+            check_same_vocabulary(
+                source, load_tokenizer(source).get_vocab(), "model.path", tokenizer.get_vocab(), what="steps"
+            )
+        own = {key: value for key, value in self.node.items() if key != "path"}
+        draft = make("draft", own, path=source, tokenizer=tokenizer, speculation=speculation)
+        return Arbitrage(draft, target, self.router, decode=decode, delimiter=delimiter)
+
+
+def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint) -> RouterPlan | None:
+    """Everything that can be known without a model; None where one model writes everything.
+
+    Raises: ConfigError naming the setting.
+    """
+    router: Router | Off = make("router", config["router"])
+    if isinstance(router, Off):
+        return None
+    if router.needs_scorer and isinstance(scorer, NoScorer):
+        raise ConfigError("this router reads scores and scorer=none gives none; choose scorer=prm, or router=entropy")
+    node = config["draft"]
+    checkpoint = find_model(node["path"], key="draft.path")
+    ours, writers = read_vocabulary(checkpoint.source), read_vocabulary(writer.source)
+    if ours is not None and writers is not None:
+        with complaints("draft"):
+            check_same_vocabulary(str(node["path"]), ours, "model.path", writers, what="steps")
+    return RouterPlan(router, checkpoint, node)
