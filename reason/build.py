@@ -123,7 +123,7 @@ def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
             f"search={choices.get('search', type(strategy).__name__)} chooses by score and scorer=none gives none; "
             "choose scorer=prm or scorer=likelihood, or search=self_consistency"
         )
-    embedder = _embedder(config) if strategy.needs_embedder else None
+    embedder = _embedder(config, choices) if strategy.needs_embedder else None
     checkpoint = find_model(config["model"]["path"])
     with complaints("scorer"):
         scorer.check()
@@ -160,10 +160,15 @@ def task_of(plan: Plan, choices: Mapping[str, str]) -> tuple[Task, str | None]:
     return make("task", default | kept), asked
 
 
-def _embedder(config: Mapping[str, Any]) -> Embedder:
+def _embedder(config: Mapping[str, Any], choices: Mapping[str, str]) -> Embedder:
     embedder: Embedder = make("embedder", config["embedder"])
     with complaints("embedder"):
         embedder.check()
+    if embedder.wants_hidden and choices.get("router", "off") != "off":
+        raise ConfigError(
+            "embedder=hidden_states cannot compare the steps of two models, which router="
+            f"{choices['router']} has; choose embedder=words or embedder=sentence_transformers"
+        )
     return embedder
 
 

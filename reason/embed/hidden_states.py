@@ -36,5 +36,5 @@ class HiddenStates:
         """See `search.base.Embedder`. Raises: ValueError from an engine that hands over no hidden states."""
         found = [vector for vector in hidden if vector is not None]
         if len(found) < len(steps):
-            raise ValueError("this engine hands over no hidden states; choose embedder=sentence_transformers")
+            raise ValueError("this engine hands over no hidden states; choose embedder=words or sentence_transformers")
         return np.stack(found)

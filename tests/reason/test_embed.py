@@ -15,7 +15,9 @@ from decoding.core import GenerationRequest, SamplingParams
 from reason import ConfigError
 from reason.embed.hidden_states import HiddenStates
 from reason.embed.sentence_transformers import SentenceTransformers
+from reason.embed.words import Words
 from reason.measure.calibrate import Recorder, best_cut, cuts, says
+from search.clusters import condensed_distances
 from search.tree import Step
 
 
@@ -32,7 +34,8 @@ def test_hidden_states_are_those_the_last_token_was_chosen_from(tiny_writer: Pat
             GenerationRequest(prefix=(5, 6, 7 + i), params=SamplingParams(max_tokens=9), seed=i, hidden=i < 3)
             for i in range(4)
         ]
-        generations = asyncio.run(solver.engine.generate(requests))
+        engine: Any = solver.engine
+        generations = asyncio.run(engine.generate(requests))
     for asked, generation in zip(requests, generations, strict=True):
         if not asked.hidden:
             assert generation.hidden is None
@@ -45,7 +48,7 @@ def test_hidden_states_are_those_the_last_token_was_chosen_from(tiny_writer: Pat
 
 
 def test_an_engine_without_hidden_states_is_told_of_another_embedder() -> None:
-    with pytest.raises(ValueError, match="choose embedder=sentence_transformers"):
+    with pytest.raises(ValueError, match="choose embedder=words"):
         asyncio.run(HiddenStates(cut=0.1).embed([Step((1,), "a")], [None]))
 
 
@@ -101,6 +104,23 @@ def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     with pytest.raises((ValueError, OSError)):
         SentenceTransformers(path=str(tmp_path / "nothing"), cut=0.1, device="cpu").load()
+
+
+def test_words_and_numbers_tell_steps_apart_and_order_counts() -> None:
+    texts = ["First, x1: 4*8=32.", "First, x1: 4*8=32.", "x1: 4*8=32.", "x1: 8*4=32.", "no more"]
+    vectors = asyncio.run(Words(cut=0.1).embed([Step((1,), text) for text in texts], [None] * 5))
+    distances = condensed_distances(vectors)
+    same, filler, order, other = distances[0], distances[1], distances[7], distances[9]
+    assert same < 1e-6 < filler < order < other
+
+
+@pytest.mark.parametrize("search", ["search=ets", "search=rebase"])
+def test_two_writers_have_no_hidden_states_in_common(search: str) -> None:
+    merge = "search.merge=true"
+    with pytest.raises(ConfigError, match="choose embedder=words"):
+        reason.load(search, merge, "router=random")
+    with reason.load(search, merge, "router=random", "embedder=words", "search.n=4", "speculation=off") as solver:
+        assert len(solver.solve("x0 = 3. Each next term is 5 times the one before, modulo 7. Find x2.").tree) > 4
 
 
 class TestCalibration:
