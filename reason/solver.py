@@ -124,8 +124,13 @@ class Solver:
     async def _solve(self, problem: Problem) -> Solution:
         root = self.prompt.encode(problem.question)
         scorer = self.scorer.bind(problem.question, root)
+        engine = self.engine
+        if isinstance(engine, Arbitrage):
+            engine = engine.bind(problem.question, root, scorer)
         resources = Resources(
-            engine=self.engine.bind(root, scorer) if isinstance(self.engine, Arbitrage) else self.engine,
+            engine=self.engine.bind(problem.question, root, scorer)
+            if isinstance(self.engine, Arbitrage)
+            else self.engine,
             scorer=scorer,
             decode=self.prompt.decode,
             answer_of=self.answer_of,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
-from decoding.core import Spent
+from decoding.core import Spent, Tokens
 from search.base import StepScorer
 from search.tree import Step
 
@@ -17,6 +17,8 @@ Needs = Literal["nothing", "draft", "both"]
 class Crossroads:
     """A step about to be written.
 
+    group    the problem's name
+    prefix   the prompt and the steps so far, as tokens
     before   the steps so far
     draft    the small model's; None for a router that needs nothing
     target   the large model's; None unless the router needs both
@@ -29,6 +31,8 @@ class Crossroads:
     target: Step | None
     seed: int
     scorer: StepScorer | None
+    group: str = ""
+    prefix: Tokens = ()
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,25 @@ class Verdict:
     spent: Spent = field(default_factory=Spent)
 
 
+class Stateless:
+    """What a router need not say that loads nothing."""
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def load(self, writer: Any) -> None:
+        """Nothing to load."""
+
+    def bind(self, question: str, prompt: Tokens) -> Self:
+        """The same for every problem."""
+        return self
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
 class Router(Protocol):
-    """Decides who writes each step. A frozen dataclass with one threshold.
+    """Decides who writes each step. A dataclass with one threshold; most are `Stateless`.
 
     needs          `nothing`: the target writes unasked; `draft`: reads the draft's step; `both`: reads both, so that
                    the target writes every step whether it is kept or not
@@ -52,6 +73,22 @@ class Router(Protocol):
     def needs(self) -> Needs: ...
     @property
     def needs_scorer(self) -> bool: ...
+
+    def check(self) -> None:
+        """Finds out what can be known without loading. Raises: ValueError in one sentence."""
+        ...
+
+    def load(self, writer: Any) -> None:
+        """Loads whatever is needed, once; `writer` is the tokenizer of the steps. Raises: ValueError."""
+        ...
+
+    def bind(self, question: str, prompt: Tokens) -> Router:
+        """The router for one problem."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what `load` took."""
+        ...
 
     async def read(self, at: Crossroads) -> Verdict:
         """Who writes this step."""

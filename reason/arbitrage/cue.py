@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.arbitrage.base import Crossroads, Needs, Verdict
+from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
 
 CUES = ("wait", "alternatively", "hmm", "but", "however", "verify", "check", "let me think", "maybe", "actually")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cue:
+class Cue(Stateless):
     """The large model writes the step if the draft's holds at least `threshold` of these words.
 
     threshold   a count

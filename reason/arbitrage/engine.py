@@ -47,12 +47,13 @@ class Arbitrage:
         """The large model's."""
         return getattr(self.target, "stats", None)
 
-    def bind(self, root: Tokens, scorer: StepScorer | None) -> BoundArbitrage:
+    def bind(self, question: str, root: Tokens, scorer: StepScorer | None) -> BoundArbitrage:
         """The engine for the problem whose prompt is `root`, read with its scorer."""
-        return BoundArbitrage(self, root, scorer)
+        return BoundArbitrage(self, self.router.bind(question, root), root, scorer)
 
     def close(self) -> None:
-        """Closes both engines."""
+        """Closes both engines and the router."""
+        self.router.close()
         for engine in (self.draft, self.target):
             close = getattr(engine, "close", None)
             if close is not None:
@@ -67,8 +68,8 @@ class BoundArbitrage:
     engine would have written.
     """
 
-    def __init__(self, parts: Arbitrage, root: Tokens, scorer: StepScorer | None) -> None:
-        self._parts, self._root, self._scorer = parts, root, scorer
+    def __init__(self, parts: Arbitrage, router: Router, root: Tokens, scorer: StepScorer | None) -> None:
+        self._parts, self._router, self._root, self._scorer = parts, router, root, scorer
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """See `core.Engine`. `authors` of a generation say who wrote what, and by what number that was decided."""
@@ -111,7 +112,7 @@ class BoundArbitrage:
                 max_tokens=params.max_tokens - len(written.tokens),
             ),
         )
-        needs = parts.router.needs
+        needs = self._router.needs
         draft = target = None
         if needs == "both":
             (draft,), (target,) = await asyncio.gather(parts.draft.generate([one]), parts.target.generate([one]))
@@ -136,8 +137,10 @@ class BoundArbitrage:
             None if target is None else self._whole(target),
             derive_seed(one.seed, "route", len(one.prefix)),
             self._scorer,
+            one.group,
+            one.prefix,
         )
-        return await self._parts.router.read(at)
+        return await self._router.read(at)
 
     def _whole(self, generation: Generation) -> Step:
         """A generation as the one step it is meant to be."""

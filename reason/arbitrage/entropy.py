@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.arbitrage.base import Crossroads, Needs, Verdict
+from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
 from search.knobs import require_not_negative
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entropy:
+class Entropy(Stateless):
     """The large model writes the step if the draft was unsure of its own: minus the mean log-probability of the step's
     tokens, an estimate of its entropy, is above `threshold` nats.
 

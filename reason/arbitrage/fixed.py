@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.arbitrage.base import Crossroads, Needs, Verdict
+from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Off:
 
 
 @dataclass(frozen=True)
-class DraftOnly:
+class DraftOnly(Stateless):
     """The small model writes every step."""
 
     needs: ClassVar[Needs] = "draft"
@@ -25,7 +25,7 @@ class DraftOnly:
 
 
 @dataclass(frozen=True)
-class TargetOnly:
+class TargetOnly(Stateless):
     """The large model writes every step, and the small one is not asked."""
 
     needs: ClassVar[Needs] = "nothing"

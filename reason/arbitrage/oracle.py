@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.arbitrage.base import Crossroads, Needs, Verdict
+from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
 from reason.arbitrage.scoring import score_step
 from search.knobs import require_number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Oracle:
+class Oracle(Stateless):
     """The large model's step is kept if it scores more than `threshold` above the draft's. Saves nothing: both write.
 
     threshold   in [-1, 1]; 0 keeps the better
@@ -27,8 +27,8 @@ class Oracle:
     async def read(self, at: Crossroads) -> Verdict:
         assert at.draft is not None
         assert at.target is not None
-        draft, one = await score_step(at, at.draft)
-        target, other = await score_step(at, at.target)
+        draft, one = await score_step(at.scorer, at.before, at.draft)
+        target, other = await score_step(at.scorer, at.before, at.target)
         if draft is None or target is None:
             return Verdict("target", None, one + other)
         advantage = target - draft

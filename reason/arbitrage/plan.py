@@ -45,6 +45,8 @@ class RouterPlan:
             check_same_vocabulary(
                 source, load_tokenizer(source).get_vocab(), "model.path", tokenizer.get_vocab(), what="steps"
             )
+        with complaints("router"):
+            self.router.load(tokenizer)
         own = {key: value for key, value in self.node.items() if key != "path"}
         draft = make("draft", own, path=source, tokenizer=tokenizer, speculation=speculation)
         return Arbitrage(draft, target, self.router, decode=decode, delimiter=delimiter)
@@ -60,6 +62,8 @@ def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint) -> Rout
         return None
     if router.needs_scorer and isinstance(scorer, NoScorer):
         raise ConfigError("this router reads scores and scorer=none gives none; choose scorer=prm, or router=entropy")
+    with complaints("router"):
+        router.check()
     node = config["draft"]
     checkpoint = find_model(node["path"], key="draft.path")
     ours, writers = read_vocabulary(checkpoint.source), read_vocabulary(writer.source)

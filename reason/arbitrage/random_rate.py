@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.arbitrage.base import Crossroads, Needs, Verdict
+from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
 from search.knobs import require_share
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomRate:
+class RandomRate(Stateless):
     """The large model writes this share of the steps, whichever they are; the same ones for the same seeds.
 
     rate   in [0, 1]

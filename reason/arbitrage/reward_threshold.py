@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.arbitrage.base import Crossroads, Needs, Verdict
+from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
 from reason.arbitrage.scoring import score_step
 from search.knobs import require_share
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardThreshold:
+class RewardThreshold(Stateless):
     """The large model writes the step if the draft's scores below `threshold`, or has no score.
 
     threshold   0.7 as published
@@ -26,5 +26,5 @@ class RewardThreshold:
 
     async def read(self, at: Crossroads) -> Verdict:
         assert at.draft is not None
-        score, spent = await score_step(at, at.draft)
+        score, spent = await score_step(at.scorer, at.before, at.draft)
         return Verdict("target" if score is None or score < self.threshold else "draft", score, spent)

@@ -1,16 +1,18 @@
-"""The reward model's word on one step."""
+"""A scorer's word on one step."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from decoding.core import Spent
-from reason.arbitrage.base import Crossroads
+from search.base import StepScorer
 from search.tree import Step
 
 
-async def score_step(at: Crossroads, step: Step) -> tuple[float | None, Spent]:
-    """The step's score, None if it has none, and what reading cost. A search that scores the same path later reads
-    nothing again."""
-    assert at.scorer is not None
-    scored = await at.scorer.score([[*at.before, step]])
+async def score_step(scorer: StepScorer | None, before: Sequence[Step], step: Step) -> tuple[float | None, Spent]:
+    """The step's score, None if it has none, and what reading cost. Who scores the same path later with the same scorer
+    reads nothing again."""
+    assert scorer is not None, "a router that needs a scorer was let through without one"
+    scored = await scorer.score([[*before, step]])
     scores = scored.scores[0]
     return (scores[-1] if scores else None), scored.spent

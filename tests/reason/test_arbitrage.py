@@ -48,7 +48,7 @@ def engines(router: Router) -> tuple[ToyEngine, ToyEngine, Arbitrage]:
 def search(router: Router, strategy: Any = None) -> tuple[ToyEngine, ToyEngine, SearchResult]:
     draft, target, both = engines(router)
     scorer = ToyScorer()
-    given = resources(engine=both.bind(ROOT, scorer), scorer=scorer)
+    given = resources(engine=both.bind("toy?", ROOT, scorer), scorer=scorer)
     result: SearchResult = asyncio.run((strategy or Rebase(n=6))(ROOT, given))
     result.tree.check()
     return draft, target, result
@@ -154,13 +154,13 @@ def test_a_draft_with_nothing_to_say_is_the_targets_step() -> None:
 
     both = Arbitrage(Mute(), ToyEngine(two_steps("large")), DraftOnly(), decode=decode, delimiter="\n\n")
     request = GenerationRequest(prefix=ROOT, params=SAMPLING, seed=1)
-    (generation,) = asyncio.run(both.bind(ROOT, None).generate([request]))
+    (generation,) = asyncio.run(both.bind("toy?", ROOT, None).generate([request]))
     assert {author.author for author in generation.authors} == {"target"}
 
 
 def test_limits_and_stops_hold_across_steps() -> None:
     _, _, both = engines(RandomRate(rate=0.5))
-    bound = both.bind(ROOT, None)
+    bound = both.bind("toy?", ROOT, None)
     for limit in (1, 9, 17, 25, 300):
         request = GenerationRequest(prefix=ROOT, params=SamplingParams(max_tokens=limit), seed=1)
         (generation,) = asyncio.run(bound.generate([request]))

@@ -1,0 +1,72 @@
+"""Arbitrage's own router: a classifier of how likely the large model would write better (arXiv 2512.05033).
+
+It reads the prompt, the steps so far and the small model's step, and answers at its last token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding.core import Tokens
+from reason.arbitrage.base import Crossroads, Needs, Verdict
+from reason.arbitrage.scoring import score_step
+from reason.prm.bound import BoundPrm
+from reason.prm.scorer import PrmScorer
+from reason.prm.token_classification import TokenClassifier
+from search.knobs import require_share
+
+
+class Learned:
+    """The large model writes the step if the classifier finds that more than `threshold` likely to be better.
+
+    path        a `...ForTokenClassification` checkpoint of two labels that shares the writers' tokens, as
+                `scripts/train_router.py` makes it: a folder, a hub id or bundled:NAME
+    threshold   in [0, 1]
+    device, dtype, kv_mib   as for a scorer
+    """
+
+    needs: Needs = "draft"
+    needs_scorer = False
+
+    def __init__(
+        self, *, path: str, threshold: float = 0.5, device: str = "auto", dtype: str = "auto", kv_mib: int = 256
+    ) -> None:
+        require_share("threshold", threshold)
+        self.threshold = threshold
+        self._classifier = PrmScorer(
+            adapter=TokenClassifier(reads="tokens"), path=path, device=device, dtype=dtype, kv_mib=kv_mib
+        )
+
+    def check(self) -> None:
+        """See `base.Router`."""
+        self._classifier.check()
+
+    def load(self, writer: Any) -> None:
+        """See `base.Router`."""
+        self._classifier.load(writer)
+
+    def bind(self, question: str, prompt: Tokens) -> BoundLearned:
+        """See `base.Router`."""
+        return BoundLearned(self.threshold, self._classifier.bind(question, prompt))
+
+    def close(self) -> None:
+        """See `base.Router`."""
+        self._classifier.close()
+
+    async def read(self, at: Crossroads) -> Verdict:
+        """Needs the problem's prompt first: see `bind`."""
+        raise TypeError("a learned router reads the steps of one problem; bind it first")
+
+
+class BoundLearned(Learned):
+    """The router of one problem; its classifier reads every step once."""
+
+    def __init__(self, threshold: float, classifier: BoundPrm) -> None:
+        self.threshold = threshold
+        self._bound = classifier
+
+    async def read(self, at: Crossroads) -> Verdict:
+        """Beyond the classifier's window there is no number, and the large model writes."""
+        assert at.draft is not None
+        likely, spent = await score_step(self._bound, at.before, at.draft)
+        return Verdict("target" if likely is None or likely > self.threshold else "draft", likely, spent)

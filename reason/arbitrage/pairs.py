@@ -1,0 +1,77 @@
+"""What both models would write from the same place, and how good it is: what a router learns from."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from decoding.core import Tokens
+from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
+from reason.arbitrage.oracle import Oracle
+from reason.arbitrage.scoring import score_step
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both steps after one prefix. `doubt` is minus the draft's mean log-probability, None if it gave none."""
+
+    group: str
+    prefix: Tokens
+    draft: Tokens
+    target: Tokens
+    draft_score: float
+    target_score: float
+    doubt: float | None
+
+    @property
+    def advantage(self) -> float:
+        """How much better the large model's step is."""
+        return self.target_score - self.draft_score
+
+
+class Collector(Stateless):
+    """An oracle that remembers every pair with scores, by problem. The better step is followed, as in the paper."""
+
+    needs: ClassVar[Needs] = "both"
+    needs_scorer: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._oracle = Oracle()
+        self._pairs: dict[str, list[Pair]] = defaultdict(list)
+
+    def take(self, group: str) -> list[Pair]:
+        """A problem's pairs, which are forgotten here. *Mutates*."""
+        return self._pairs.pop(group, [])
+
+    async def read(self, at: Crossroads) -> Verdict:
+        assert at.draft is not None
+        assert at.target is not None
+        draft, _ = await score_step(at.scorer, at.before, at.draft)
+        target, _ = await score_step(at.scorer, at.before, at.target)
+        if draft is not None and target is not None:
+            mean = at.draft.mean_logprob
+            doubt = None if mean is None else -mean
+            tokens = (at.prefix, at.draft.tokens, at.target.tokens)
+            self._pairs[at.group].append(Pair(at.group, *tokens, draft, target, doubt))
+        return await self._oracle.read(at)
+
+
+def append_pairs(file: Path, pairs: list[Pair]) -> None:
+    """One JSON line each. *Mutates* the file."""
+    with file.open("a", encoding="utf-8") as out:
+        out.writelines(json.dumps(asdict(pair)) + "\n" for pair in pairs)
+
+
+def read_pairs(file: Path) -> Iterator[Pair]:
+    """The pairs of a file. A half-written last line is left out. Raises: ValueError naming any other broken line."""
+    lines = file.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            row = json.loads(line)
+            yield Pair(**row | {name: tuple(row[name]) for name in ("prefix", "draft", "target")})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file}, line {number}: not a pair of steps ({error})") from None

@@ -1,0 +1,217 @@
+"""Train a router: from a step the small model wrote, how likely is it that the large one would write a better one?
+
+As in Arbitrage (arXiv 2512.05033, section 3.3): the reward model with a head of two classes at the step's last token,
+cross entropy, AdamW with warm-up and linear decay, the larger class thinned out to parity, three epochs. Its 1e-5 is
+for a model of 1.5 B; ours are a thousand times smaller and want more.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForTokenClassification
+
+from reason.arbitrage.pairs import Pair
+
+logger = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterRecipe:
+    """How a router is trained. `margin` is how much better a step must be to count as better; `held_out` the share of
+    problems it is judged on."""
+
+    epochs: int = 3
+    tokens_per_batch: int = 4096
+    rate: float = 5e-4
+    warmup: float = 0.05
+    margin: float = 0.0
+    held_out: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How well a number tells where the large model is better. `calibration` is the expected calibration error of a
+    probability; None for what is none."""
+
+    auc: float
+    spearman: float
+    calibration: float | None = None
+
+
+def split(pairs: Sequence[Pair], recipe: RouterRecipe) -> tuple[list[Pair], list[Pair]]:
+    """Pairs to train on and pairs to judge by, of different problems."""
+    groups = sorted({pair.group for pair in pairs})
+    random.Random(recipe.seed).shuffle(groups)
+    kept_out = set(groups[: max(1, round(recipe.held_out * len(groups)))])
+    return [p for p in pairs if p.group not in kept_out], [p for p in pairs if p.group in kept_out]
+
+
+def balanced(pairs: Sequence[Pair], margin: float, rng: random.Random) -> list[Pair]:
+    """As many pairs of either label: the larger class is thinned out. Raises: ValueError if one is empty."""
+    better = [pair for pair in pairs if pair.advantage > margin]
+    others = [pair for pair in pairs if pair.advantage <= margin]
+    if not better or not others:
+        raise ValueError("the large model is never, or always, better in these pairs; collect more")
+    size = min(len(better), len(others))
+    chosen = [*rng.sample(better, size), *rng.sample(others, size)]
+    rng.shuffle(chosen)
+    return chosen
+
+
+def train_router(base: str, pairs: Sequence[Pair], recipe: RouterRecipe, folder: Path, device: str) -> Any:
+    """The trained model. A killed run goes on at the epoch it was in. *Mutates* `folder`."""
+    torch.manual_seed(recipe.seed)
+    model = AutoModelForTokenClassification.from_pretrained(base, num_labels=2, dtype=torch.float32).to(device).train()
+    rng = random.Random(recipe.seed)
+    epochs = [_batches(balanced(pairs, recipe.margin, rng), recipe, rng) for _ in range(recipe.epochs)]
+    steps = sum(len(epoch) for epoch in epochs)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate)
+
+    def factor(step: int) -> float:
+        warm = max(1, round(recipe.warmup * steps))
+        return min((step + 1) / warm, max(0.0, (steps - step) / max(1, steps - warm)))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    checkpoint = folder / "checkpoint.pt"
+    first = _resume(checkpoint, model, optimizer, schedule, device)
+    for number, epoch in enumerate(epochs):
+        if number < first:
+            continue
+        total = 0.0
+        for batch in epoch:
+            loss = cross_entropy(_logits(model, batch, device), _labels(batch, recipe.margin).to(device))
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad(set_to_none=True)
+            total += loss.item()
+        logger.info("epoch %d of %d: loss %.4f", number + 1, recipe.epochs, total / len(epoch))
+        parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+        state = {name: part.state_dict() for name, part in parts.items()}
+        _save(checkpoint, state | {"epochs": number + 1, "noise": torch.get_rng_state()})  # of the head's dropout
+    return model.eval()
+
+
+def judge(model: Any, pairs: Sequence[Pair], recipe: RouterRecipe, device: str) -> dict[str, Judgement]:
+    """The router and the cheap numbers it has to beat, on pairs it has not seen."""
+    likely = np.concatenate(
+        [
+            torch.softmax(_logits(model, batch, device), -1)[:, 1].double().cpu().numpy()
+            for batch in _batches(pairs, recipe, None)
+        ]
+    )
+    ordered = [pair for batch in _batches(pairs, recipe, None) for pair in batch]
+    advantage = np.array([pair.advantage for pair in ordered])
+    better = advantage > recipe.margin
+    doubts = np.array([0.0 if pair.doubt is None else pair.doubt for pair in ordered])
+    cheap = {
+        "draft's score, negated": -np.array([pair.draft_score for pair in ordered]),
+        "draft's doubt": doubts,
+        "length of the step": np.array([float(len(pair.draft)) for pair in ordered]),
+        "tokens before it": np.array([float(len(pair.prefix)) for pair in ordered]),
+    }
+    judged = {"router": Judgement(auc(likely, better), spearman(likely, advantage), calibration(likely, better))}
+    return judged | {name: Judgement(auc(v, better), spearman(v, advantage)) for name, v in cheap.items()}
+
+
+def auc(values: Floats, positive: npt.NDArray[np.bool_]) -> float:
+    """The chance that a positive has the larger value than a negative, ties counting half.
+
+    >>> auc(np.array([0.1, 0.9, 0.5]), np.array([False, True, False]))
+    1.0
+    """
+    from scipy.stats import rankdata
+
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    if not ones or not zeros:
+        return float("nan")
+    return float((rankdata(values)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def spearman(a: Floats, b: Floats) -> float:
+    """Rank correlation; nan where one does not vary."""
+    from scipy.stats import rankdata
+
+    one, other = rankdata(a), rankdata(b)
+    if one.std() == 0 or other.std() == 0:
+        return float("nan")
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def calibration(likely: Floats, positive: npt.NDArray[np.bool_], bins: int = 10) -> float:
+    """Expected calibration error: by how much, in tenths of the probabilities, what was said and what was differ.
+
+    >>> calibration(np.array([0.0, 0.0, 1.0, 1.0]), np.array([False, False, True, True]))
+    0.0
+    """
+    place = np.minimum((likely * bins).astype(int), bins - 1)
+    gaps = [
+        abs(likely[place == b].mean() - positive[place == b].mean()) * (place == b).mean()
+        for b in range(bins)
+        if (place == b).any()
+    ]
+    return float(sum(gaps))
+
+
+def _batches(pairs: Sequence[Pair], recipe: RouterRecipe, rng: random.Random | None) -> list[list[Pair]]:
+    """Pairs of similar length together, at most so many padded tokens each, in random order if there is an `rng`."""
+    found: list[list[Pair]] = []
+    for pair in sorted(pairs, key=_length):
+        if found and (len(found[-1]) + 1) * _length(pair) <= recipe.tokens_per_batch:
+            found[-1].append(pair)
+        else:
+            found.append([pair])
+    if rng is not None:
+        rng.shuffle(found)
+    return found
+
+
+def _length(pair: Pair) -> int:
+    return len(pair.prefix) + len(pair.draft)
+
+
+def _logits(model: Any, batch: Sequence[Pair], device: str) -> torch.Tensor:
+    """`[B, 2]` at the last token of every draft step; padded on the right, which a causal model does not see."""
+    ids_BL = torch.zeros((len(batch), max(map(_length, batch))), dtype=torch.long)
+    for row, pair in enumerate(batch):
+        ids_BL[row, : _length(pair)] = torch.tensor(pair.prefix + pair.draft)
+    ends_B = torch.tensor([_length(pair) - 1 for pair in batch])
+    with torch.set_grad_enabled(model.training):
+        logits_BL2: torch.Tensor = model(input_ids=ids_BL.to(device), use_cache=False).logits
+    return logits_BL2[torch.arange(len(batch)), ends_B].float()
+
+
+def _labels(batch: Sequence[Pair], margin: float) -> torch.Tensor:
+    return torch.tensor([int(pair.advantage > margin) for pair in batch])
+
+
+def _resume(checkpoint: Path, model: Any, optimizer: Any, schedule: Any, device: str) -> int:
+    """Epochs done before; loads them. *Mutates* its arguments."""
+    if not checkpoint.exists():
+        return 0
+    saved = torch.load(checkpoint, map_location=device, weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    schedule.load_state_dict(saved["schedule"])
+    torch.set_rng_state(saved["noise"].cpu())
+    return int(saved["epochs"])
+
+
+def _save(path: Path, state: dict[str, Any]) -> None:
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    partial.replace(path)

@@ -1,0 +1,66 @@
+"""Record what a small and a large model would write from the same places, for scripts/train_router.py.
+
+python scripts/collect_steps.py --out pairs.jsonl                       the bundled pair on training problems
+python scripts/collect_steps.py --out pairs.jsonl model=qwen2.5-math-7b draft.path=Qwen/Qwen2.5-Math-1.5B-Instruct \\
+    scorer=skywork_prm +task=math500
+
+Takes the settings of scripts/solve.py. The better step is followed, by the scorer. Started again with the same file, it
+does the problems that are not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+DEFAULTS = ("router=oracle", "search=self_consistency", "search.n=4", "speculation=off")
+BUNDLED = ("+task=synthetic", "task.split=train", "task.size=2000", "task.difficulty=[1,4]", "task.seed=1")
+
+
+def main() -> int:
+    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top.add_argument("settings", nargs="*", help="settings of scripts/solve.py")
+    top.add_argument("--out", type=Path, required=True, help="the file of pairs, added to")
+    args = top.parse_intermixed_args()
+    logging.disable(logging.ERROR)  # transformers announces every setting it does not like
+    console = Console(stderr=True, highlight=False)
+    from reason import ConfigError, build
+    from reason.arbitrage.pairs import Collector, append_pairs, read_pairs
+    from reason.compose import composed
+
+    bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
+    try:
+        config, choices = composed([*DEFAULTS, *bundled, *args.settings])
+        plan = build.check(config, choices)
+        if plan.routing is None:
+            raise ConfigError("router=off has one model only; leave router out")
+        task, _ = build.task_of(plan, choices)
+        done = {pair.group for pair in read_pairs(args.out)} if args.out.exists() else set()
+    except (ConfigError, ValueError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    collector, count = Collector(), 0
+    problems = [problem for problem in list(task)[: config["limit"]] if problem.id not in done]
+    plan = replace(plan, routing=replace(plan.routing, router=collector))
+    with closing(task), plan.open(task) as solver:
+        solved = track(solver.solve_many(problems), "problems", total=len(problems), console=console)
+        for problem, outcome in solved:
+            if isinstance(outcome, Exception):
+                console.print(f"{problem.id} failed: {outcome}", markup=False)
+                continue
+            pairs = collector.take(problem.id)
+            append_pairs(args.out, pairs)
+            count += len(pairs)
+    console.print(f"{count:,} pairs of {len(problems):,} problems added to {args.out}", markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""A router learns where the large model is better, from recorded pairs, and says how well."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import reason
+from reason.arbitrage.pairs import Pair, append_pairs, read_pairs
+from reason.training.router import RouterRecipe, auc, balanced, calibration, judge, spearman, split, train_router
+
+ROOT = Path(__file__).parents[2]
+RECIPE = RouterRecipe(epochs=4, tokens_per_batch=512, rate=3e-3)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random language model of a few thousand weights."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=64, num_key_value_heads=2, eos_token_id=0, bos_token_id=None, **shape)
+    folder = tmp_path_factory.mktemp("base")
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def pairs(count: int, seed: int = 0) -> list[Pair]:
+    """The large model is better wherever the small one's step holds token 9."""
+    rng, found = random.Random(seed), []
+    for i in range(count):
+        draft = tuple(rng.choice((9, 10, 11)) if j == 1 else rng.randrange(12, 60) for j in range(4))
+        better = 9 in draft
+        prefix = tuple(rng.randrange(12, 60) for _ in range(rng.randint(3, 9)))
+        found.append(Pair(f"p{i // 4}", prefix, draft, draft, 0.2 if better else 0.8, 0.5, rng.random()))
+    return found
+
+
+class TestPairs:
+    def test_they_come_back_and_a_half_written_end_is_left_out(self, tmp_path: Path) -> None:
+        file = tmp_path / "pairs.jsonl"
+        append_pairs(file, pairs(3))
+        append_pairs(file, pairs(2, seed=1))
+        with file.open("a") as out:
+            out.write('{"group": "half')
+        assert list(read_pairs(file)) == [*pairs(3), *pairs(2, seed=1)]
+
+    def test_a_broken_line_is_named(self, tmp_path: Path) -> None:
+        file = tmp_path / "pairs.jsonl"
+        file.write_text('{"group": 1}\n')
+        with pytest.raises(ValueError, match="line 1: not a pair of steps"):
+            list(read_pairs(file))
+
+    def test_no_problem_is_on_both_sides(self) -> None:
+        train, held_out = split(pairs(100), RECIPE)
+        assert len(train) + len(held_out) == 100
+        assert not {p.group for p in train} & {p.group for p in held_out}
+
+    def test_both_labels_are_equally_many(self) -> None:
+        chosen = balanced(pairs(100), 0.0, random.Random(0))
+        assert sum(p.advantage > 0 for p in chosen) * 2 == len(chosen)
+        with pytest.raises(ValueError, match="never, or always, better"):
+            balanced([p for p in pairs(100) if p.advantage > 0], 0.0, random.Random(0))
+
+
+class TestFigures:
+    def test_auc_is_the_chance_of_the_right_order(self) -> None:
+        rng = np.random.default_rng(0)
+        values, positive = rng.normal(size=60).round(1), rng.random(60) < 0.4
+        wins = [(a > b) + 0.5 * (a == b) for a in values[positive] for b in values[~positive]]
+        assert auc(values, positive) == pytest.approx(np.mean(wins))
+        assert np.isnan(auc(values, np.ones(60, dtype=bool)))
+
+    def test_spearman_sees_order_only(self) -> None:
+        x = np.array([1.0, 2.0, 3.0, 4.0])
+        assert spearman(x, np.exp(x)) == pytest.approx(1.0)
+        assert spearman(x, -x) == pytest.approx(-1.0)
+        assert np.isnan(spearman(x, np.ones(4)))
+
+    def test_calibration_is_how_far_words_and_deeds_differ(self) -> None:
+        likely = np.array([0.8] * 10)
+        assert calibration(likely, np.array([True] * 8 + [False] * 2)) == pytest.approx(0.0)
+        assert calibration(likely, np.array([True] * 3 + [False] * 7)) == pytest.approx(0.5)
+
+
+class TestTraining:
+    def test_it_learns_what_can_be_learned(self, base: str, tmp_path: Path) -> None:
+        train, held_out = split(pairs(600), RECIPE)
+        model = train_router(base, train, RECIPE, tmp_path, "cpu")
+        judged = judge(model, held_out, RECIPE, "cpu")
+        assert judged["router"].auc > 0.95
+        assert judged["draft's doubt"].auc < 0.75
+        assert judged["draft's score, negated"].auc == 1.0  # it gives the label away in these pairs
+
+    def test_a_killed_run_goes_on_to_the_same_end(self, base: str, tmp_path: Path) -> None:
+        some = pairs(60)
+        for name in ("whole", "parts"):
+            (tmp_path / name).mkdir()
+        whole = train_router(base, some, RECIPE, tmp_path / "whole", "cpu")
+
+        class Killed(Exception):
+            pass
+
+        steps = torch.optim.AdamW.step
+        count = 0
+
+        def dies(self: torch.optim.AdamW, *more: object) -> object:
+            nonlocal count
+            count += 1
+            if count > 3:
+                raise Killed
+            return steps(self, *more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.optim.AdamW, "step", dies)
+            with pytest.raises(Killed):
+                train_router(base, some, RECIPE, tmp_path / "parts", "cpu")
+        again = train_router(base, some, RECIPE, tmp_path / "parts", "cpu")
+        for (name, one), other in zip(whole.state_dict().items(), again.state_dict().values(), strict=True):
+            assert torch.allclose(one, other, atol=1e-6), name
+
+
+@pytest.mark.slow
+def test_collected_trained_and_used(tmp_path: Path) -> None:
+    def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "scripts" / script), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    file, folder = tmp_path / "pairs.jsonl", tmp_path / "router"
+    first = run("collect_steps.py", "--out", str(file), "limit=3")
+    assert first.returncode == 0, first.stderr
+    count = len(list(read_pairs(file)))
+    assert count > 10
+    again = run("collect_steps.py", "--out", str(file), "limit=3")
+    assert "0 pairs of 0 problems" in again.stderr
+    trained = run("train_router.py", str(file), "--out", str(folder), "--epochs", "1", "--held-out", "0.34")
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    report = json.loads((folder / "report.json").read_text())
+    assert report["pairs"] == count
+    with reason.load("router=arbitrage", f"router.path={folder}", "search.n=2", "speculation=off") as solver:
+        steps = solver.solve("x0 = 3. Each next term is 5 times the one before, modulo 7. Find x2.").tree.nodes
+    assert all(node.step.author in ("draft", "target") for node in steps)
+    assert any(node.step.route is not None for node in steps)
+    wrong = run("train_router.py", str(file), "--out", str(folder / "x"), "--base", "bundled:none")
+    assert wrong.returncode == 2
+    assert "not among the bundled models" in wrong.stdout
