@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -195,9 +195,16 @@ def paired_bootstrap(a: Floats, b: Floats, *, seed: int = 0, resamples: int = 10
         raise ValueError(f"a and b must be values of the same problems, got {len(a)} and {len(b)}")
     difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
     rng = np.random.default_rng(seed)
-    means = np.array([difference[rng.integers(len(a), size=len(a))].mean() for _ in range(resamples)])
+    means = np.concatenate([difference[rng.integers(len(a), size=(n, len(a)))].mean(1) for n in _parts(resamples)])
     low, high = np.percentile(means, [2.5, 97.5])
     return Difference(float(difference.mean()), float(low), float(high), len(a))
+
+
+def _parts(whole: int, most: int = 500) -> Iterator[int]:
+    """Numbers of at most `most` that add up."""
+    for _ in range(0, whole, most):
+        yield min(most, whole)
+        whole -= most
 
 
 def _graded(problems: Sequence[Sequence[Sample]]) -> list[Sequence[Sample]]:

@@ -104,6 +104,7 @@ def _require_digest(rows: Any, digest: str, folder: Path) -> None:
 
 def _timeline(engine: Any, started: float) -> list[tuple[float, int, int]]:
     """At most 500 moments, evenly spread over the rounds the engine remembers."""
-    moments = list(engine.stats.timeline) if hasattr(engine, "stats") else []
+    stats = getattr(engine, "stats", None)
+    moments = [] if stats is None else list(stats.timeline)
     every = max(1, len(moments) // 500)
     return [(round(m.time - started, 3), m.running, m.waiting) for m in moments[::every]]

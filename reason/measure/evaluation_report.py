@@ -12,6 +12,7 @@ from reason.measure.arms import Outcome
 from reason.measure.evaluation import (
     BARS,
     SAMPLING,
+    AtEqualTokens,
     Summary,
     at_equal_tokens,
     bar_curve,
@@ -24,10 +25,18 @@ from reason.measure.evaluation import (
 from reason.measure.plots import draw, draw_over_time
 from reason.metrics import Difference, paired_bootstrap
 
+Compared = Mapping[str, Sequence[AtEqualTokens]]  # by the label of a search at a width
+
+
+def compare(outcomes: Sequence[Outcome]) -> Compared:
+    """Every search over steps against samples bought with the same tokens."""
+    bars = _samples(outcomes)
+    return {_label(o): at_equal_tokens(o, bars) for o in outcomes if o.arm.search.split()[0] not in SAMPLING}
+
 
 def report(outcomes: Sequence[Outcome], *, command: str, machine: Mapping[str, Any], plots: Mapping[str, Path]) -> str:
     """The whole report in Markdown. `plots` are the files already drawn, by caption."""
-    summaries = [summarise(outcome) for outcome in outcomes]
+    summaries, compared = [summarise(outcome) for outcome in outcomes], compare(outcomes)
     one = outcomes[0].rows[0]
     parts = [
         "# Searches compared at equal compute",
@@ -38,7 +47,7 @@ def report(outcomes: Sequence[Outcome], *, command: str, machine: Mapping[str, A
         "bootstrap over problems. Tokens are what the writer generated; the reward model's are beside them.",
         *(f"![{caption}]({file.name})" for caption, file in plots.items()),
         "## What came out",
-        "\n".join(f"- {line}" for line in findings(outcomes)),
+        "\n".join(f"- {line}" for line in findings(outcomes, compared)),
         "## Every search at every width",
         _summary_table(summaries),
         "KV in tokens, per problem. *Frontier*: all open branches before each decision, prompt excluded, mean over "
@@ -46,7 +55,7 @@ def report(outcomes: Sequence[Outcome], *, command: str, machine: Mapping[str, A
         "what the running branches of a problem held, measured by the engine, mean over its rounds. *Forwards*: "
         "target forward passes, summed over branches. *Busy*: share of the time the engine had work.",
         "## Against samples bought with the same tokens",
-        _equal_table(outcomes),
+        _equal_table(compared),
         "Difference in accuracy to so many samples, in points, with its interval. `>` marks a search that spent more "
         "than all samples drawn; the comparison is then with fewer tokens.",
         "```json",
@@ -56,18 +65,23 @@ def report(outcomes: Sequence[Outcome], *, command: str, machine: Mapping[str, A
     return "\n\n".join(parts) + "\n"
 
 
-def findings(outcomes: Sequence[Outcome]) -> list[str]:
+def findings(outcomes: Sequence[Outcome], compared: Compared) -> list[str]:
     """In sentences: which search pays, which does not, and what ETS saves."""
-    bars = _samples(outcomes)
-    trees = [o for o in outcomes if o.arm.search.split()[0] not in SAMPLING]
-    lines = [_best_line(trees, bars), *_reach_lines(trees, outcomes)]
-    losers = []
-    for outcome in trees:
-        for against in at_equal_tokens(outcome, bars):
-            if against.difference.low <= 0 and against.enough:
-                losers.append(f"{_label(outcome)} ({against.bar}: {_points(against.difference)})")
-    if losers:
-        lines.append("Not better than samples at equal tokens, by the interval: " + "; ".join(losers) + ".")
+    trees = [o for o in outcomes if _label(o) in compared]
+    top = max(compared, key=lambda label: compared[label][0].difference.value)
+    lines = [
+        f"At equal tokens the furthest ahead of best-of-N is {top}: {_points(compared[top][0].difference)} points.",
+        *_reach_lines(trees, outcomes),
+    ]
+    losers = [
+        f"{label} ({against.bar}: {_points(against.difference)})"
+        for label, found in compared.items()
+        for against in found
+        if against.difference.low <= 0 and against.enough
+    ]
+    lines.append(
+        "Not better than samples at equal tokens, by the interval: " + ("; ".join(losers) or "none of them") + "."
+    )
     return [*lines, *_ets_lines(outcomes)]
 
 
@@ -92,14 +106,6 @@ def draw_plots(outcomes: Sequence[Outcome], stem: Path) -> dict[str, Path]:
         draw_over_time(occupancy, series, y=f"running branches, width {widest}")
         files[f"Running branches over time, width {widest}"] = occupancy
     return files
-
-
-def _best_line(trees: Sequence[Outcome], bars: Outcome) -> str:
-    def against_best(outcome: Outcome) -> Difference:
-        return at_equal_tokens(outcome, bars)[0].difference
-
-    top = max(trees, key=lambda outcome: against_best(outcome).value)
-    return f"At equal tokens the furthest ahead of best-of-N is {_label(top)}: {_points(against_best(top))} points."
 
 
 def _reach_lines(trees: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[str]:
@@ -130,12 +136,12 @@ def _reach_lines(trees: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[
 
 
 def _ets_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    ets, rebase, lines = by_width(outcomes, "ets"), by_width(outcomes, "rebase"), []
-    for width in sorted(ets.keys() & rebase.keys()):
-        a, b = summarise(ets[width]), summarise(rebase[width])
-        apart = paired_bootstrap(right(ets[width].rows), right(rebase[width].rows))
+    rebase, lines = by_width(outcomes, "rebase"), []
+    for ets in (o for o in outcomes if o.arm.search.split()[0] == "ets" and o.arm.width in rebase):
+        other = rebase[ets.arm.width]
+        a, b, apart = summarise(ets), summarise(other), paired_bootstrap(right(ets.rows), right(other.rows))
         lines.append(
-            f"ETS against REBASE at width {width}: KV smaller by {_ratio(b.kept_kv, a.kept_kv)} kept, "
+            f"{_label(ets)} against {_label(other)}: KV smaller by {_ratio(b.kept_kv, a.kept_kv)} kept, "
             f"{_ratio(b.frontier_kv, a.frontier_kv)} at the frontier, {_ratio(b.engine_kv, a.engine_kv)} in the "
             f"engine; accuracy {_points(apart)} points."
         )
@@ -161,14 +167,11 @@ def _summary_table(summaries: Sequence[Summary]) -> str:
     return _table(head, rows)
 
 
-def _equal_table(outcomes: Sequence[Outcome]) -> str:
+def _equal_table(compared: Compared) -> str:
     rows = []
-    for outcome in outcomes:
-        if outcome.arm.search.split()[0] in SAMPLING:
-            continue
-        found = at_equal_tokens(outcome, _samples(outcomes))
+    for label, found in compared.items():
         count = f"{'' if found[0].enough else '> '}{found[0].samples}"
-        rows.append([_label(outcome), count, *(_points(against.difference) for against in found)])
+        rows.append([label, count, *(_points(against.difference) for against in found)])
     return _table(["search", "samples", *BARS], rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def draw(
             axes.plot(xs, ys, marker="o", markersize=4, label=name)
         if logarithmic:
             axes.set_xscale("log", base=2)
-        axes.set_xticks(_ticks(curves), [f"{tick:g}" for tick in _ticks(curves)])
+        ticks = _ticks(curves)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
         if level is not None:
             axes.axhline(level, linestyle="--", linewidth=1, color="grey")
@@ -50,18 +52,18 @@ def draw(
 
 
 def draw_over_time(file: Path, series: Mapping[str, Curve], *, y: str) -> None:
-    """A PNG: one thin line for each name, over seconds."""
+    """A PNG: one strip for each name, over the same seconds and on the same scale."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for name, (xs, ys) in series.items():
-        axes.plot(xs, ys, linewidth=1, label=name)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel(y)
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize=8)
+    figure = Figure(figsize=(9.0, 0.9 + 0.95 * len(series)), layout="constrained")
+    strips = figure.subplots(len(series), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes, (name, (xs, ys)) in zip(strips, series.items(), strict=True):
+        axes.fill_between(xs, ys, linewidth=0, alpha=0.6)
+        axes.set_title(name, loc="left", fontsize=8, pad=2)
+        axes.grid(alpha=0.3)
+    strips[-1].set_xlabel("seconds")
+    figure.supylabel(y, fontsize=9)
     figure.savefig(file, dpi=120)
 
 
@@ -98,5 +100,8 @@ def _panels(rows: Iterable[dict[str, Any]], *, over: str, of: str) -> dict[str, 
 
 
 def _ticks(curves: Mapping[str, Curve]) -> list[float]:
+    """The points' own places where they are few and round, else powers of two."""
     ticks = sorted({x for xs, _ in curves.values() for x in xs})
-    return ticks if len(ticks) <= 16 else ticks[:: -(-len(ticks) // 16)]
+    if len(ticks) <= 16 and all(float(tick).is_integer() for tick in ticks):
+        return ticks
+    return [2.0**power for power in range(int(log2(ticks[0])), int(log2(ticks[-1])) + 2)]

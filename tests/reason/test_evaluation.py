@@ -14,7 +14,7 @@ import pytest
 from decoding.core import Spent
 from reason.measure.arms import Arm, Outcome
 from reason.measure.evaluation import at_equal_tokens, bar_curve, summarise, tokens_to_reach
-from reason.measure.evaluation_report import findings
+from reason.measure.evaluation_report import compare, findings
 from search.kv import KVUse
 
 ROOT = Path(__file__).parents[2]
@@ -83,11 +83,12 @@ def test_findings_say_who_wins_who_does_not_and_what_ets_saves() -> None:
     good = outcome("rebase", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)])
     frugal = outcome("ets", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)], kept=40.0) for i in range(40)])
     bad = outcome("mcts", 4, [row(i, "wrong", tokens=200, samples=[("2", 0.9)]) for i in range(40)])
-    text = "\n".join(findings([BEST_OF_4, good, frugal, bad]))
+    outcomes = [BEST_OF_4, good, frugal, bad]
+    text = "\n".join(findings(outcomes, compare(outcomes)))
     assert "furthest ahead of best-of-N is rebase 4: +50.0" in text
     assert "cheapest tree search to reach that is rebase 4: 1.000 with 0.50 times the tokens" in text
     assert "Not better than samples at equal tokens, by the interval: mcts 4" in text
-    assert "ETS against REBASE at width 4: KV smaller by 2.50x kept" in text
+    assert "ets 4 against rebase 4: KV smaller by 2.50x kept" in text
 
 
 @pytest.mark.slow
