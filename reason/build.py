@@ -97,7 +97,7 @@ def load(*overrides: str) -> Solver:
     >>> import reason
     >>> reason.load("search=best_of_m")                                          # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    reason.complaints.ConfigError: there is no search=best_of_m (did you mean best_of_n?); choose one of: best_of_n, ...
+    reason.complaints.ConfigError: there is no search=best_of_m (did you mean best_of_n?); choose one of: astar, ...
 
     Raises: ConfigError naming the setting.
     """
