@@ -32,8 +32,6 @@ from decoding.stats import EngineStats, Moment
 from decoding.stopping import StopRule
 from decoding.target import Acceptance, Accepted, Target
 
-_LESSONS = 4  # while a drafter rests it is told of every fourth branch: enough to know more when it is asked again
-
 
 @dataclass(frozen=True)
 class Speculation:
@@ -55,8 +53,7 @@ class _Verdict:
 
 
 class RoundLoop:
-    """Runs rounds over a scheduler's sequences. Holds no state of its own but a memo of the grouping, and whether the
-    drafter rests in this round."""
+    """Runs rounds over a scheduler's sequences. Holds no state of its own but a memo of the grouping."""
 
     def __init__(
         self,
@@ -71,7 +68,6 @@ class RoundLoop:
         self._speculation, self._stop, self._stats = speculation, stop_rule, stats
         self._pool = backend.new_pool(kv.pool.capacity)
         self._grouping: tuple[object, list[Group]] = (None, [])
-        self._resting = False
 
     def run(self) -> list[tuple[Job, FinishReason]]:
         """Runs one round and commits it; the jobs that ended, still in the scheduler."""
@@ -107,7 +103,6 @@ class RoundLoop:
         spare = self._scheduler.spare_rows(turns)
         load = Load(len(self._scheduler.running), len(self._scheduler.waiting), context, spare)
         plan = self._speculation.controller.plan(views, load)
-        self._resting = plan.rest
         if not plan.total:
             return {}
         drafts = self._speculation.drafter.propose(views, plan)
@@ -217,8 +212,7 @@ class RoundLoop:
             rows = slice(verdict.target.first[i], verdict.target.first[i] + 1 + len(feed.draft))
             top = (None, None) if ids is None or logprobs is None else (ids[rows], logprobs[rows])
             feedback.append(Feedback(verdict.branches[i], feed.draft, verdict.outcomes[i].path, *top))
-        taught = feedback[self._stats.rounds % _LESSONS :: _LESSONS] if self._resting else feedback
-        self._speculation.drafter.observe(taught)
+        self._speculation.drafter.observe(feedback)
         cost = None
         if batch is not None:
             context = sum(len(branch.tokens) for branch in verdict.branches)

@@ -220,14 +220,12 @@ class Plan:
     total      at most so many over all branches
     price      take no more nodes than are worth it; None where they are free
     template   fill this shape instead of growing where acceptance is likeliest; `nodes` cut it per branch
-    rest       do not ask the drafter at all, and teach it little
     """
 
     nodes: tuple[int, ...]
     total: int
     price: Price | None = None
     template: Template | None = None
-    rest: bool = False
 
 
 @dataclass(frozen=True)

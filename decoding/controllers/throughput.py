@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from decoding.controllers.cost_curve import CostCurve
-from decoding.controllers.trial import Trial
 from decoding.core import is_count
 from decoding.speculation import Branch, Feedback, Load, Plan, Price, RoundCost
 
@@ -23,12 +22,10 @@ class Throughput:
 
     most_rows   draft nodes of a round at most
     curve       what rounds cost; given one measured at start-up it decides well from the first round on
-    trial       whether guessing pays at all
     """
 
     most_rows: int = 512
     curve: CostCurve = field(default_factory=CostCurve)
-    trial: Trial = field(default_factory=Trial)
     fills_template: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -36,8 +33,6 @@ class Throughput:
             raise ValueError(f"most_rows must be an int >= 0, got {self.most_rows!r}")
 
     def plan(self, branches: Sequence[Branch], load: Load) -> Plan:
-        if not self.trial.guesses(len(branches)):
-            return Plan((0,) * len(branches), 0, rest=True)
         total = min(self.most_rows, load.spare_rows)
         price = Price(self.plain_seconds(len(branches), load.context_tokens), self.curve.per_row)
         return Plan((total,) * len(branches), total, price)
@@ -50,5 +45,4 @@ class Throughput:
 
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         if cost is not None:
-            self.trial.observe(feedback, cost, self.plain_seconds(cost.branches, cost.context_tokens))
             self.curve.observe(cost)

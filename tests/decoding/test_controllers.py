@@ -22,17 +22,14 @@ from decoding.controllers.goodput import Goodput
 from decoding.controllers.rehearsal import rehearse
 from decoding.controllers.template import BUNDLED, FromTemplate
 from decoding.controllers.throughput import Throughput
-from decoding.controllers.trial import Trial
 from decoding.core import SamplingParams, Tokens
 from decoding.drafters.tree import TreeDrafter
-from decoding.round import Speculation
 from decoding.speculation import (
     Branch,
     Controller,
     Draft,
     Feedback,
     Load,
-    Plan,
     Price,
     RoundCost,
     Template,
@@ -510,59 +507,3 @@ class TestRehearsal:
         backend.fail_at = 2
         with pytest.raises(RuntimeError, match="the toy broke"):
             rehearse(backend)
-
-
-class TestTrial:
-    """A machine on which a guessing round takes `dearer` times as long and commits `more` tokens a branch."""
-
-    @staticmethod
-    def tokens_per_second(dearer: float, more: float, *, branches_live: int, noise: float, rounds: int = 4000) -> float:
-        """Relative to never guessing."""
-        rng, trial, tokens, seconds = random.Random(0), Trial(), 0.0, 0.0
-        for _ in range(rounds):
-            guessing = trial.guesses(branches_live)
-            took = (dearer if guessing else 1.0) * rng.uniform(1 - noise, 1 + noise)
-            accepted = [int(guessing and rng.random() < more - 1) for _ in range(branches_live)]
-            draft = Draft((1,), (-1,))
-            feedback = [
-                Feedback(branch, draft, (0,) * count)
-                for branch, count in zip(branches(branches_live), accepted, strict=True)
-            ]
-            trial.observe(feedback, RoundCost(branches_live, branches_live, 100, took), plain_seconds=1.0)
-            tokens, seconds = tokens + branches_live + sum(accepted), seconds + took
-        return tokens / seconds / branches_live
-
-    @pytest.mark.parametrize("noise", [0.0, 0.3])
-    def test_where_guessing_does_not_pay_it_is_left_off(self, noise: float) -> None:
-        assert self.tokens_per_second(1.25, 1.05, branches_live=64, noise=noise) > 0.97
-
-    @pytest.mark.parametrize("noise", [0.0, 0.3])
-    def test_where_it_pays_it_stays(self, noise: float) -> None:
-        always = 1.3 / 1.1
-        assert self.tokens_per_second(1.1, 1.3, branches_live=64, noise=noise) > 0.96 * always
-
-    def test_where_it_clearly_pays_nothing_is_tried(self) -> None:
-        assert self.tokens_per_second(1.1, 1.9, branches_live=16, noise=0.0) == pytest.approx(1.9 / 1.1, rel=0.01)
-
-    def test_few_branches_always_guess(self) -> None:
-        assert self.tokens_per_second(1.25, 1.0, branches_live=4, noise=0.0) == pytest.approx(0.8)
-
-    def test_a_resting_drafter_is_not_asked_and_learns_a_little(self) -> None:
-        seen: list[int] = []
-
-        class Counts(TreeDrafter):
-            def propose(self, branches: Sequence[Branch], plan: Any) -> list[Draft]:
-                raise AssertionError("asked while resting")
-
-            def observe(self, feedback: Sequence[Feedback]) -> None:
-                seen.append(len(feedback))
-
-        class Rests(Fixed):
-            def plan(self, branches: Sequence[Branch], load: Load) -> Plan:
-                return Plan((0,) * len(branches), 0, rest=True)
-
-        requests = mixed_requests(8)
-        with engine_of(HashBackend(), speculation=Speculation(Counts(Fake()), Rests())) as engine:
-            asyncio.run(engine.generate(requests))
-        assert 0 < sum(seen) < sum(range(1, 9)) * 25
-        assert max(seen) <= 2
