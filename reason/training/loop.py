@@ -63,18 +63,11 @@ def rate_factor(done: float, step: int, warmup_steps: int) -> float:
 
 
 def train(
-    model: Any,
-    make_stream: Callable[[int], Iterator[Batch]],
-    recipe: Recipe,
-    folder: Path,
-    device: str,
-    *,
-    loss_of: Callable[[Any, Batch], torch.Tensor] = language_loss,
+    model: Any, make_stream: Callable[[int], Iterator[Batch]], recipe: Recipe, folder: Path, device: str
 ) -> dict[str, float]:
     """Trains `model` in place and returns its last figures. *Mutates* `model`; writes checkpoints into `folder`.
 
     `make_stream(seed)` gives batches; a resumed run takes a fresh seed, so no batch is seen twice.
-    `loss_of(model, batch)` is what to make small.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if recipe.threads:
@@ -106,7 +99,7 @@ def train(
                 group["lr"] = rate * rate_factor(done, int(state["step"]), recipe.warmup_steps)
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in next(stream).items()}
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.startswith("cuda")):
-            loss = loss_of(model, batch)
+            loss = language_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for opt in opts:
