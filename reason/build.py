@@ -25,6 +25,7 @@ from reason.resume import HARMLESS
 from reason.solver import Solver
 from reason.speculation import SpeculationPlan
 from reason.tasks.base import Task
+from reason.versions import versions
 from search.base import Budget, Strategy
 
 GROUPS = ("search", "scorer", "embedder", "engine", "model", "router", "draft", "budget", *speculation.GROUPS)
@@ -51,6 +52,11 @@ class Plan:
         """Tells settings apart that may give different rows."""
         kept = {key: value for key, value in self.config.items() if key not in HARMLESS}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+    def stamp(self, task: Task, stands_in_for: str | None) -> dict[str, Any]:
+        """What every row says of its run: what was solved with what, seed, settings and versions."""
+        names = {"task": task.name} | ({"stands_in_for": stands_in_for} if stands_in_for else {}) | self.names
+        return {**names, "seed": self.config["seed"], "config": self.digest, "versions": versions()}
 
     def open(self, task: Task | None = None) -> Solver:
         """Load the models; `task` says how answers are found. Raises: ConfigError where a setting is to blame."""

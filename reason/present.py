@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from decoding.core import Spent
 from reason.records import Row
 from reason.summary import CHOSEN
 
@@ -75,7 +76,7 @@ def _costs(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("scorer calls", f"{spent['scorer_calls']:,}", f"{spent['scored_tokens']:,} tokens read"),
     ]
     if spent["draft_tokens"]:
-        target = spent["tokens"] + spent["discarded_tokens"] - spent["draft_tokens"]
+        target = Spent(**spent).target_tokens
         thrown = f"{spent['draft_tokens']:,} by the small one; {spent['discarded_tokens']:,} thrown away"
         costs.insert(2, ("target tokens", f"{target:,}", f"written by the large model, {thrown}"))
     if engine:

@@ -24,14 +24,8 @@ class ResultFile:
 
         Raises: ValueError naming the line if anything but the last line is broken.
         """
-        if not self.path.exists():
-            return {}
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            os.truncate(self.path, len(whole))
         rows: dict[str, Row] = {}
-        for number, line in enumerate(whole.splitlines(), 1):
+        for number, line in enumerate(whole_lines(self.path), 1):
             try:
                 row = json.loads(line)
                 rows[row["id"]] = row
@@ -41,11 +35,7 @@ class ResultFile:
 
     def append(self, row: Row) -> None:
         """Add one row; it is on disk on return. *Mutates* the file, which is made if need be."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
-            file.write(_line(row))
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(self.path, [row])
 
     def arrange(self, ids: Iterable[str]) -> list[Row]:
         """Bring the file into the order of `ids`, one row each, and return the rows. *Mutates* the file, atomically."""
@@ -53,6 +43,26 @@ class ResultFile:
         arranged = [rows[i] for i in ids if i in rows]
         write_whole(self.path, b"".join(map(_line, arranged)))
         return arranged
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file, none if there is no file. A half-written last one is cut off it. *Mutates* the file then."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    return whole.splitlines()
+
+
+def append_lines(path: Path, rows: Iterable[Row]) -> None:
+    """Add rows as JSON lines; they are on disk on return. *Mutates* the file, which is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.writelines(map(_line, rows))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -16,17 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-
-def counts(text: str) -> tuple[int, ...]:
-    """`1,4,16` as numbers."""
-    numbers = tuple(int(part) for part in text.split(","))
-    if min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"wants numbers >= 1, got {text}")
-    return numbers
-
-
-def positive(text: str) -> int:
-    return counts(text)[0]
+from reason.measure.arguments import counts, names, positive
 
 
 def heats(text: str) -> tuple[float, ...]:
@@ -35,10 +25,6 @@ def heats(text: str) -> tuple[float, ...]:
     if min(numbers) < 0:
         raise argparse.ArgumentTypeError(f"wants numbers >= 0, got {text}")
     return numbers
-
-
-def names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(","))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 import sys
 from pathlib import Path
 
@@ -19,16 +20,10 @@ from rich.console import Console
 
 from reason import ConfigError
 from reason.compose import members
+from reason.measure.arguments import positive
 
 DEFAULTS = ("speculation=off",)  # at the load of this comparison plain decoding is about as fast, and steadier
 BUNDLED = ("+task=synthetic", "task.size={problems}")
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"wants a number >= 1, got {text}")
-    return number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,16 +69,11 @@ def main() -> int:
         console.print(f"stopped; the same command goes on where it was (runs are in {args.folder})", markup=False)
         return 130
     plots = draw_plots(outcomes, args.out.with_suffix("")) if args.out else {}
-    command = " ".join(["python scripts/evaluate.py", *map(_quoted, sys.argv[1:])])
-    text = report(outcomes, command=command, machine=machine(), plots=plots)
+    text = report(outcomes, command=shlex.join(["python", *sys.argv]), machine=machine(), plots=plots)
     if args.out:
         args.out.write_text(text, encoding="utf-8")
     print(text)
     return 0
-
-
-def _quoted(argument: str) -> str:
-    return f'"{argument}"' if " " in argument else argument
 
 
 if __name__ == "__main__":

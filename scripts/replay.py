@@ -17,17 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-
-def counts(text: str) -> tuple[int, ...]:
-    """`8,16` as numbers."""
-    numbers = tuple(int(part) for part in text.split(","))
-    if min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"wants numbers >= 1, got {text}")
-    return numbers
-
-
-def names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(","))
+from reason.measure.arguments import counts, names
 
 
 def parser() -> argparse.ArgumentParser:

@@ -31,7 +31,6 @@ from reason.progress import Gauge, watched
 from reason.records import write_json
 from reason.run import Run
 from reason.summary import summary_of
-from reason.versions import versions
 
 INTERRUPTED = 130
 WRONG_SETTINGS = 2
@@ -52,11 +51,10 @@ def solve(cfg: DictConfig) -> None:
     config, choices = settings(cfg)
     plan = build.check(config, choices)
     task, stands_in_for = build.task_of(plan, choices)
-    names = {"task": task.name} | ({"stands_in_for": stands_in_for} if stands_in_for else {}) | plan.names
+    stamp = plan.stamp(task, stands_in_for)
     folder = Path(config["resume"] or HydraConfig.get().runtime.output_dir)
-    console.print(heading(names, len(task)), soft_wrap=True, markup=False)
+    console.print(heading(stamp, len(task)), soft_wrap=True, markup=False)
 
-    stamp = {**names, "seed": config["seed"], "config": plan.digest, "versions": versions()}
     if not config["resume"]:
         resume.save(folder, config=config, choices=choices, about=stamp)
     quiet()

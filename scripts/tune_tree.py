@@ -15,12 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"wants a number >= 1, got {text}")
-    return number
+from reason.measure.arguments import positive
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from search.knobs import require_choice
+
 AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda scores: scores[-1],
     "min": min,
@@ -15,8 +17,7 @@ AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
 
 def check_aggregation(name: str) -> None:
     """Raises ValueError naming the valid choices when `name` is none of them."""
-    if name not in AGGREGATIONS:
-        raise ValueError(f"agg_strategy must be one of {', '.join(AGGREGATIONS)}; got {name!r}")
+    require_choice("agg_strategy", name, tuple(AGGREGATIONS))
 
 
 def aggregate(scores: Sequence[float], how: str) -> float:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from search.knobs import require_choice
+
 RULES = ("majority", "weighted", "best")
 
 
@@ -19,8 +21,7 @@ class Choice:
 
 def check_rule(rule: str) -> None:
     """Raises ValueError naming the valid choices when `rule` is none of them."""
-    if rule not in RULES:
-        raise ValueError(f"select must be one of {', '.join(RULES)}; got {rule!r}")
+    require_choice("select", rule, RULES)
 
 
 def tally(answers: Sequence[str | None], scores: Sequence[float | None], rule: str) -> dict[str, float]:

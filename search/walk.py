@@ -52,11 +52,9 @@ class Walk:
 
     async def grow(self, parents: Sequence[int]) -> list[int]:
         """One more step of each parent; the open branches that came of it, in order. *Mutates* the walk."""
-        rest, found = [self._next_member(parent) for parent in parents], []
-        while rest and (growth := self.run.launch(rest, self._one_step, one_step=True)):
-            found += await self._sorted(growth)
-            rest = rest[len(growth) :]
-        return await self._merge(found)
+        members = [self._next_member(parent) for parent in parents]
+        leaves = await self.run.steps(members, self._one_step)
+        return await self._merge(self._sorted(leaves, members))
 
     def launch(self, parents: Sequence[int]) -> Growth:
         """As `grow`, without waiting; to be handed to `collect`. Fewer or none where the budget affords no more now;
@@ -74,7 +72,8 @@ class Walk:
 
     async def collect(self, growth: Growth) -> list[int]:
         """The open branches that came of a growth, in order. *Mutates* the walk."""
-        return await self._merge(await self._sorted(growth))
+        leaves = await self.run.collect(growth)
+        return await self._merge(self._sorted(leaves, [asked.parent for asked in growth.asked]))
 
     def is_open(self, node: int) -> bool:
         """Whether a branch can be continued."""
@@ -136,13 +135,12 @@ class Walk:
             self._answers[node] = self.run.resources.answer_of(self.tree.text(node))
         return self._answers[node]
 
-    async def _sorted(self, growth: Growth) -> list[int]:
-        """The open leaves of a growth; the others have ended."""
-        leaves = await self.run.collect(growth)
+    def _sorted(self, leaves: Sequence[int], parents: Sequence[int]) -> list[int]:
+        """The open ones of what came of these parents, as far as they were asked for; the others have ended."""
         found = []
-        for leaf, asked in zip(leaves, growth.asked, strict=True):
+        for leaf, parent in zip(leaves, parents, strict=False):
             # a step of no tokens is no node: the branch ends with what it had
-            if leaf != asked.parent and self.is_open(leaf):
+            if leaf != parent and self.is_open(leaf):
                 found.append(leaf)
                 continue
             self.closed += 1

@@ -61,16 +61,27 @@ class Stateless:
         """Nothing to give back."""
 
 
-class Router(Protocol):
-    """Decides who writes each step. A dataclass with one threshold; most are `Stateless`.
+class BoundRouter(Protocol):
+    """Decides who writes each step of one problem.
 
-    needs          `nothing`: the target writes unasked; `draft`: reads the draft's step; `both`: reads both, so that
-                   the target writes every step whether it is kept or not
-    needs_scorer   whether it cannot do without a reward model
+    needs   `nothing`: the target writes unasked; `draft`: reads the draft's step; `both`: reads both, so that the
+            target writes every step whether it is kept or not
     """
 
     @property
     def needs(self) -> Needs: ...
+
+    async def read(self, at: Crossroads) -> Verdict:
+        """Who writes this step."""
+        ...
+
+
+class Router(Protocol):
+    """The configured thing, with one threshold. Most are `Stateless` and their own `BoundRouter`.
+
+    needs_scorer   whether it cannot do without a reward model
+    """
+
     @property
     def needs_scorer(self) -> bool: ...
 
@@ -82,14 +93,10 @@ class Router(Protocol):
         """Loads whatever is needed, once; `writer` is the tokenizer of the steps. Raises: ValueError."""
         ...
 
-    def bind(self, question: str, prompt: Tokens) -> Router:
+    def bind(self, question: str, prompt: Tokens) -> BoundRouter:
         """The router for one problem."""
         ...
 
     def close(self) -> None:
         """Gives back what `load` took."""
-        ...
-
-    async def read(self, at: Crossroads) -> Verdict:
-        """Who writes this step."""
         ...

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
+from search.knobs import require_count
 
 CUES = ("wait", "alternatively", "hmm", "but", "however", "verify", "check", "let me think", "maybe", "actually")
 
@@ -25,8 +26,7 @@ class Cue(Stateless):
     needs_scorer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.threshold, bool) or not isinstance(self.threshold, int) or self.threshold < 1:
-            raise ValueError(f"threshold must be an int >= 1, got {self.threshold!r}")
+        require_count("threshold", self.threshold, at_least=1)
         object.__setattr__(self, "cues", tuple(self.cues))
         if not self.cues or not all(isinstance(cue, str) and cue.strip() for cue in self.cues):
             raise ValueError(f"cues must hold words, got {list(self.cues)!r}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from decoding.core import Authorship, Engine, Generation, GenerationRequest, Spent, Tokens
-from reason.arbitrage.base import Crossroads, Router, Verdict
+from reason.arbitrage.base import BoundRouter, Crossroads, Router, Verdict
 from search.base import StepScorer
 from search.seeds import derive_seed
 from search.steps import split_steps
@@ -22,6 +22,7 @@ from search.tree import Step
 class _Written:
     """What a request has become so far."""
 
+    steps: list[Step] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     authors: list[Authorship] = field(default_factory=list)
@@ -68,7 +69,7 @@ class BoundArbitrage:
     engine would have written.
     """
 
-    def __init__(self, parts: Arbitrage, router: Router, root: Tokens, scorer: StepScorer | None) -> None:
+    def __init__(self, parts: Arbitrage, router: BoundRouter, root: Tokens, scorer: StepScorer | None) -> None:
         self._parts, self._router, self._root, self._scorer = parts, router, root, scorer
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -77,10 +78,11 @@ class BoundArbitrage:
 
     async def _write(self, request: GenerationRequest) -> Generation:
         written, one_step = _Written(), self._parts.delimiter in request.params.stop
-        before = self._steps(request.prefix[len(self._root) :])
+        parts = self._parts
+        before = split_steps(request.prefix[len(self._root) :], (), parts.decode, parts.delimiter)
         while True:
-            step = await self._step(request, written, (*before, *self._steps(tuple(written.tokens))))
-            ended = step.finish != "stop" or one_step or not self._goes_on(step, request)
+            step = await self._step(request, written, (*before, *written.steps))
+            ended = step.finish != "stop" or one_step or not self._goes_on(written.steps[-1], request)
             if ended or len(written.tokens) >= request.params.max_tokens:
                 finish = step.finish if ended else "length"
                 break
@@ -93,12 +95,11 @@ class BoundArbitrage:
             authors=tuple(written.authors),
         )
 
-    def _goes_on(self, step: Generation, request: GenerationRequest) -> bool:
+    def _goes_on(self, step: Step, request: GenerationRequest) -> bool:
         """Whether it was only the delimiter that ended this step."""
         if not step.tokens or step.tokens[-1] in request.params.stop_token_ids:
             return False
-        text = self._parts.decode(step.tokens)
-        return self._parts.delimiter in text and not any(stop in text for stop in request.params.stop)
+        return self._parts.delimiter in step.text and not any(stop in step.text for stop in request.params.stop)
 
     async def _step(self, request: GenerationRequest, written: _Written, before: tuple[Step, ...]) -> Generation:
         """One more step, added to what was written."""
@@ -146,9 +147,6 @@ class BoundArbitrage:
         """A generation as the one step it is meant to be."""
         return Step(generation.tokens, self._parts.decode(generation.tokens), generation.logprobs)
 
-    def _steps(self, tokens: Tokens) -> list[Step]:
-        return split_steps(tokens, (), self._parts.decode, self._parts.delimiter)
-
     def _add(
         self,
         written: _Written,
@@ -157,6 +155,7 @@ class BoundArbitrage:
         draft: Generation | None,
         verdict: Verdict,
     ) -> None:
+        written.steps.append(self._whole(kept))
         written.tokens += kept.tokens
         written.logprobs += kept.logprobs
         written.authors.append(Authorship(len(written.tokens), verdict.author, verdict.score))

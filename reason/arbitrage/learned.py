@@ -5,7 +5,8 @@ It reads the prompt, the steps so far and the small model's step, and answers at
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from decoding.core import Tokens
 from reason.arbitrage.base import Crossroads, Needs, Verdict
@@ -25,7 +26,6 @@ class Learned:
     device, dtype, kv_mib   as for a scorer
     """
 
-    needs: Needs = "draft"
     needs_scorer = False
 
     def __init__(
@@ -53,20 +53,17 @@ class Learned:
         """See `base.Router`."""
         self._classifier.close()
 
-    async def read(self, at: Crossroads) -> Verdict:
-        """Needs the problem's prompt first: see `bind`."""
-        raise TypeError("a learned router reads the steps of one problem; bind it first")
 
-
-class BoundLearned(Learned):
+@dataclass(frozen=True)
+class BoundLearned:
     """The router of one problem; its classifier reads every step once."""
 
-    def __init__(self, threshold: float, classifier: BoundPrm) -> None:
-        self.threshold = threshold
-        self._bound = classifier
+    threshold: float
+    classifier: BoundPrm
+    needs: ClassVar[Needs] = "draft"
 
     async def read(self, at: Crossroads) -> Verdict:
         """Beyond the classifier's window there is no number, and the large model writes."""
         assert at.draft is not None
-        likely, spent = await score_step(self._bound, at.before, at.draft)
+        likely, spent = await score_step(self.classifier, at.before, at.draft)
         return Verdict("target" if likely is None or likely > self.threshold else "draft", likely, spent)

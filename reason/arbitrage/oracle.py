@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from decoding.core import Spent
 from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
 from reason.arbitrage.scoring import score_step
 from search.knobs import require_number
@@ -25,11 +26,20 @@ class Oracle(Stateless):
         require_number("threshold", self.threshold, low=-1, high=1)
 
     async def read(self, at: Crossroads) -> Verdict:
-        assert at.draft is not None
-        assert at.target is not None
-        draft, one = await score_step(at.scorer, at.before, at.draft)
-        target, other = await score_step(at.scorer, at.before, at.target)
+        return self.choose(*await score_both(at))
+
+    def choose(self, draft: float | None, target: float | None, spent: Spent) -> Verdict:
+        """The verdict on two scores; the large model's step where one is missing."""
         if draft is None or target is None:
-            return Verdict("target", None, one + other)
+            return Verdict("target", None, spent)
         advantage = target - draft
-        return Verdict("target" if advantage > self.threshold else "draft", advantage, one + other)
+        return Verdict("target" if advantage > self.threshold else "draft", advantage, spent)
+
+
+async def score_both(at: Crossroads) -> tuple[float | None, float | None, Spent]:
+    """The scores of the draft's and the target's step, None where there is none, and what reading cost."""
+    assert at.draft is not None
+    assert at.target is not None
+    draft, one = await score_step(at.scorer, at.before, at.draft)
+    target, other = await score_step(at.scorer, at.before, at.target)
+    return draft, target, one + other

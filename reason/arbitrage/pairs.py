@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from decoding.core import Tokens
 from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
-from reason.arbitrage.oracle import Oracle
-from reason.arbitrage.scoring import score_step
+from reason.arbitrage.oracle import Oracle, score_both
+from reason.records import append_lines, whole_lines
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,23 @@ class Collector(Stateless):
     async def read(self, at: Crossroads) -> Verdict:
         assert at.draft is not None
         assert at.target is not None
-        draft, _ = await score_step(at.scorer, at.before, at.draft)
-        target, _ = await score_step(at.scorer, at.before, at.target)
+        draft, target, spent = await score_both(at)
         if draft is not None and target is not None:
             mean = at.draft.mean_logprob
             doubt = None if mean is None else -mean
             tokens = (at.prefix, at.draft.tokens, at.target.tokens)
             self._pairs[at.group].append(Pair(at.group, *tokens, draft, target, doubt))
-        return await self._oracle.read(at)
+        return self._oracle.choose(draft, target, spent)
 
 
-def append_pairs(file: Path, pairs: list[Pair]) -> None:
-    """One JSON line each. *Mutates* the file."""
-    with file.open("a", encoding="utf-8") as out:
-        out.writelines(json.dumps(asdict(pair)) + "\n" for pair in pairs)
+def append_pairs(file: Path, pairs: Sequence[Pair]) -> None:
+    """One JSON line each; they are on disk on return. *Mutates* the file."""
+    append_lines(file, map(asdict, pairs))
 
 
 def read_pairs(file: Path) -> Iterator[Pair]:
-    """The pairs of a file. A half-written last line is left out. Raises: ValueError naming any other broken line."""
-    lines = file.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines[:-1], 1):
+    """The pairs of a file. A half-written last line is cut off it. Raises: ValueError naming any other broken line."""
+    for number, line in enumerate(whole_lines(file), 1):
         try:
             row = json.loads(line)
             yield Pair(**row | {name: tuple(row[name]) for name in ("prefix", "draft", "target")})

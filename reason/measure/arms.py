@@ -16,9 +16,8 @@ from reason import build
 from reason.complaints import ConfigError
 from reason.compose import composed
 from reason.progress import Gauge, watched
-from reason.records import Row, write_json
+from reason.records import ResultFile, Row, write_json
 from reason.run import Run
-from reason.versions import versions
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,8 @@ def run_arm(arm: Arm, folder: Path, console: Console) -> Outcome:
     """
     config, choices = composed(arm.overrides)
     plan = build.check(config, choices)
-    task, _ = build.task_of(plan, choices)
-    stamp = {"task": task.name, **plan.names, "seed": config["seed"], "config": plan.digest, "versions": versions()}
+    task, stands_in_for = build.task_of(plan, choices)
+    stamp = plan.stamp(task, stands_in_for)
     done = folder / "totals.json"
     with closing(task):
         if done.exists():
@@ -92,7 +91,7 @@ def run_arm(arm: Arm, folder: Path, console: Console) -> Outcome:
 
 def _read(arm: Arm, folder: Path, digest: str) -> Outcome:
     saved = json.loads((folder / "totals.json").read_text(encoding="utf-8"))
-    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = list(ResultFile(folder / "results.jsonl").read().values())
     _require_digest(rows, digest, folder)
     return Outcome(arm, rows, saved["totals"], [(t, r, w) for t, r, w in saved["timeline"]])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +54,7 @@ class Recorder:
         vectors = await self.inner.embed(steps, hidden)
         said = [says(step.text) for step in steps]
         self.distances += condensed_distances(vectors).tolist()
-        self.same += [said[i] == said[j] for i in range(len(said)) for j in range(i + 1, len(said))]
+        self.same += [one == other for one, other in combinations(said, 2)]
         return vectors
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reason.measure.arms import Outcome
-from reason.metrics import Difference, Sample, at_most, best, majority, paired_bootstrap, weighted
+from reason.metrics import Difference, Sample, at_most, best, curve, majority, paired_bootstrap, weighted
 from reason.records import Row
 from reason.rows import samples_of, spent_of
 
@@ -116,7 +116,7 @@ def at_equal_tokens(arm: Outcome, samples: Outcome) -> list[AtEqualTokens]:
 
     Where there are more, a bar's value of a problem is the mean over subsets of that size.
     """
-    drawn = min(len(row["samples"]) for row in samples.rows)
+    drawn = _drawn(samples)
     per_sample = tokens_per_problem(samples.rows) / drawn
     affordable = max(1, round(tokens_per_problem(arm.rows) / per_sample))
     k = min(affordable, drawn)
@@ -128,10 +128,9 @@ def at_equal_tokens(arm: Outcome, samples: Outcome) -> list[AtEqualTokens]:
 
 def bar_curve(samples: Outcome, rule: str) -> tuple[list[float], list[float]]:
     """Tokens per problem and accuracy of a bar at 1, 2, 4, ... of these samples."""
-    drawn = min(len(row["samples"]) for row in samples.rows)
-    per_sample = tokens_per_problem(samples.rows) / drawn
-    ks = [1 << i for i in range(drawn.bit_length())]
-    return [k * per_sample for k in ks], [float(_bar(samples.rows, BARS[rule], k).mean()) for k in ks]
+    per_sample = tokens_per_problem(samples.rows) / _drawn(samples)
+    points = curve([samples_of(row) for row in samples.rows], BARS[rule], rule)
+    return [point.n * per_sample for point in points], [point.value for point in points]
 
 
 def tokens_to_reach(samples: Outcome, rule: str, accuracy: float) -> float | None:
@@ -149,6 +148,11 @@ def tokens_to_reach(samples: Outcome, rule: str, accuracy: float) -> float | Non
 def by_width(outcomes: Sequence[Outcome], search: str) -> Mapping[int, Outcome]:
     """A search's outcomes by width."""
     return {o.arm.width: o for o in outcomes if o.arm.search == search}
+
+
+def _drawn(samples: Outcome) -> int:
+    """Samples of every problem that did not fail."""
+    return min((len(row["samples"]) for row in samples.rows if row["samples"]), default=1)
 
 
 def _bar(rows: Sequence[Row], rule: Callable[[Sequence[Sample]], float], k: int) -> Floats:

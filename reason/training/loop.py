@@ -124,13 +124,14 @@ def train(
             logger.info("%s: %s", folder.name, figures)
         if now - last_save > recipe.save_every_s:
             last_save = now
-            _save(checkpoint, model, opts, state)
+            parts = {"model": model.state_dict(), "optimizers": [opt.state_dict() for opt in opts], "state": state}
+            save_whole(checkpoint, parts)
     model.eval()
     return {**figures, "loss": round(mean_loss, 4), **{k: float(v) for k, v in state.items()}}
 
 
-def _save(path: Path, model: Any, opts: list[torch.optim.Optimizer], state: dict[str, Any]) -> None:
+def save_whole(path: Path, content: dict[str, Any]) -> None:
     """Write, then rename: a kill in between leaves the previous checkpoint whole."""
     partial = path.with_suffix(".partial")
-    torch.save({"model": model.state_dict(), "optimizers": [opt.state_dict() for opt in opts], "state": state}, partial)
+    torch.save(content, partial)
     partial.replace(path)

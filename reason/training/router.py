@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForTokenClassification
 
 from reason.arbitrage.pairs import Pair
+from reason.training.loop import save_whole
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def train_router(base: str, pairs: Sequence[Pair], recipe: RouterRecipe, folder:
         logger.info("epoch %d of %d: loss %.4f", number + 1, recipe.epochs, total / len(epoch))
         parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
         state = {name: part.state_dict() for name, part in parts.items()}
-        _save(checkpoint, state | {"epochs": number + 1, "noise": torch.get_rng_state()})  # of the head's dropout
+        save_whole(checkpoint, state | {"epochs": number + 1, "noise": torch.get_rng_state()})  # of the head's dropout
     return model.eval()
 
 
@@ -134,22 +135,21 @@ def auc(values: Floats, positive: npt.NDArray[np.bool_]) -> float:
     >>> auc(np.array([0.1, 0.9, 0.5]), np.array([False, True, False]))
     1.0
     """
-    from scipy.stats import rankdata
+    from scipy.stats import mannwhitneyu
 
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    if not ones or not zeros:
+    if not positive.any() or positive.all():
         return float("nan")
-    return float((rankdata(values)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    wins = mannwhitneyu(values[positive], values[~positive]).statistic
+    return float(wins / (positive.sum() * (~positive).sum()))
 
 
 def spearman(a: Floats, b: Floats) -> float:
     """Rank correlation; nan where one does not vary."""
-    from scipy.stats import rankdata
+    from scipy.stats import spearmanr
 
-    one, other = rankdata(a), rankdata(b)
-    if one.std() == 0 or other.std() == 0:
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
-    return float(np.corrcoef(one, other)[0, 1])
+    return float(spearmanr(a, b).statistic)
 
 
 def calibration(likely: Floats, positive: npt.NDArray[np.bool_], bins: int = 10) -> float:
@@ -209,9 +209,3 @@ def _resume(checkpoint: Path, model: Any, optimizer: Any, schedule: Any, device:
     schedule.load_state_dict(saved["schedule"])
     torch.set_rng_state(saved["noise"].cpu())
     return int(saved["epochs"])
-
-
-def _save(path: Path, state: dict[str, Any]) -> None:
-    partial = path.with_suffix(".partial")
-    torch.save(state, partial)
-    partial.replace(path)

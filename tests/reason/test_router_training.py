@@ -51,6 +51,8 @@ class TestPairs:
         with file.open("a") as out:
             out.write('{"group": "half')
         assert list(read_pairs(file)) == [*pairs(3), *pairs(2, seed=1)]
+        append_pairs(file, pairs(1, seed=2))
+        assert list(read_pairs(file)) == [*pairs(3), *pairs(2, seed=1), *pairs(1, seed=2)]
 
     def test_a_broken_line_is_named(self, tmp_path: Path) -> None:
         file = tmp_path / "pairs.jsonl"

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from decoding.core import Generation, GenerationRequest
 from search.astar import AStar
 from search.base import Budget, SearchResult
 from tests.search.test_levels import children, long_winded
-from tests.search.toy import ROOT, ToyEngine, resources
-
-
-def run(strategy: Any, **changes: Any) -> SearchResult:
-    result: SearchResult = asyncio.run(strategy(ROOT, resources(**changes)))
-    result.tree.check()
-    return result
+from tests.search.toy import ToyEngine, UnsteadyEngine, run
 
 
 def promise(result: SearchResult, node: int) -> float:
@@ -58,15 +48,8 @@ def test_a_world_that_ends_is_left() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_tree_does_not_depend_on_timing(seed: int) -> None:
-    rng = random.Random(seed)
-
-    class Moody(ToyEngine):
-        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-            for _ in range(rng.randrange(6)):
-                await asyncio.sleep(0)
-            return await super().generate(requests)
-
-    steady, moody = (run(AStar(n=4), engine=engine(long_winded)) for engine in (ToyEngine, Moody))
+    engines = (ToyEngine(long_winded), UnsteadyEngine(seed, long_winded))
+    steady, moody = (run(AStar(n=4), engine=engine) for engine in engines)
     assert steady.tree.to_dict() == moody.tree.to_dict()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from search.ets import Ets
 from search.ets_program import Program, greedy, solve
 from search.rebase import Rebase
 from tests.search.test_levels import long_winded
-from tests.search.toy import ROOT, ToyEngine, resources
+from tests.search.toy import ToyEngine, run
 
 
 def random_program(rng: random.Random, leaves: int, *, coverage: float, penalty: float = 1.0) -> Program:
@@ -144,12 +143,6 @@ class TestClusters:
 
         vectors = np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32)
         assert np.allclose(condensed_distances(vectors), pdist(vectors.astype(np.float64), "cosine"), atol=1e-6)
-
-
-def run(strategy: Any, **changes: Any) -> SearchResult:
-    result: SearchResult = asyncio.run(strategy(ROOT, resources(**changes)))
-    result.tree.check()
-    return result
 
 
 class TestSearch:

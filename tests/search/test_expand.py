@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -13,7 +12,7 @@ from decoding.core import Generation, GenerationRequest, SamplingParams, Spent
 from search.base import Budget, ScoredPaths
 from search.expand import Expander
 from search.tree import SearchTree, Step
-from tests.search.toy import ROOT, ToyEngine, ToyScorer, resources
+from tests.search.toy import ROOT, ToyEngine, ToyScorer, UnsteadyEngine, resources
 
 SAMPLING = SamplingParams(max_tokens=200)
 
@@ -108,16 +107,8 @@ def test_what_was_written_together_is_scored_in_one_call() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_tree_does_not_depend_on_who_is_done_first(seed: int) -> None:
-    rng = random.Random(seed)
-
-    class Moody(ToyEngine):
-        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-            for _ in range(rng.randrange(5)):
-                await asyncio.sleep(0)
-            return await super().generate(requests)
-
     trees = []
-    for engine in (ToyEngine(), Moody()):
+    for engine in (ToyEngine(), UnsteadyEngine(seed)):
         run = Expander(ROOT, resources(engine=engine))
         asyncio.run(run.solutions([SearchTree.ROOT] * 8, SAMPLING))
         trees.append(run.tree.to_dict())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from itertools import pairwise
@@ -12,21 +11,15 @@ import pytest
 
 from decoding.core import SamplingParams, Tokens
 from search.allocate import best_widths, softmax_widths
-from search.base import Budget, SearchResult
+from search.base import Budget
 from search.beam_search import BeamSearch
 from search.dvts import Dvts
 from search.rebase import Rebase
 from search.tree import SearchTree
-from tests.search.toy import ROOT, ToyEngine, ToyScorer, resources, solution
+from tests.search.toy import ROOT, ToyEngine, ToyScorer, run, solution
 
 STRATEGIES: dict[str, Any] = {"beam_search": BeamSearch, "dvts": Dvts, "rebase": Rebase}
 every_strategy = pytest.mark.parametrize("name", STRATEGIES)
-
-
-def run(strategy: Any, **changes: Any) -> SearchResult:
-    result: SearchResult = asyncio.run(strategy(ROOT, resources(**changes)))
-    result.tree.check()
-    return result
 
 
 def long_winded(seed: int, prefix: Tokens) -> str:

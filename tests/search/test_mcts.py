@@ -11,18 +11,12 @@ from typing import Any
 import pytest
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from search.base import Budget, SearchResult
+from search.base import Budget
 from search.mcts import Mcts
 from search.mcts_rules import RULES, Arm, best_arm, children_wanted
 from search.tree import SearchTree
 from tests.search.test_levels import children, long_winded
-from tests.search.toy import ROOT, ToyEngine, answer_of, resources
-
-
-def run(strategy: Any, **changes: Any) -> SearchResult:
-    result: SearchResult = asyncio.run(strategy(ROOT, resources(**changes)))
-    result.tree.check()
-    return result
+from tests.search.toy import ToyEngine, UnsteadyEngine, answer_of, run
 
 
 class TestRules:
@@ -109,16 +103,8 @@ class TestSearch:
     @pytest.mark.parametrize("value", ["prm", "rollout"])
     @pytest.mark.parametrize("seed", range(10))
     def test_the_tree_does_not_depend_on_timing(self, value: str, seed: int) -> None:
-        rng = random.Random(seed)
-
-        class Moody(ToyEngine):
-            async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-                for _ in range(rng.randrange(6)):
-                    await asyncio.sleep(0)
-                return await super().generate(requests)
-
-        strategy = Mcts(n=12, value=value)
-        steady, moody = (run(strategy, engine=engine(long_winded)) for engine in (ToyEngine, Moody))
+        engines = (ToyEngine(long_winded), UnsteadyEngine(seed, long_winded))
+        steady, moody = (run(Mcts(n=12, value=value), engine=engine) for engine in engines)
         assert steady.tree.to_dict() == moody.tree.to_dict()
 
     def test_rollouts_cost_fewer_calls_and_their_steps_are_nodes(self) -> None:

@@ -17,6 +17,7 @@ from search.mcts import Mcts
 from search.rebase import Rebase
 from search.selection import REASONS
 from search.tree import Step
+from tests.search import toy
 from tests.search.test_levels import children, long_winded
 from tests.search.toy import ROOT, ToyEngine, ToyScorer, resources
 
@@ -32,9 +33,7 @@ every_strategy = pytest.mark.parametrize("name", STRATEGIES)
 
 
 def run(strategy: Any, **changes: Any) -> SearchResult:
-    result: SearchResult = asyncio.run(strategy(ROOT, resources(**{"engine": ToyEngine(long_winded)} | changes)))
-    result.tree.check()
-    return result
+    return toy.run(strategy, **{"engine": ToyEngine(long_winded)} | changes)
 
 
 def last_digit(text: str) -> str:

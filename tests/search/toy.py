@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Spent, Tokens, Vector
-from search.base import Resources, ScoredPaths
+from search.base import Resources, ScoredPaths, SearchResult
 from search.tree import Step
 
 EOS = 0
@@ -60,6 +61,19 @@ class ToyEngine:
         return Generation(tokens=tokens, logprobs=(-0.5,) * len(tokens), finish=finish, spent=spent)
 
 
+class UnsteadyEngine(ToyEngine):
+    """The same, but who is asked first is not done first."""
+
+    def __init__(self, seed: int, write: Any = solution) -> None:
+        super().__init__(write)
+        self._rng = random.Random(seed)
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        for _ in range(self._rng.randrange(6)):
+            await asyncio.sleep(0)
+        return await super().generate(requests)
+
+
 @dataclass
 class ToyScorer:
     """A step's score is a function of its text; counts the calls it gets and the paths in them."""
@@ -104,3 +118,10 @@ def resources(**changes: Any) -> Resources:
         "embedder": ToyEmbedder(),
     }
     return Resources(**(given | changes))
+
+
+def run(strategy: Any, **changes: Any) -> SearchResult:
+    """A search of the toy question, its tree checked; `changes` as in `resources`."""
+    result: SearchResult = asyncio.run(strategy(ROOT, resources(**changes)))
+    result.tree.check()
+    return result
