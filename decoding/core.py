@@ -107,6 +107,7 @@ class Spent:
     round_seconds  its share of the rounds it took part in, those that filled prompts left out
     plain_seconds  what those rounds' tokens would have taken one by one, by the engine's cost curve; 0 if it has none
     draft_tokens   tokens a small model wrote for a large one, thrown away or not
+    draft_forwards  that model's forward passes, which are not among `forwards`
     discarded_tokens  tokens written by either and thrown away; `tokens` are those that were kept
     scorer_calls   paths scored
     scored_tokens  tokens the scorer's model really ran
@@ -123,6 +124,7 @@ class Spent:
     round_seconds: float = 0.0
     plain_seconds: float = 0.0
     draft_tokens: int = 0
+    draft_forwards: int = 0
     discarded_tokens: int = 0
     scorer_calls: int = 0
     scored_tokens: int = 0

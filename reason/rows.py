@@ -17,7 +17,7 @@ from search.kv import KVUse, kv_use
 Grading = Callable[[Problem, str], Grade]  # of a whole text: some problems are graded by their steps
 
 CHANGING = (
-    *("seconds", "cached_tokens", "scored_tokens", "forwards"),
+    *("seconds", "cached_tokens", "scored_tokens", "forwards", "draft_forwards"),
     *("drafted", "accepted", "round_seconds", "plain_seconds"),
 )
 """Parts of `spent` that depend on the machine's mood: on time, what else was cached, how much was worth guessing."""

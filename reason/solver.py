@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from decoding.core import Engine
 from reason.answer import canonical, find_answer
@@ -18,6 +18,8 @@ from reason.prompt import Prompt
 from reason.window import Outcome, Window
 from search.base import Budget, Embedder, Resources, SearchResult, Strategy
 from search.seeds import derive_seed
+
+T = TypeVar("T")
 
 
 class Solver:
@@ -105,6 +107,10 @@ class Solver:
         finally:
             window.cancel()
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that uses the engine, on the solver's own loop; blocks."""
+        return self._loop.run(work)
+
     def close(self) -> None:
         """Cancel what is under way, end the private loop, close engine and scorer. Calling it twice is harmless."""
         self._loop.close()
@@ -128,9 +134,7 @@ class Solver:
         if isinstance(engine, Arbitrage):
             engine = engine.bind(problem.question, root, scorer)
         resources = Resources(
-            engine=self.engine.bind(problem.question, root, scorer)
-            if isinstance(self.engine, Arbitrage)
-            else self.engine,
+            engine=engine,
             scorer=scorer,
             decode=self.prompt.decode,
             answer_of=self.answer_of,

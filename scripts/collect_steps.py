@@ -4,7 +4,8 @@ python scripts/collect_steps.py --out pairs.jsonl                       the bund
 python scripts/collect_steps.py --out pairs.jsonl model=qwen2.5-math-7b draft.path=Qwen/Qwen2.5-Math-1.5B-Instruct \\
     scorer=skywork_prm +task=math500
 
-Takes the settings of scripts/solve.py. The better step is followed, by the scorer. Started again with the same file, it
+Takes the settings of scripts/solve.py. The better step is followed, by the scorer. With --rollouts the large model also
+finishes what each step began, and the pair says how often that came out right. Started again with the same file, it
 does the problems that are not in it.
 """
 
@@ -16,24 +17,57 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import track
 
+from reason.measure.arguments import positive
+
+if TYPE_CHECKING:
+    from decoding.core import SamplingParams
+    from reason.arbitrage.pairs import Pair
+    from reason.problem import Problem
+    from reason.solver import Solver
+    from reason.tasks.base import Task
+
 DEFAULTS = ("router=oracle", "search=self_consistency", "search.n=4", "speculation=off")
 BUNDLED = ("+task=synthetic", "task.split=train", "task.size=2000", "task.difficulty=[1,4]", "task.seed=1")
+
+
+def judged(
+    solver: Solver, task: Task, problem: Problem, pairs: list[Pair], rollouts: int, sampling: SamplingParams
+) -> list[Pair]:
+    """The pairs with their ground truth."""
+    from reason.arbitrage.engine import Arbitrage
+    from reason.arbitrage.rollouts import with_truth
+
+    assert isinstance(solver.engine, Arbitrage)
+    truth = with_truth(
+        pairs,
+        solver.engine.target,
+        count=rollouts,
+        params=sampling,
+        root=len(solver.prompt.encode(problem.question)),
+        decode=solver.prompt.decode,
+        right=lambda text: task.grade_text(problem, text).right is True,
+        delimiter=solver.prompt.form.delimiter,
+        seed=solver.seed,
+    )
+    return solver.run(truth)
 
 
 def main() -> int:
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("settings", nargs="*", help="settings of scripts/solve.py")
     top.add_argument("--out", type=Path, required=True, help="the file of pairs, added to")
+    top.add_argument("--rollouts", type=positive, help="solutions begun with each step that are finished and graded")
     args = top.parse_intermixed_args()
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     console = Console(stderr=True, highlight=False)
     from reason import ConfigError, build
     from reason.arbitrage.pairs import Collector, append_pairs, read_pairs
-    from reason.compose import composed
+    from reason.compose import composed, make
 
     bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
     try:
@@ -47,6 +81,7 @@ def main() -> int:
         console.print(str(error), style="red", markup=False)
         return 2
     collector, count = Collector(), 0
+    sampling: SamplingParams = make("search.sampling", config["search"]["sampling"])
     problems = [problem for problem in list(task)[: config["limit"]] if problem.id not in done]
     plan = replace(plan, routing=replace(plan.routing, router=collector))
     with closing(task), plan.open(task) as solver:
@@ -56,6 +91,8 @@ def main() -> int:
                 console.print(f"{problem.id} failed: {outcome}", markup=False)
                 continue
             pairs = collector.take(problem.id)
+            if args.rollouts:
+                pairs = judged(solver, task, problem, pairs, args.rollouts, sampling)
             append_pairs(args.out, pairs)
             count += len(pairs)
     console.print(f"{count:,} pairs of {len(problems):,} problems added to {args.out}", markup=False)

@@ -1,9 +1,11 @@
 """Train a router on pairs of steps that scripts/collect_steps.py recorded, and say how good it is.
 
-python scripts/train_router.py pairs.jsonl --out routers/mine          from the bundled reward model
-python scripts/solve.py router=arbitrage router.path=routers/mine      then use it
+python scripts/train_router.py evidence pairs.jsonl --out routers/mine     a head on what the bundled reward model sees
+python scripts/train_router.py finetune pairs.jsonl --out routers/mine --base HUB_ID
+python scripts/solve.py router=arbitrage router.path=routers/mine          then use it
 
-A killed run goes on at the epoch it was in.
+evidence trains a small head on how a language model expected each step; finetune trains a whole reward model to
+classify steps, as Arbitrage did. A killed run goes on: with the evidence that was read, or at the epoch it was in.
 """
 
 from __future__ import annotations
@@ -14,59 +16,105 @@ import logging
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from reason.arbitrage.pairs import Pair
+    from reason.training.evidence import HeadRecipe
+    from reason.training.router import Floats, Judgement, RouterRecipe
 
-def main() -> int:
+SOURCE = "the reward model to start from: folder, hub id or bundled:NAME (default %(default)s)"
+
+
+def parser() -> argparse.ArgumentParser:
+    from reason.training.evidence import HeadRecipe
     from reason.training.router import RouterRecipe
 
-    recipe = RouterRecipe()
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    top.add_argument("pairs", type=Path, help="the file that collect_steps.py wrote")
-    top.add_argument("--out", type=Path, required=True, help="folder of the trained router")
-    top.add_argument(
-        "--base", default="bundled:prm", help="the reward model to start from: folder, hub id, bundled:NAME"
-    )
-    for name, value in asdict(recipe).items():
-        top.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value, help=f"default {value}")
-    top.add_argument("--device", default="auto")
-    args = top.parse_args()
+    methods = top.add_subparsers(dest="method", required=True)
+    for name, recipe in (("evidence", HeadRecipe()), ("finetune", RouterRecipe())):
+        method = methods.add_parser(name)
+        method.set_defaults(recipe=type(recipe))
+        method.add_argument("pairs", type=Path, help="the file that collect_steps.py wrote")
+        method.add_argument("--out", type=Path, required=True, help="folder of the trained router")
+        method.add_argument("--base", default="bundled:prm", help=SOURCE)
+        method.add_argument("--device", default="auto")
+        for key, value in asdict(recipe).items():
+            method.add_argument(f"--{key.replace('_', '-')}", type=type(value), default=value, help=f"default {value}")
+    return top
+
+
+def by_evidence(
+    base: str, train: list[Pair], held_out: list[Pair], recipe: HeadRecipe, folder: Path, device: str
+) -> Floats:
+    """Trains and saves a head; its probabilities for the held-out pairs."""
+    from reason.training.evidence import gather_once, train_head
+
+    found = gather_once(base, [*train, *held_out], device, folder / "evidence.npz")
+    head = train_head(base, found[: len(train)], [pair.advantage > recipe.margin for pair in train], recipe)
+    head.save(folder)
+    return head.likely(found[len(train) :])
+
+
+def by_finetuning(
+    base: str, train: list[Pair], held_out: list[Pair], recipe: RouterRecipe, folder: Path, device: str
+) -> Floats:
+    """Trains and saves a classifier; its probabilities for the held-out pairs."""
+    from reason.checkpoint import find_model, load_tokenizer
+    from reason.training.router import likelihoods, train_router
+
+    source = find_model(base, key="--base").source
+    model = train_router(source, train, recipe, folder, device)
+    model.save_pretrained(folder)
+    load_tokenizer(source).save_pretrained(folder)
+    return likelihoods(model, held_out, recipe, device)
+
+
+def table(judged: dict[str, Judgement]) -> Table:
+    from reason.training.router import SHARES
+
+    rises = (f"rise at {share:.0%}" for share in SHARES)
+    shown = Table("told by", "AUC", "Spearman", *rises, "calibration", "Spearman, truth", box=None)
+    for name, j in judged.items():
+        last = ["" if value is None else f"{value:.3f}" for value in (j.calibration, j.truth)]
+        shown.add_row(name, f"{j.auc:.3f}", f"{j.spearman:+.3f}", *(f"{rise:.3f}" for rise in j.realised), *last)
+    return shown
+
+
+def main() -> int:
+    args = parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     console = Console(highlight=False)
     from reason import ConfigError
     from reason.arbitrage.pairs import read_pairs
-    from reason.checkpoint import find_model, load_tokenizer
+    from reason.checkpoint import find_model
     from reason.models.hf import pick_device
-    from reason.training.router import judge, split, train_router
+    from reason.training.router import judge, split
 
-    recipe = RouterRecipe(**{name: getattr(args, name) for name in asdict(recipe)})
+    recipe: Any = args.recipe(**{name: getattr(args, name) for name in asdict(args.recipe())})
     try:
-        base = find_model(args.base, key="--base").source
-        device = pick_device(args.device)
+        find_model(args.base, key="--base")
+        device = str(pick_device(args.device))
         pairs = list(read_pairs(args.pairs))
-        train, held_out = split(pairs, recipe)
+        train, held_out = split(pairs, recipe.held_out, recipe.seed)
         args.out.mkdir(parents=True, exist_ok=True)
-        model = train_router(base, train, recipe, args.out, str(device))
+        method = by_evidence if args.method == "evidence" else by_finetuning
+        likely = method(args.base, train, held_out, recipe, args.out, device)
     except (ConfigError, ValueError, OSError) as error:
         console.print(str(error), style="red", markup=False)
         return 2
-    judged = judge(model, held_out, recipe, str(device))
-    model.save_pretrained(args.out)
-    load_tokenizer(base).save_pretrained(args.out)
+    judged = judge(likely, held_out, recipe.margin)
     figures = {
-        "pairs": len(pairs), "held_out": len(held_out), "better": sum(p.advantage > recipe.margin for p in pairs),
-        "recipe": asdict(recipe), "judged": {name: asdict(judgement) for name, judgement in judged.items()},
+        "method": args.method, "base": args.base, "recipe": asdict(recipe), "pairs": len(pairs),
+        "held_out": len(held_out), "better": sum(pair.advantage > recipe.margin for pair in pairs),
+        "judged": {name: asdict(judgement) for name, judgement in judged.items()},
     }  # fmt: skip
     (args.out / "report.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    table = Table("told by", "AUC", "Spearman", "calibration error", box=None)
-    for name, judgement in judged.items():
-        calibration = "" if judgement.calibration is None else f"{judgement.calibration:.3f}"
-        table.add_row(name, f"{judgement.auc:.3f}", f"{judgement.spearman:+.3f}", calibration)
-    console.print(table)
-    print(json.dumps(figures))
+    console.print(table(judged))
     return 0
 
 

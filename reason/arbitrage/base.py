@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self
 
 from decoding.core import Spent, Tokens
+from reason.checkpoint import Checkpoint
 from search.base import StepScorer
 from search.tree import Step
 
@@ -47,7 +48,7 @@ class Verdict:
 class Stateless:
     """What a router need not say that loads nothing."""
 
-    def check(self) -> None:
+    def check(self, writer: Checkpoint) -> None:
         """Nothing can be wrong."""
 
     def load(self, writer: Any) -> None:
@@ -85,8 +86,8 @@ class Router(Protocol):
     @property
     def needs_scorer(self) -> bool: ...
 
-    def check(self) -> None:
-        """Finds out what can be known without loading. Raises: ValueError in one sentence."""
+    def check(self, writer: Checkpoint) -> None:
+        """Finds out what can be known without loading; `writer` is the large model. Raises: ValueError."""
         ...
 
     def load(self, writer: Any) -> None:

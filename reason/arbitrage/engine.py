@@ -116,9 +116,9 @@ class BoundArbitrage:
         needs = self._router.needs
         draft = target = None
         if needs == "both":
-            (draft,), (target,) = await asyncio.gather(parts.draft.generate([one]), parts.target.generate([one]))
+            draft, (target,) = await asyncio.gather(self._draft(one), parts.target.generate([one]))
         elif needs == "draft":
-            (draft,) = await parts.draft.generate([one])
+            draft = await self._draft(one)
         verdict = await self._read(one, before, draft, target)
         if verdict.author == "target" and target is None:
             (target,) = await parts.target.generate([one])
@@ -126,6 +126,10 @@ class BoundArbitrage:
         assert kept is not None
         self._add(written, kept, other, draft, verdict)
         return kept
+
+    async def _draft(self, one: GenerationRequest) -> Generation:
+        (draft,) = await self._parts.draft.generate([one])
+        return replace(draft, spent=replace(draft.spent, forwards=0, draft_forwards=draft.spent.forwards))
 
     async def _read(
         self, one: GenerationRequest, before: tuple[Step, ...], draft: Generation | None, target: Generation | None

@@ -1,16 +1,22 @@
 """Arbitrage's own router: a classifier of how likely the large model would write better (arXiv 2512.05033).
 
-It reads the prompt, the steps so far and the small model's step, and answers at its last token.
+It reads the prompt, the steps so far and the small model's step, and answers at its last token; or it tells by what a
+language model saw in the step (`evidence.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
 from reason.arbitrage.base import Crossroads, Needs, Verdict
+from reason.arbitrage.evidence import KIND, EvidenceHead, StepEvidence
 from reason.arbitrage.scoring import score_step
+from reason.checkpoint import Checkpoint, find_model
+from reason.prm.base import Adapter
 from reason.prm.bound import BoundPrm
 from reason.prm.scorer import PrmScorer
 from reason.prm.token_classification import TokenClassifier
@@ -20,8 +26,9 @@ from search.knobs import require_share
 class Learned:
     """The large model writes the step if the classifier finds that more than `threshold` likely to be better.
 
-    path        a `...ForTokenClassification` checkpoint of two labels that shares the writers' tokens, as
-                `scripts/train_router.py` makes it: a folder, a hub id or bundled:NAME
+    path        what `scripts/train_router.py` makes: a folder, a hub id or bundled:NAME. Either a
+                `...ForTokenClassification` checkpoint of two labels that shares the writers' tokens, or a head on the
+                evidence of a language model that does
     threshold   in [0, 1]
     device, dtype, kv_mib   as for a scorer
     """
@@ -33,13 +40,23 @@ class Learned:
     ) -> None:
         require_share("threshold", threshold)
         self.threshold = threshold
-        self._classifier = PrmScorer(
-            adapter=TokenClassifier(reads="tokens"), path=path, device=device, dtype=dtype, kv_mib=kv_mib
+        self.path, self.device, self.dtype, self.kv_mib = path, device, dtype, kv_mib
+
+    @cached_property
+    def _classifier(self) -> PrmScorer:
+        found, path = find_model(self.path, key="router.path"), self.path
+        adapter: Adapter = TokenClassifier(reads="tokens")
+        if found.config.get("model_type") == KIND:
+            head = EvidenceHead.load(Path(found.source), found.config)
+            adapter, path = StepEvidence(told_by=head), head.base
+        return PrmScorer(
+            adapter=adapter, path=path, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib, group="router"
         )
 
-    def check(self) -> None:
+    def check(self, writer: Checkpoint) -> None:
         """See `base.Router`."""
         self._classifier.check()
+        self._classifier.check_writer(writer)
 
     def load(self, writer: Any) -> None:
         """See `base.Router`."""

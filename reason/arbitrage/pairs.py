@@ -17,7 +17,11 @@ from reason.records import append_lines, whole_lines
 
 @dataclass(frozen=True)
 class Pair:
-    """Both steps after one prefix. `doubt` is minus the draft's mean log-probability, None if it gave none."""
+    """Both steps after one prefix.
+
+    doubt   minus the draft's mean log-probability, None if it gave none
+    truth   how often each step leads to the right answer, see `rollouts.py`; None if that was not tried
+    """
 
     group: str
     prefix: Tokens
@@ -26,6 +30,8 @@ class Pair:
     draft_score: float
     target_score: float
     doubt: float | None
+    draft_truth: float | None = None
+    target_truth: float | None = None
 
     @property
     def advantage(self) -> float:

@@ -63,7 +63,7 @@ def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint) -> Rout
     if router.needs_scorer and isinstance(scorer, NoScorer):
         raise ConfigError("this router reads scores and scorer=none gives none; choose scorer=prm, or router=entropy")
     with complaints("router"):
-        router.check()
+        router.check(writer)
     node = config["draft"]
     checkpoint = find_model(node["path"], key="draft.path")
     ours, writers = read_vocabulary(checkpoint.source), read_vocabulary(writer.source)

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from reason.measure import figures
 from reason.measure.engine import Point
 
 
@@ -91,8 +92,7 @@ def markdown(points: Sequence[Point], result: dict[str, Any], command: str) -> s
     )
     lines += [f"transformers' modules against our fused stack, same rows, attention over one key: {cost}.", ""]
     for title, header, rows in tables(points):
-        lines += [f"## {title}", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-        lines += ["| " + " | ".join(row) + " |" for row in rows] + [""]
+        lines += [f"## {title}", "", figures.markdown(header, rows), ""]
     for point in points:
         lines += [f"- {name} at {point.work.branches}: {why}" for name, why in point.failed.items()]
     return "\n".join([*lines, "", "```json", json.dumps(result), "```", ""])

@@ -22,6 +22,7 @@ from reason.measure.evaluation import (
     tokens_per_problem,
     tokens_to_reach,
 )
+from reason.measure.figures import markdown
 from reason.measure.plots import draw, draw_over_time
 from reason.metrics import Difference, paired_bootstrap
 
@@ -164,7 +165,7 @@ def _summary_table(summaries: Sequence[Summary]) -> str:
         ]
         for s in summaries
     ]
-    return _table(head, rows)
+    return markdown(head, rows)
 
 
 def _equal_table(compared: Compared) -> str:
@@ -172,7 +173,7 @@ def _equal_table(compared: Compared) -> str:
     for label, found in compared.items():
         count = f"{'' if found[0].enough else '> '}{found[0].samples}"
         rows.append([label, count, *(_points(against.difference) for against in found)])
-    return _table(["search", "samples", *BARS], rows)
+    return markdown(["search", "samples", *BARS], rows)
 
 
 def _samples(outcomes: Sequence[Outcome]) -> Outcome:
@@ -191,8 +192,3 @@ def _points(difference: Difference) -> str:
 
 def _ratio(more: float | None, less: float | None) -> str:
     return "-" if not more or not less else f"{more / less:.2f}x"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

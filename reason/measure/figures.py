@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console
@@ -29,5 +30,14 @@ class Figures(NamedTuple):
         >>> Figures("Sums", ["a", "b"], [["1", "2"]]).markdown()
         ['## Sums', '', '| a | b |', '|---|---|', '| 1 | 2 |', '']
         """
-        lines = [f"## {self.title}", "", "| " + " | ".join(self.header) + " |", "|" + "---|" * len(self.header)]
-        return [*lines, *("| " + " | ".join(row) + " |" for row in self.rows), ""]
+        return [f"## {self.title}", "", *markdown(self.header, self.rows).splitlines(), ""]
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of cells as Markdown.
+
+    >>> markdown(["a", "b"], [["1", "2"]])
+    '| a | b |\\n|---|---|\\n| 1 | 2 |'
+    """
+    written = ["| " + " | ".join(line) + " |" for line in (header, *rows)]
+    return "\n".join([written[0], "|" + "---|" * len(header), *written[1:]])

@@ -13,7 +13,7 @@ from search.base import StepScorer
 from search.tree import Step
 
 Floats = npt.NDArray[np.float64]
-HeadKind = Literal["process_reward", "step_value", "token_classes", "two_words", "next_token"]
+HeadKind = Literal["process_reward", "step_value", "token_classes", "two_words", "next_token", "token_statistics"]
 
 
 class Scorer(Protocol):

@@ -10,11 +10,12 @@ Any causal language model with the writer's vocabulary will do; this is the bund
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from decoding.core import Tokens
 from reason.prm.base import Floats, HeadKind, StepFormat
@@ -22,6 +23,8 @@ from reason.prm.token_classification import SharedTokens
 
 if TYPE_CHECKING:
     from decoding.reader import PrefixReader
+
+Logits = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,22 +65,45 @@ class ExpectedTokens(SharedTokens):
         return np.exp([piece.min() for piece in pieces])
 
 
+def log_ratio(logits: Logits, tokens: Tokens) -> Logits:
+    """log(p(token) / max p), `[T, 1]`, of T tokens that followed `[T, V]` logits.
+
+    >>> log_ratio(np.log([[0.5, 0.25, 0.25]]), (1,)).round(3).tolist()
+    [[-0.693]]
+    """
+    ratio: Logits = np.take_along_axis(logits, np.array(tokens)[:, None], axis=1) - logits.max(axis=1, keepdims=True)
+    return ratio
+
+
+def statistics(logits: Logits, tokens: Tokens) -> Logits:
+    """log p(token), log max p and entropy in nats, `[T, 3]`.
+
+    >>> statistics(np.log([[0.5, 0.5]]), (1,)).round(3).tolist()
+    [[-0.693, -0.693, 0.693]]
+    """
+    log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    entropy = -(np.exp(log_p) * log_p).sum(axis=1)
+    return np.stack([log_p[np.arange(len(tokens)), list(tokens)], log_p.max(axis=1), entropy], axis=1)
+
+
 @dataclass(frozen=True)
 class ExpectationReader:
-    """A `core.Reader` whose output after a token is log(p(token) / max p), from a reader of next-token logits.
+    """A `core.Reader` whose output after a token tells how it was expected, from a reader of next-token logits.
 
     It reads one token more than asked: a token is expected at the position before it.
+
+    measure   from the logits `[T, V]` before T tokens, and those tokens, to outputs `[T, outputs]`
     """
 
     logits: PrefixReader
+    measure: Callable[[Logits, Tokens], Logits] = log_ratio
 
     async def read(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[Any]:
-        """Float32 `[len(sequence) - start, 1]` for each; every start must be at least 1."""
+        """Float32 `[len(sequence) - start, outputs]` for each; every start must be at least 1."""
         before = [start - 1 for start in starts]
         answers = await self.logits.read([tokens[:-1] for tokens in sequences], before)
         return [
-            np.take_along_axis(rows, np.array(tokens[start:])[:, None], axis=1) - rows.max(axis=1, keepdims=True)
-            for tokens, start, rows in zip(sequences, starts, answers, strict=True)
+            self.measure(rows, tokens[start:]) for tokens, start, rows in zip(sequences, starts, answers, strict=True)
         ]
 
     def close(self) -> None:

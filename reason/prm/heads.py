@@ -86,11 +86,12 @@ def open_parts(source: str, kind: HeadKind, words: Tokens, *, dtype: torch.dtype
 
     Raises: ValueError if the checkpoint lacks weights its layout needs or has another number of outputs.
     """
+    whole = ("next_token", "token_statistics")
     loaders = {
         "process_reward": ProcessReward,
         "step_value": StepValue,
         "two_words": AutoModelForCausalLM,
-        "next_token": AutoModelForCausalLM,
+        **dict.fromkeys(whole, AutoModelForCausalLM),
     }
     loader = loaders.get(kind, AutoModelForTokenClassification)
     model, info = loader.from_pretrained(source, config=open_config(source), dtype=dtype, output_loading_info=True)
@@ -101,7 +102,7 @@ def open_parts(source: str, kind: HeadKind, words: Tokens, *, dtype: torch.dtype
         return Parts(model.model, model.score, 2)
     if kind == "step_value":
         return Parts(model.model, model.v_head["summary"], 1)
-    if kind == "next_token":
+    if kind in whole:
         return Parts(model.model, model.lm_head, model.config.vocab_size)
     if kind == "two_words":
         return Parts(model.model, Words(model.lm_head, words), len(words))

@@ -13,7 +13,7 @@ from decoding.reader import PrefixReader
 from reason.models.fused import FAMILIES
 from reason.models.hf import HFBackend, pick_device, pick_dtype
 from reason.prm.base import HeadKind
-from reason.prm.expectation import ExpectationReader
+from reason.prm.expectation import ExpectationReader, log_ratio, statistics
 from reason.prm.heads import open_config, open_parts
 
 
@@ -39,4 +39,5 @@ def open_reader(source: str, kind: HeadKind, words: Tokens, *, device: str, dtyp
     kv_bytes = kv_mib << 20
     room = min(backend.max_positions, PagePool.of_bytes(kv_bytes, backend.page_bytes).capacity)
     reader = PrefixReader(backend, kv_bytes=kv_bytes)
-    return Opened(ExpectationReader(reader) if kind == "next_token" else reader, room)
+    measure = {"next_token": log_ratio, "token_statistics": statistics}.get(kind)
+    return Opened(reader if measure is None else ExpectationReader(reader, measure), room)

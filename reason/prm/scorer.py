@@ -22,13 +22,13 @@ DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
-def check_same_vocabulary(path: str, ours: Mapping[str, int], writers: Mapping[str, int]) -> None:
-    """Raises: ValueError if the reward model at `path` and the writer give different ids to the same tokens."""
+def check_same_vocabulary(setting: str, ours: Mapping[str, int], writers: Mapping[str, int]) -> None:
+    """Raises: ValueError if the reward model of `setting` and the writer give different ids to the same tokens."""
     if ours != writers:
         raise ValueError(
-            f"scorer.path={path} reads the writer's token ids, but its vocabulary is another one than that of "
-            "model.path; choose a scorer that reads text (scorer=qwen_prm, skywork_prm, token_classification, ...), "
-            "or scorer=likelihood"
+            f"{setting} reads the writer's token ids, but its vocabulary is another one than that of model.path; "
+            "choose a model of the same vocabulary or, to score, one that reads text (scorer=qwen_prm, skywork_prm, "
+            "token_classification, ...), or scorer=likelihood"
         )
 
 
@@ -51,6 +51,7 @@ class PrmScorer:
     dtype       auto (float32 on CPU, bfloat16 elsewhere), float32 or bfloat16
     max_tokens  longest path that is scored; None for what model and format allow
     kv_mib      budget of the prefix cache, in MiB
+    group       the group of settings it is made from, for errors
 
     Building one checks the knobs and nothing else. Raises: ValueError naming the knob.
     """
@@ -64,6 +65,7 @@ class PrmScorer:
         dtype: str = "auto",
         max_tokens: int | None = None,
         kv_mib: int = 1024,
+        group: str = "scorer",
     ) -> None:
         if not isinstance(path, str) or not path.strip():
             raise ValueError(f"path must be a folder, a hub id or bundled:NAME, got {path!r}")
@@ -81,16 +83,17 @@ class PrmScorer:
         self.dtype = dtype
         self.max_tokens = max_tokens
         self.kv_mib = kv_mib
+        self.group = group
         self._loaded: Loaded | None = None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """Where the model is, looked up once. Raises: ValueError if it is missing or not of this adapter's kind."""
-        return find_reward_model(self.path, self.adapter)
+        return find_reward_model(self.path, self.adapter, self.group)
 
     def check(self) -> None:
         """Reads config.json only. Raises: ValueError if that is missing, of another kind, or names no limit."""
-        token_limit(self.checkpoint, self.adapter, self.max_tokens)
+        token_limit(self.checkpoint, self.adapter, self.max_tokens, self.group)
 
     def check_writer(self, writer: Checkpoint) -> None:
         """Finds out early, from the two tokenizer.json, what `load` finds out in any case from the tokenizers: that
@@ -98,7 +101,7 @@ class PrmScorer:
         if self.adapter.shares_tokens:
             ours, writers = read_vocabulary(self.checkpoint.source), read_vocabulary(writer.source)
             if ours is not None and writers is not None:
-                check_same_vocabulary(self.path, ours, writers)
+                check_same_vocabulary(f"{self.group}.path={self.path}", ours, writers)
 
     def load(self, writer: Any = None) -> None:
         """Loads tokenizer and weights, once; see `base.Scorer`. *Mutates* the scorer. Raises: as `check`, and
@@ -110,7 +113,7 @@ class PrmScorer:
 
     def _check_tokenizers(self, ours: Any, writer: Any) -> None:
         if writer is not None and self.adapter.shares_tokens:
-            check_same_vocabulary(self.path, ours.get_vocab(), writer.get_vocab())
+            check_same_vocabulary(f"{self.group}.path={self.path}", ours.get_vocab(), writer.get_vocab())
 
     def _open(self, writer: Any) -> Loaded:
         from reason.prm.reading import open_reader
@@ -123,7 +126,7 @@ class PrmScorer:
         reader, room = open_reader(
             checkpoint.source, self.adapter.head, words, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib
         )
-        limit = min(room, token_limit(checkpoint, self.adapter, self.max_tokens))
+        limit = min(room, token_limit(checkpoint, self.adapter, self.max_tokens, self.group))
         return Loaded(checkpoint, tokenizer, form, reader, limit)
 
     def close(self) -> None:

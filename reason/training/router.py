@@ -25,6 +25,8 @@ from reason.training.loop import save_whole
 
 logger = logging.getLogger(__name__)
 
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -44,19 +46,27 @@ class RouterRecipe:
 
 @dataclass(frozen=True)
 class Judgement:
-    """How well a number tells where the large model is better. `calibration` is the expected calibration error of a
-    probability; None for what is none."""
+    """How well a number tells where the large model is better.
+
+    realised     what scores rise by if the large model writes each of `SHARES` of the steps
+    improved     the share of those steps that are better from it
+    calibration  the expected calibration error of a probability; None for what is none
+    truth        rank correlation with the advantage by ground truth, over the pairs that have it; None without any
+    """
 
     auc: float
     spearman: float
+    realised: tuple[float, ...]
+    improved: tuple[float, ...]
     calibration: float | None = None
+    truth: float | None = None
 
 
-def split(pairs: Sequence[Pair], recipe: RouterRecipe) -> tuple[list[Pair], list[Pair]]:
-    """Pairs to train on and pairs to judge by, of different problems."""
+def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Pairs to train on and, of this share of the problems, pairs to judge by."""
     groups = sorted({pair.group for pair in pairs})
-    random.Random(recipe.seed).shuffle(groups)
-    kept_out = set(groups[: max(1, round(recipe.held_out * len(groups)))])
+    random.Random(seed).shuffle(groups)
+    kept_out = set(groups[: max(1, round(share * len(groups)))])
     return [p for p in pairs if p.group not in kept_out], [p for p in pairs if p.group in kept_out]
 
 
@@ -107,26 +117,61 @@ def train_router(base: str, pairs: Sequence[Pair], recipe: RouterRecipe, folder:
     return model.eval()
 
 
-def judge(model: Any, pairs: Sequence[Pair], recipe: RouterRecipe, device: str) -> dict[str, Judgement]:
-    """The router and the cheap numbers it has to beat, on pairs it has not seen."""
-    likely = np.concatenate(
-        [
-            torch.softmax(_logits(model, batch, device), -1)[:, 1].double().cpu().numpy()
-            for batch in _batches(pairs, recipe, None)
-        ]
-    )
-    ordered = [pair for batch in _batches(pairs, recipe, None) for pair in batch]
-    advantage = np.array([pair.advantage for pair in ordered])
-    better = advantage > recipe.margin
-    doubts = np.array([0.0 if pair.doubt is None else pair.doubt for pair in ordered])
-    cheap = {
-        "draft's score, negated": -np.array([pair.draft_score for pair in ordered]),
-        "draft's doubt": doubts,
-        "length of the step": np.array([float(len(pair.draft)) for pair in ordered]),
-        "tokens before it": np.array([float(len(pair.prefix)) for pair in ordered]),
+def likelihoods(model: Any, pairs: Sequence[Pair], recipe: RouterRecipe, device: str) -> Floats:
+    """The model's probability for each pair, `[N]`."""
+    likely = np.empty(len(pairs))
+    places = {id(pair): i for i, pair in enumerate(pairs)}
+    for batch in _batches(pairs, recipe, None):
+        found = torch.softmax(_logits(model, batch, device), -1)[:, 1]
+        likely[[places[id(pair)] for pair in batch]] = found.double().cpu().numpy()
+    return likely
+
+
+def judge(likely: Floats, pairs: Sequence[Pair], margin: float) -> dict[str, Judgement]:
+    """The router's probabilities `[N]`, and the cheap numbers they have to beat, on pairs it has not seen."""
+    advantage = np.array([pair.advantage for pair in pairs])
+    better = advantage > margin
+    known = np.array([pair.draft_truth is not None for pair in pairs])
+    true = np.array([(pair.target_truth or 0.0) - (pair.draft_truth or 0.0) for pair in pairs])
+    told = {
+        "router": likely,
+        "draft's score, negated": -np.array([pair.draft_score for pair in pairs]),
+        "draft's doubt": np.array([0.0 if pair.doubt is None else pair.doubt for pair in pairs]),
+        "length of the step": np.array([float(len(pair.draft)) for pair in pairs]),
+        "tokens before it": np.array([float(len(pair.prefix)) for pair in pairs]),
+        "chance": np.random.default_rng(0).random(len(pairs)),
+        "oracle": advantage,
     }
-    judged = {"router": Judgement(auc(likely, better), spearman(likely, advantage), calibration(likely, better))}
-    return judged | {name: Judgement(auc(v, better), spearman(v, advantage)) for name, v in cheap.items()}
+    return {
+        name: Judgement(
+            auc(values, better),
+            spearman(values, advantage),
+            tuple(realised(values, advantage, share) for share in SHARES),
+            tuple(improved(values, advantage, share) for share in SHARES),
+            calibration(values, better) if name == "router" else None,
+            spearman(values[known], true[known]) if known.any() else None,
+        )
+        for name, values in told.items()
+    }
+
+
+def realised(values: Floats, advantage: Floats, share: float) -> float:
+    """What the steps' scores rise by on average if the large model writes this share of them, those of the largest
+    values (the paper's objective, section 3.2; ties in the order given).
+
+    >>> realised(np.array([0.9, 0.1, 0.5]), np.array([0.6, 0.3, -0.3]), 2 / 3)
+    0.1
+    """
+    return round(float(advantage[_largest(values, share)].sum() / len(values)), 4)
+
+
+def improved(values: Floats, advantage: Floats, share: float) -> float:
+    """The share of those steps that are better from the large model: what is not, was written anew for nothing."""
+    return round(float((advantage[_largest(values, share)] > 0).mean()), 4)
+
+
+def _largest(values: Floats, share: float) -> npt.NDArray[np.intp]:
+    return np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]
 
 
 def auc(values: Floats, positive: npt.NDArray[np.bool_]) -> float:

@@ -198,9 +198,19 @@ def test_one_author_alone_writes_what_its_own_engine_would_have(search_name: str
     assert tree(*common, "router=draft_only") == tree(*common, "model.path=bundled:draft")
 
 
-def test_speculation_changes_nothing_of_a_routed_search() -> None:
-    common = ("search=rebase", "router=random")
+@pytest.mark.parametrize("name", ["best_of_n", "beam_search", "rebase", "ets", "mcts"])
+def test_speculation_changes_nothing_of_a_routed_search(name: str) -> None:
+    common = (f"search={name}", "router=arbitrage", "embedder=words")
     assert tree(*common, "speculation=stand") == tree(*common, "speculation=off")
+
+
+def test_the_bundled_router_sends_some_steps_either_way() -> None:
+    """The threshold decides, and so does the step: neither model writes all."""
+    with reason.load("search.n=8", "router=arbitrage", "speculation=off") as solver:
+        nodes = solver.solve(QUESTION).tree.nodes
+    assert {node.step.author for node in nodes} == {"draft", "target"}
+    told = [(node.step.route, node.step.author) for node in nodes if node.step.route is not None]
+    assert all((likely > 0.2) == (author == "target") for likely, author in told)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +220,9 @@ def test_speculation_changes_nothing_of_a_routed_search() -> None:
         (("router=random", "router.rate=2"), "router.rate must be in [0, 1], got 2"),
         (("router=oracle", "router.threshold=3"), "router.threshold must be in [-1, 1], got 3"),
         (("router=entropy", "router.threshold=-1"), "router.threshold must be a number >= 0, got -1"),
+        (("router=arbitrage", "router.path=bundled:none"), "router.path=bundled:none: not among the bundled models"),
+        (("router=arbitrage", "router.path=bundled:prm"), "router.path=bundled:prm is a LlamaForCausalLM"),
+        (("router=arbitrage", "router.threshold=2"), "router.threshold must be in [0, 1], got 2"),
         (("router=cue", "router.cues=[]"), "router.cues must hold words, got []"),
         (("router=random", "draft.path=bundled:none"), "draft.path=bundled:none: not among the bundled models"),
         (

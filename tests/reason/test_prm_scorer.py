@@ -98,8 +98,8 @@ def test_the_wrong_architecture_is_named_with_the_right_ones(adapter: Adapter, t
 
 def test_the_limit_is_the_least_of_model_format_and_caller(tmp_path: Path) -> None:
     path = checkpoint_of(tmp_path, architectures=list(QwenPrm.architectures), max_position_embeddings=5000)
-    found = find_reward_model(path, QwenPrm())
-    assert [token_limit(found, QwenPrm(), at_most) for at_most in (None, 9, 9999)] == [4096, 9, 4096]
+    found = find_reward_model(path, QwenPrm(), "scorer")
+    assert [token_limit(found, QwenPrm(), at_most, "scorer") for at_most in (None, 9, 9999)] == [4096, 9, 4096]
 
 
 def test_a_model_without_a_limit_needs_one_before_it_is_loaded(tmp_path: Path) -> None:

@@ -14,8 +14,22 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import reason
+from reason.arbitrage.evidence import NAMES, EvidenceHead, evidence
 from reason.arbitrage.pairs import Pair, append_pairs, read_pairs
-from reason.training.router import RouterRecipe, auc, balanced, calibration, judge, spearman, split, train_router
+from reason.training.evidence import HeadRecipe, gather, gather_once, train_head
+from reason.training.router import (
+    RouterRecipe,
+    auc,
+    balanced,
+    calibration,
+    improved,
+    judge,
+    likelihoods,
+    realised,
+    spearman,
+    split,
+    train_router,
+)
 
 ROOT = Path(__file__).parents[2]
 RECIPE = RouterRecipe(epochs=4, tokens_per_batch=512, rate=3e-3)
@@ -61,7 +75,7 @@ class TestPairs:
             list(read_pairs(file))
 
     def test_no_problem_is_on_both_sides(self) -> None:
-        train, held_out = split(pairs(100), RECIPE)
+        train, held_out = split(pairs(100), 0.1, 0)
         assert len(train) + len(held_out) == 100
         assert not {p.group for p in train} & {p.group for p in held_out}
 
@@ -91,12 +105,62 @@ class TestFigures:
         assert calibration(likely, np.array([True] * 8 + [False] * 2)) == pytest.approx(0.0)
         assert calibration(likely, np.array([True] * 3 + [False] * 7)) == pytest.approx(0.5)
 
+    def test_the_oracle_is_beaten_by_nothing(self) -> None:
+        rng = np.random.default_rng(1)
+        advantage, other = rng.normal(size=50), rng.normal(size=50)
+        for share in (0.1, 0.3, 0.5):
+            assert realised(advantage, advantage, share) >= realised(other, advantage, share)
+            assert improved(advantage, advantage, share) >= improved(other, advantage, share)
+        assert realised(other, advantage, 1.0) == pytest.approx(advantage.mean(), abs=1e-4)
+
+
+class TestEvidence:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def found(base: str) -> np.ndarray:
+        return gather(base, pairs(40), "cpu")
+
+    def test_it_is_what_transformers_says_of_each_step(self, base: str, found: np.ndarray) -> None:
+        model = LlamaForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+        for pair, row in zip(pairs(40), found, strict=True):
+            tokens = torch.tensor([pair.prefix + pair.draft])
+            with torch.no_grad():
+                log_p = model(input_ids=tokens, use_cache=False).logits[0].log_softmax(-1)
+            seen = log_p[len(pair.prefix) - 1 : -1].double().numpy()
+            own = seen[np.arange(len(pair.draft)), list(pair.draft)]
+            expected = evidence(np.stack([own, seen.max(1), -(np.exp(seen) * seen).sum(1)], axis=1))
+            assert np.allclose(row, expected, atol=1e-4)
+            assert row[NAMES.index("worst ratio")] == pytest.approx((own - seen.max(1)).min(), abs=1e-4)
+
+    def test_steps_are_read_once(self, base: str, found: np.ndarray, tmp_path: Path) -> None:
+        file = tmp_path / "evidence.npz"
+        assert np.allclose(gather_once(base, pairs(40), "cpu", file), found, atol=1e-4)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("reason.training.evidence.gather", lambda *_: pytest.fail("read again"))
+            assert np.allclose(gather_once(base, pairs(40), "cpu", file), found, atol=1e-4)
+        assert len(gather_once(base, pairs(10), "cpu", file)) == 10  # other pairs are read
+
+    def test_a_head_learns_and_comes_back_from_disk(self, base: str, tmp_path: Path) -> None:
+        rng = np.random.default_rng(0)
+        seen = -rng.exponential(size=(800, len(NAMES)))
+        better = list(seen[:, 3] < np.median(seen[:, 3]))
+        head = train_head(base, seen[:600], better[:600], HeadRecipe(epochs=20))
+        likely = head.likely(seen[600:])
+        assert auc(likely, np.array(better[600:])) > 0.95
+        head.save(tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        assert np.array_equal(EvidenceHead.load(tmp_path, config).likely(seen[600:]), likely)
+        with pytest.raises(ValueError, match="trained on other evidence"):
+            EvidenceHead.load(tmp_path, config | {"evidence": ["mood"]})
+        with pytest.raises(ValueError, match="never, or always, better"):
+            train_head(base, seen, [True] * 800, HeadRecipe())
+
 
 class TestTraining:
     def test_it_learns_what_can_be_learned(self, base: str, tmp_path: Path) -> None:
-        train, held_out = split(pairs(600), RECIPE)
+        train, held_out = split(pairs(600), 0.1, 0)
         model = train_router(base, train, RECIPE, tmp_path, "cpu")
-        judged = judge(model, held_out, RECIPE, "cpu")
+        judged = judge(likelihoods(model, held_out, RECIPE, "cpu"), held_out, RECIPE.margin)
         assert judged["router"].auc > 0.95
         assert judged["draft's doubt"].auc < 0.75
         assert judged["draft's score, negated"].auc == 1.0  # it gives the label away in these pairs
@@ -130,7 +194,8 @@ class TestTraining:
 
 
 @pytest.mark.slow
-def test_collected_trained_and_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["evidence", "finetune"])
+def test_collected_trained_and_used(method: str, tmp_path: Path) -> None:
     def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(ROOT / "scripts" / script), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -142,7 +207,7 @@ def test_collected_trained_and_used(tmp_path: Path) -> None:
     assert count > 10
     again = run("collect_steps.py", "--out", str(file), "limit=3")
     assert "0 pairs of 0 problems" in again.stderr
-    trained = run("train_router.py", str(file), "--out", str(folder), "--epochs", "1", "--held-out", "0.34")
+    trained = run("train_router.py", method, str(file), "--out", str(folder), "--epochs", "1", "--held-out", "0.34")
     assert trained.returncode == 0, trained.stdout + trained.stderr
     report = json.loads((folder / "report.json").read_text())
     assert report["pairs"] == count
@@ -150,6 +215,6 @@ def test_collected_trained_and_used(tmp_path: Path) -> None:
         steps = solver.solve("x0 = 3. Each next term is 5 times the one before, modulo 7. Find x2.").tree.nodes
     assert all(node.step.author in ("draft", "target") for node in steps)
     assert any(node.step.route is not None for node in steps)
-    wrong = run("train_router.py", str(file), "--out", str(folder / "x"), "--base", "bundled:none")
+    wrong = run("train_router.py", method, str(file), "--out", str(folder / "x"), "--base", "bundled:none")
     assert wrong.returncode == 2
     assert "not among the bundled models" in wrong.stdout

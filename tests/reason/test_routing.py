@@ -1,0 +1,81 @@
+"""Comparing routers: the areas and costs on made-up numbers, and a whole small comparison."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reason.measure.routing import KNOBS, Routed, Setting, area, cheapest_within, compare_areas
+
+ROOT = Path(__file__).parents[2]
+EVERY = np.arange(50)
+
+
+def point(router: str, accuracy: float, target: float, draft: float = 10.0) -> Routed:
+    """The same number for each of 50 problems, accuracy as so many that are right."""
+    right = (accuracy * 50 > EVERY).astype(float)
+    same = np.ones(50)
+    return Routed(Setting(router), right, target * same, draft * same, 0 * same, target * same, 4 * same, same, 1.0)
+
+
+ENDS = (point("draft_only", 0.2, 0), point("target_only", 0.6, 100, draft=0))
+
+
+def test_a_lot_between_the_ends_walks_the_straight_line() -> None:
+    straight = area((), ENDS, EVERY)
+    assert straight == pytest.approx(0.4)
+    assert area((point("random", 0.4, 50),), ENDS, EVERY) == pytest.approx(straight, abs=1e-6)
+    assert area((point("arbitrage", 0.6, 50),), ENDS, EVERY) == pytest.approx(0.5, abs=1e-2)
+
+
+def test_a_larger_area_is_found_with_its_interval() -> None:
+    good, lot = (point("arbitrage", 0.6, 50),), (point("random", 0.4, 50),)
+    apart = compare_areas(good, lot, ENDS, draws=300)
+    assert 0 < apart.low < apart.value < apart.high
+    none = compare_areas(lot, lot, ENDS, draws=100)
+    assert (none.value, none.low, none.high) == (0, 0, 0)
+
+
+def test_the_cheapest_that_reaches_a_goal_is_named() -> None:
+    points = [point("entropy", 0.4, 20), point("entropy", 0.6, 50), point("entropy", 0.7, 80)]
+    found = cheapest_within(points, 0.5)
+    assert found is points[1]
+    assert cheapest_within(points, 0.9) is None
+
+
+def test_the_cost_is_in_tokens_of_the_large_model() -> None:
+    assert point("oracle", 0.5, 100, draft=40).cost(8).mean() == 105
+
+
+def test_every_knob_is_a_setting_of_its_router() -> None:
+    from reason.build import check
+    from reason.compose import composed
+
+    for router, (_, values) in KNOBS.items():
+        for value in values or (None,):
+            check(*composed(Setting(router, value).arm(2, ("+task=synthetic",)).overrides))
+
+
+@pytest.mark.slow
+def test_a_small_comparison_is_made_and_made_again_from_disk(tmp_path: Path) -> None:
+    out = tmp_path / "report.md"
+    command = [sys.executable, str(ROOT / "scripts" / "compare_routers.py"), "--problems", "3", "--samples", "2"]
+    command += ["--routers", "cue", "--temperatures", "1", "--folder", str(tmp_path / "runs")]
+    command += ["--out", str(out), "--race", "cue-1", "--laps", "1"]
+    first = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert first.returncode == 0, first.stderr
+    report = out.read_text()
+    assert all(f"| {name} |" in report for name in ("draft_only", "target_only", "cue-1"))
+    assert out.with_suffix(".png").stat().st_size > 10_000
+    again = subprocess.run(command[:-4], capture_output=True, text=True, timeout=900, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "[1/3]" not in again.stderr  # every arm was read from its folder
+    wrong = subprocess.run(
+        [*command[:-4], "--race", "random"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert wrong.returncode == 2
+    assert "--race wants ROUTER-VALUE" in wrong.stderr
