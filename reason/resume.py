@@ -43,7 +43,7 @@ def require_same(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     Traceback (most recent call last):
     reason.complaints.ConfigError: these settings are not those of the run to resume: search.n was 4, now 8
     """
-    old, new = _flat(then), _flat(now)
+    old, new = flat(then), flat(now)
     changed = [
         f"{key} was {_shown(old, key)}, now {_shown(new, key)}"
         for key in sorted(old.keys() | new.keys())
@@ -53,11 +53,16 @@ def require_same(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         raise ConfigError("these settings are not those of the run to resume: " + "; ".join(changed))
 
 
-def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level of dotted names.
+
+    >>> flat({"search": {"n": 4}, "seed": 0})
+    {'search.n': 4, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
     for key, value in node.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def _shown(flat: Mapping[str, Any], key: str) -> str:

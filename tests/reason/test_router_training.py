@@ -144,7 +144,7 @@ class TestEvidence:
         rng = np.random.default_rng(0)
         seen = -rng.exponential(size=(800, len(NAMES)))
         better = list(seen[:, 3] < np.median(seen[:, 3]))
-        head = train_head(base, seen[:600], better[:600], HeadRecipe(epochs=20))
+        head = train_head(base, seen[:600], better[:600], HeadRecipe(epochs=20, batch=32))
         likely = head.likely(seen[600:])
         assert auc(likely, np.array(better[600:])) > 0.95
         head.save(tmp_path)
