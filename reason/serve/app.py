@@ -125,5 +125,8 @@ def _state(app: FastAPI, service: Service) -> None:
         solver = service.ready()
         if service.admission.running or service.admission.waiting:
             raise ApiError(409, "searches are under way; the engine is checked when it is idle", code="busy")
-        await asyncio.to_thread(solver.check)
+        try:
+            await asyncio.to_thread(solver.check)
+        except AssertionError as error:
+            raise ApiError(500, f"the engine holds what it should not: {error}", code="unsound") from error
         return reply({"status": "sound"})

@@ -52,6 +52,7 @@ class Body(Strict):
     n: Count = 1
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Stops | None = None
+    max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     timeout: Annotated[float, Field(gt=0)] | None = None
@@ -79,7 +80,7 @@ class Body(Strict):
     @property
     def length(self) -> int | None:
         """Tokens of a solution at most; None for the search's own setting."""
-        raise NotImplementedError
+        return self.max_tokens
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -110,6 +111,15 @@ def _unsupported(what: str) -> PydanticCustomError:
     return PydanticCustomError("unsupported", "{what}", {"what": what})
 
 
+def _only(prompt: Any) -> Any:
+    """The text in a list of one. Raises: PydanticCustomError for several, and for token ids."""
+    if not isinstance(prompt, list):
+        return prompt
+    if len(prompt) != 1 or not isinstance(prompt[0], str):
+        raise _unsupported("a request has one prompt, and that is text; send others beside it, at the same time")
+    return prompt[0]
+
+
 class Message(Strict):
     """One turn of a conversation. The rest may be there, and null or empty, as in a message that a client got and sends
     back; `reasoning_content` is progress we have sent, and no part of the conversation."""
@@ -129,8 +139,7 @@ class ChatBody(Body):
     """`/v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Count | None = None
-    max_tokens: Count | None = None  # the old name of the same
+    max_completion_tokens: Count | None = None  # the new name of max_tokens
 
     @property
     def length(self) -> int | None:
@@ -150,16 +159,4 @@ class ChatBody(Body):
 class TextBody(Body):
     """`/v1/completions`: the prompt is continued as it is, one prompt a request."""
 
-    prompt: Annotated[str, Field(min_length=1)]
-    max_tokens: Count | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_prompt(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("prompt"), list) and len(data["prompt"]) == 1:
-            return data | {"prompt": data["prompt"][0]}
-        return data
-
-    @property
-    def length(self) -> int | None:
-        return self.max_tokens
+    prompt: Annotated[str, BeforeValidator(_only), Field(min_length=1)]

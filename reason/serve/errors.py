@@ -64,7 +64,7 @@ def install(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         return explained(error.errors()[0]).response
 
-    @app.exception_handler(Exception)  # it is raised again after this, and logged with its traceback
+    @app.exception_handler(Exception)  # after this it is raised again, for the log, and the connection is closed
     async def unforeseen(request: Request, error: Exception) -> Response:
         return failure(error).response
 

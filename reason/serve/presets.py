@@ -69,4 +69,4 @@ def _plan(settings: Sequence[str], name: str) -> Plan:
     try:
         return check(config, choices)
     except ConfigError as error:
-        raise ConfigError(f"preset={name}: {error}; serve.presets=[...] leaves it out") from error
+        raise ConfigError(f"preset={name}: {error} (serve.presets says which are served)") from error

@@ -20,6 +20,9 @@ from search.base import Budget, Strategy
 ELSEWHERE = ("max_tokens", "temperature", "top_p", "stop")
 """Sampling settings that are fields of the request itself; a knob has one home."""
 
+LARGEST_ID = 2**31 - 1
+"""Numbers about tokens end here; no vocabulary is larger."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -86,8 +89,9 @@ def altered(strategy: Any, changes: Mapping[str, Any], sampling: Mapping[str, An
         if key in inner:
             raise invalid(f"search.sampling.{key}", f"{key} is a field of the request itself, not of search.sampling")
     for key, value in changes.items():
-        if is_count(value) and value > largest:
-            raise invalid(f"search.{key}", f"search.{key} may be at most {largest} on this server, got {value}")
+        _check_size(f"search.{key}", value, largest)
+    for key, value in inner.items():
+        _check_size(f"search.sampling.{key}", value, LARGEST_ID)
     try:
         how = replace(strategy.sampling, **inner, **sampling)
         changed: Strategy = replace(strategy, **{**changes, "sampling": how})
@@ -106,6 +110,11 @@ def budget_until(budget: Budget, seconds: float | None) -> Budget:
 def invalid(param: str, message: str) -> ApiError:
     """A value that is not right."""
     return ApiError(400, message, param=param, code="invalid_value")
+
+
+def _check_size(param: str, value: Any, largest: int) -> None:
+    if is_count(value) and value > largest:
+        raise invalid(param, f"{param} may be at most {largest} on this server, got {value}")
 
 
 def _check_known(where: str, given: Mapping[str, Any], known: list[str]) -> None:
