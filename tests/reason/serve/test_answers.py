@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from decoding.core import Spent
 from reason.serve.choices import ranked
 from search.base import Candidate, SearchResult
 from search.tree import SearchTree, Step
@@ -73,8 +74,6 @@ def test_the_order_of_candidates() -> None:
     nodes = [tree.add(tree.ROOT, Step((i,), str(i)), finish="eos") for i in range(5)]
     said = [("7", 0.2), ("8", 0.9), (None, 0.99), ("7", 0.6), ("9", None)]
     candidates = tuple(Candidate(node, a, s) for node, (a, s) in zip(nodes, said, strict=True))
-    from decoding.core import Spent
-
     result = SearchResult(tree, 3, Spent(), votes={"7": 0.8, "8": 0.9}, candidates=candidates)
     assert [candidate.node for candidate in ranked(result)] == [3, 1, 4, 2, 0]
 

@@ -34,8 +34,8 @@ def test_a_client_completes_its_conversation(
     package, check = CLIENTS.CHECKS[name]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed; pip install 'reason-search[clients]'")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("OPENAI_API_KEY", CLIENTS.KEY)
+    for variable, value in CLIENTS.ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
     url, service = bundled
     assert check(url)
     assert service.solver is not None
