@@ -35,10 +35,10 @@ def test_it_says_where_it_is_answers_and_stops_in_good_order(tmp_path: Path) -> 
     body = re.search(r"-d '(.*)'", said[3])
     assert body is not None
     headers = {"authorization": "Bearer secret", "content-type": "application/json"}
-    response = httpx.post(f"{found[1]}/v1/chat/completions", content=body[1], headers=headers, timeout=120)
+    response = httpx.post(f"{found[1]}/v1/chat/completions", content=body[1], headers=headers, timeout=300)
     assert response.status_code == 200, response.text
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err) == (0, "stopped\n", "")
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
     assert len(list((tmp_path / "kept" / "pages").iterdir())) == 1
@@ -56,7 +56,7 @@ def test_it_says_where_it_is_answers_and_stops_in_good_order(tmp_path: Path) -> 
 )
 def test_wrong_settings_are_one_sentence_and_exit_code_2(wrong: str, message: str, tmp_path: Path) -> None:
     process = start(tmp_path, wrong)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (2, "")
     assert err.startswith(f"serve: {message}")
     assert len(err.splitlines()) == 1
@@ -66,6 +66,6 @@ def test_a_port_that_is_taken_is_said_before_models_are_loaded(tmp_path: Path) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = start(tmp_path, f"serve.port={port}")
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (2, "")
     assert err.startswith(f"serve: cannot listen on serve.host=127.0.0.1 serve.port={port}: ")
