@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -57,8 +58,9 @@ class LocalEngine:
 
     @property
     def stats(self) -> EngineStats:
-        """A snapshot; cheap, callable at any time."""
-        return self._stats.snapshot()
+        """A snapshot; cheap, callable at any time. `running` and `waiting` are of now, not of the last round."""
+        running, waiting = len(self._scheduler.running), len(self._scheduler.waiting)
+        return replace(self._stats.snapshot(), running=running, waiting=waiting)
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """One generation per request, in order. Cancelling drops all of them at the end of the round.

@@ -26,17 +26,20 @@ from reason.complaints import ConfigError, refused, unknown_key, unknown_option
 OURS = ("reason.", "search.", "decoding.")
 
 
-def composed(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The settings for these overrides, and which member of each group was chosen. Raises: ConfigError."""
+def composed(overrides: Sequence[str], config: str = "solve") -> tuple[dict[str, Any], dict[str, str]]:
+    """The settings of `conf/{config}.yaml` with these overrides, and which member of each group was chosen.
+
+    Raises: ConfigError.
+    """
     if GlobalHydra.instance().is_initialized():
-        return _compose(overrides)
+        return _compose(overrides, config)
     with initialize_config_module("conf", version_base="1.3"):
-        return _compose(overrides)
+        return _compose(overrides, config)
 
 
-def _compose(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+def _compose(overrides: Sequence[str], config: str) -> tuple[dict[str, Any], dict[str, str]]:
     with complaints():
-        cfg = compose("solve", list(overrides), return_hydra_config=True)
+        cfg = compose(config, list(overrides), return_hydra_config=True)
     choices = {str(group): str(name) for group, name in cfg.hydra.runtime.choices.items()}
     OmegaConf.set_struct(cfg, False)
     del cfg["hydra"]

@@ -6,22 +6,27 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from decoding.core import Spent
+from decoding.core import Spent, Tokens
 from search.base import SearchResult
 from search.tree import SearchTree
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A question. `answer` is the gold answer, None if unknown; `meta` whatever else the data set gives."""
+    """A question. `answer` is the gold answer, None if unknown; `meta` whatever else the data set gives.
+
+    `prompt` are the ids the search starts from, where the question alone does not say: a conversation, a text to go on
+    with. Without them the question is put the way the model wants to be asked.
+    """
 
     id: str
     question: str
     answer: str | None = None
+    prompt: Tokens | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def ask(cls, question: str) -> Problem:
+    def ask(cls, question: str, *, prompt: Tokens | None = None) -> Problem:
         """A problem from a bare question; its id is the same whenever the same question is asked.
 
         Raises: ValueError for an empty question.
@@ -31,7 +36,8 @@ class Problem:
         """
         if not question.strip():
             raise ValueError("question must not be empty")
-        return cls(id=f"question-{hashlib.blake2b(question.encode(), digest_size=4).hexdigest()}", question=question)
+        digest = hashlib.blake2b(question.encode(), digest_size=4).hexdigest()
+        return cls(id=f"question-{digest}", question=question, prompt=prompt)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,14 +48,19 @@ class PromptFormat:
         if not self.delimiter:
             raise ValueError("model.prompt.delimiter must not be empty")
 
-    def messages(self, question: str) -> list[dict[str, str]]:
-        """The conversation a chat template is given.
+    def conversation(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+        """What a chat template is given for these messages, the last of which is the question: our words around
+        that, and one system message of ours and theirs.
 
-        >>> PromptFormat(system="Be brief.", user="Q: {question}").messages("1+1?")
+        >>> PromptFormat(system="Be brief.", user="Q: {question}").conversation([{"role": "user", "content": "1+1?"}])
         [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'Q: 1+1?'}]
         """
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*system, {"role": "user", "content": self.user.replace(SLOT, question)}]
+        *before, question = messages
+        theirs = [message["content"] for message in before if message["role"] == "system"]
+        rules = theirs if self.system is None else [self.system, *theirs]
+        system = [{"role": "system", "content": "\n\n".join(rules)}] if rules else []
+        turns = [dict(message) for message in before if message["role"] != "system"]
+        return [*system, *turns, {"role": "user", "content": self.user.replace(SLOT, question["content"])}]
 
 
 class Prompt:
@@ -71,13 +76,29 @@ class Prompt:
 
     def encode(self, question: str) -> Tokens:
         """The ids the search starts from."""
+        if self.form.raw is not None:
+            return self.encode_text(self.form.raw.replace(SLOT, question) + self.form.answer_start)
+        return self.encode_chat([{"role": "user", "content": question}])
+
+    def encode_text(self, text: str) -> Tokens:
+        """The ids of a text the model is to go on with as it is."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=True))
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> Tokens:
+        """The ids of a conversation that ends with a question, for a model with a chat template. See
+        `PromptFormat.conversation`. Raises: ValueError where the template refuses it, or there is none."""
+        from jinja2 import TemplateError
+
         form = self.form
         if form.raw is not None:
-            text = form.raw.replace(SLOT, question) + form.answer_start
-            return tuple(self._tokenizer.encode(text, add_special_tokens=True))
-        text = self._tokenizer.apply_chat_template(
-            form.messages(question), tokenize=False, add_generation_prompt=True, **form.options
-        )
+            raise ValueError("this model is asked with plain text and knows no conversations")
+        conversation = form.conversation(messages)
+        try:
+            text = self._tokenizer.apply_chat_template(
+                conversation, tokenize=False, add_generation_prompt=True, **form.options
+            )
+        except TemplateError as error:
+            raise ValueError(f"this model's chat template refuses the conversation: {error}") from error
         if not text.endswith(form.answer_start):
             text += form.answer_start
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
@@ -16,7 +17,7 @@ from reason.prm.base import Scorer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
 from reason.window import Outcome, Window
-from search.base import Budget, Embedder, Resources, SearchResult, Strategy
+from search.base import Budget, Embedder, Resources, SearchResult, Strategy, Written
 from search.seeds import derive_seed
 
 T = TypeVar("T")
@@ -66,8 +67,33 @@ class Solver:
         self.seed = seed
         self.concurrency = concurrency
         self.window = window
+        self.watch: Callable[[Written], None] | None = None
         self._find = find
         self._loop = LoopThread()
+
+    def but(
+        self,
+        *,
+        strategy: Strategy | None = None,
+        budget: Budget | None = None,
+        seed: int | None = None,
+        watch: Callable[[Written], None] | None = None,
+    ) -> Solver:
+        """This solver with another strategy, budget or seed; models, engine and loop are the same, and one `close` ends
+        both. `watch` is told of every continuation as it is written, on the solver's loop: it must be quick.
+
+        >>> import reason
+        >>> with reason.load("search.n=4") as solver:
+        ...     other = solver.but(strategy=solver.strategy, seed=1)
+        >>> other.engine is solver.engine, other.seed, solver.seed
+        (True, 1, 0)
+        """
+        other = copy.copy(self)
+        other.strategy = self.strategy if strategy is None else strategy
+        other.budget = self.budget if budget is None else budget
+        other.seed = self.seed if seed is None else seed
+        other.watch = self.watch if watch is None else watch
+        return other
 
     def solve(self, question: str | Problem) -> Solution:
         """The solution; blocks. Works inside a running event loop too (a notebook)."""
@@ -111,6 +137,12 @@ class Solver:
         """The result of a coroutine that uses the engine, on the solver's own loop; blocks."""
         return self._loop.run(work)
 
+    def check(self) -> None:
+        """Assert that the engine, once idle, holds nothing of any search. Not all engines can be asked."""
+        check = getattr(self.engine, "check", None)
+        if check is not None:
+            check()
+
     def close(self) -> None:
         """Cancel what is under way, end the private loop, close engine and scorer. Calling it twice is harmless."""
         self._loop.close()
@@ -128,7 +160,7 @@ class Solver:
         self.close()
 
     async def _solve(self, problem: Problem) -> Solution:
-        root = self.prompt.encode(problem.question)
+        root = problem.prompt or self.prompt.encode(problem.question)
         scorer = self.scorer.bind(problem.question, root)
         engine = self.engine
         if isinstance(engine, Arbitrage):
@@ -145,6 +177,7 @@ class Solver:
             window=self.window,
             embedder=self.embedder,
             scorer_timeout=self.scorer_timeout,
+            watch=self.watch,
         )
         return self._read(problem, await self.strategy(root, resources))
 

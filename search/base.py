@@ -70,6 +70,14 @@ class Budget:
                 raise ValueError(f"budget.{name} must be a positive number or null, got {value!r}")
 
 
+@dataclass(frozen=True)
+class Written:
+    """A continuation that was just written: its steps, and the score of the last of them if it has one."""
+
+    steps: Sequence[Step]
+    score: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """What one search may use. Made per problem by the solver; holds nothing of the gold answer.
@@ -82,6 +90,7 @@ class Resources:
     window      the most tokens, prompt included, the model can hold; None if nobody knows
     embedder    who says which steps are alike; strategies that never ask do without
     scorer_timeout  seconds a path may wait for its scores; then it counts as not scored. None waits for ever
+    watch       told of every continuation when it is written, which may be long before it is in the tree; must be quick
     """
 
     engine: Engine
@@ -95,6 +104,7 @@ class Resources:
     window: int | None = None
     embedder: Embedder | None = None
     scorer_timeout: float | None = None
+    watch: Callable[[Written], None] | None = None
 
 
 @dataclass(frozen=True)

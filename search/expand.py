@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from decoding.core import Generation, GenerationRequest, SamplingParams, Spent, Tokens, Vector
-from search.base import Resources
+from search.base import Resources, Written
 from search.ledger import Ledger
 from search.scoring import Scored, ScoreQueue
 from search.seeds import derive_seed
@@ -187,6 +187,8 @@ class Expander:
         decode, delimiter = self.resources.decode, self.resources.delimiter
         steps = signed(split_steps(generation.tokens, generation.logprobs, decode, delimiter), generation.authors)
         scored = await self._scoring.score([*path, *steps]) if self._scoring and steps else None
+        if self.resources.watch and steps:
+            self.resources.watch(Written(steps, scored.scores[-1] if scored and scored.scores else None))
         return Grown(generation, steps, scored)
 
     def _attach(self, asked: Asked, grown: Grown, growth: Growth) -> int:

@@ -52,6 +52,13 @@ class Arbitrage:
         """The engine for the problem whose prompt is `root`, read with its scorer."""
         return BoundArbitrage(self, self.router.bind(question, root), root, scorer)
 
+    def check(self) -> None:
+        """Asserts what can be asserted of either engine when it is idle."""
+        for engine in (self.draft, self.target):
+            check = getattr(engine, "check", None)
+            if check is not None:
+                check()
+
     def close(self) -> None:
         """Closes both engines and the router."""
         self.router.close()

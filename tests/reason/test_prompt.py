@@ -80,7 +80,7 @@ def test_a_wrong_format_names_its_setting(wrong: dict[str, str]) -> None:
 def test_every_model_asks_for_a_box_unless_it_was_trained_to_write_one(model: str) -> None:
     config, _ = composed([f"model={model}", "model.path=somewhere"])
     form: PromptFormat = make("model.prompt", config["model"]["prompt"])
-    assert form.raw is not None or "\\boxed{" in str(form.messages("?"))
+    assert form.raw is not None or "\\boxed{" in str(form.conversation([{"role": "user", "content": "?"}]))
 
 
 def test_a_checkpoints_tokenizer_is_the_one_in_its_file(tiny_writer: Path) -> None:

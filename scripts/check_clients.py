@@ -1,0 +1,299 @@
+"""Point the clients people use, unmodified, at a server, and say of each whether it got what it wanted.
+
+python scripts/check_clients.py                          starts scripts/serve.py on a free port
+python scripts/check_clients.py --url http://HOST:PORT   asks one that is running
+
+Checks the clients that are installed (pip install 'reason-search[clients]', perhaps in an environment of its own, for
+they pull in much and pin some of it) and names those that are not. Exit code 1 if a check fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+MODEL = "best-of-4"
+QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
+KEY = "unused"
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_API_KEY": KEY}
+"""Keeps the clients from asking anybody but the server."""
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "description": "adds", "parameters": {"type": "object", "properties": {}}},
+}
+
+Check = Callable[[str], str]
+
+
+def openai_sync(url: str) -> str:
+    """A conversation, choices, usage and our own fields, through the `openai` package."""
+    from openai import OpenAI
+
+    client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
+    assert MODEL in [model.id for model in client.models.list()]
+    found = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "system", "content": "You do sums."}, {"role": "user", "content": QUESTION}],
+        n=2,
+        seed=1,
+        max_completion_tokens=200,
+        extra_body={"search": {"n": 3}},
+    )
+    assert found.usage is not None
+    assert found.usage.completion_tokens_details is not None
+    assert 0 < (found.usage.completion_tokens_details.reasoning_tokens or 0) < found.usage.completion_tokens
+    texts = [choice.message.content for choice in found.choices]
+    assert len(texts) == 2
+    assert all(texts)
+    again = client.completions.create(model=MODEL, prompt=f"Question: {QUESTION}\nSolution:\n", max_tokens=50)
+    assert again.choices[0].text
+    assert found.model_extra is not None
+    return f"{found.usage.completion_tokens} tokens, tree at {found.model_extra['search']['tree']}"
+
+
+def openai_async(url: str) -> str:
+    """Several at once."""
+    from openai import AsyncOpenAI
+
+    async def ask() -> list[str]:
+        async with AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY) as client:
+            many = [
+                client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": QUESTION}], seed=seed)
+                for seed in range(3)
+            ]
+            return [found.choices[0].message.content or "" for found in await asyncio.gather(*many)]
+
+    texts = asyncio.run(ask())
+    assert all(texts)
+    return f"{len(texts)} answers"
+
+
+def openai_streaming(url: str) -> str:
+    """Progress as reasoning, then the answer, then the usage; the same answer as without streaming."""
+    from openai import OpenAI
+
+    client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
+    asked: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}]}
+    thoughts, text, usage = 0, "", None
+    for chunk in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            thoughts += bool((choice.delta.model_extra or {}).get("reasoning_content"))
+            text += choice.delta.content or ""
+    assert thoughts >= 4
+    assert usage is not None
+    assert text == client.chat.completions.create(**asked).choices[0].message.content
+    return f"{thoughts} lines of progress, {len(text)} characters of answer"
+
+
+def openai_errors(url: str) -> str:
+    """What the server refuses is raised as the package's own errors."""
+    import openai
+
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": QUESTION}]}
+    wrong: list[dict[str, Any]] = [
+        {"model": MODEL, "tools": [TOOL]},
+        {"model": MODEL, "extra_body": {"search": {"widht": 3}}},
+        {"model": "gpt"},
+    ]
+    params = [refused(partial(client.chat.completions.create, **asked, **more)) for more in wrong]
+    assert params == ["tools", "search.widht", "model"]
+    return f"refused: {', '.join(params)}"
+
+
+def refused(call: Callable[[], Any]) -> str:
+    """The field that the server refuses in this call. Raises: AssertionError if it refuses none."""
+    import openai
+
+    try:
+        call()
+    except (openai.BadRequestError, openai.NotFoundError) as error:
+        return str(error.param)
+    raise AssertionError("the server accepted what it cannot do")
+
+
+def langchain(url: str) -> str:
+    """`ChatOpenAI`, in one piece and as a stream, and a tool refused."""
+    from langchain_core.messages import HumanMessage, SystemMessage
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(model=MODEL, base_url=f"{url}/v1", api_key=KEY, temperature=0.8, max_retries=0)
+    said = [SystemMessage("You do sums."), HumanMessage(QUESTION)]
+    whole = model.invoke(said)
+    streamed = "".join(str(chunk.content) for chunk in model.stream(said))
+    assert whole.content == streamed != ""
+    assert whole.usage_metadata["output_token_details"]["reasoning"] > 0
+    assert refused(lambda: model.bind_tools([TOOL]).invoke(said)) == "tools"
+    return f"{whole.usage_metadata['output_tokens']} tokens; with a tool: refused"
+
+
+def litellm(url: str) -> str:
+    """`completion`, in one piece and as a stream, with search settings."""
+    import litellm as client
+
+    asked: dict[str, Any] = {
+        "model": f"openai/{MODEL}",
+        "api_base": f"{url}/v1",
+        "api_key": KEY,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "extra_body": {"search": {"n": 3}},
+    }
+    whole = client.completion(**asked)
+    chunks = [chunk.choices[0].delta for chunk in client.completion(**asked, stream=True)]
+    assert whole.choices[0].message.content == "".join(delta.content or "" for delta in chunks) != ""
+    thoughts = sum(bool(getattr(delta, "reasoning_content", None)) for delta in chunks)
+    assert thoughts >= 3
+    return f"{whole.usage.completion_tokens} tokens, {thoughts} lines of progress"
+
+
+def openai_agents(url: str) -> str:
+    """OpenAI's Agents SDK: a conversation of two turns without tools completes, one with a tool is refused."""
+    import agents
+    import openai
+
+    agents.set_tracing_disabled(True)
+    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    model = agents.OpenAIChatCompletionsModel(model=MODEL, openai_client=client)
+    solver = agents.Agent(name="solver", instructions="You do sums.", model=model)
+    first = agents.Runner.run_sync(solver, QUESTION)
+    second = agents.Runner.run_sync(solver, [*first.to_input_list(), {"role": "user", "content": "And x4?"}])
+    assert first.final_output
+    assert second.final_output
+    tool = agents.FunctionTool(
+        name="add", description="adds", params_json_schema={"type": "object", "properties": {}}, on_invoke_tool=_never
+    )
+    with_tool = agents.Agent(name="with a tool", model=model, tools=[tool])
+    assert refused(lambda: agents.Runner.run_sync(with_tool, QUESTION)) == "tools"
+    return "two turns; with a tool: refused"
+
+
+async def _never(context: Any, arguments: str) -> str:
+    raise AssertionError("a tool was called")
+
+
+def lm_eval(url: str) -> str:
+    """lm-evaluation-harness: `local-completions` on two problems from a local file."""
+    from lm_eval import simple_evaluate
+    from lm_eval.api.task import ConfigurableTask
+    from lm_eval.tasks import TaskManager
+
+    rows = [{"question": QUESTION, "answer": "9"}, {"question": QUESTION.replace("x3", "x2"), "answer": "12"}]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "problems.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        task = ConfigurableTask(
+            config={
+                "task": "sums",
+                "dataset_path": "json",
+                "dataset_kwargs": {"data_files": {"test": str(file)}, "cache_dir": folder},
+                "test_split": "test",
+                "output_type": "generate_until",
+                "doc_to_text": "Question: {{question}}\nSolution:\n",
+                "doc_to_target": "{{answer}}",
+                "generation_kwargs": {"until": ["Question:"], "max_gen_toks": 120, "temperature": 1.0},
+                "filter_list": [
+                    {
+                        "name": "boxed",
+                        "filter": [
+                            {"function": "regex", "regex_pattern": r"boxed\{(\d+)\}"},
+                            {"function": "take_first"},
+                        ],
+                    }
+                ],
+                "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+            }
+        )
+        with redirect_stdout(StringIO()):
+            results = simple_evaluate(
+                model="local-completions",
+                model_args={
+                    "model": MODEL,
+                    "base_url": f"{url}/v1/completions",
+                    "tokenizer_backend": None,
+                    "tokenized_requests": False,
+                    "num_concurrent": 2,
+                },
+                tasks=[task],
+                bootstrap_iters=0,
+                task_manager=TaskManager(include_defaults=False),  # reading all of its own tasks takes minutes
+            )
+    assert results["n-samples"]["sums"]["effective"] == 2
+    return f"exact match {results['results']['sums']['exact_match,boxed']:.2f} on 2 problems"
+
+
+CHECKS: dict[str, tuple[str, Check]] = {
+    "openai, sync": ("openai", openai_sync),
+    "openai, async": ("openai", openai_async),
+    "openai, streaming": ("openai", openai_streaming),
+    "openai, errors": ("openai", openai_errors),
+    "langchain": ("langchain_openai", langchain),
+    "litellm": ("litellm", litellm),
+    "openai agents": ("agents", openai_agents),
+    "lm-eval": ("lm_eval", lm_eval),
+}
+"""Each check with the package it needs; it is given the server's address and says what it got."""
+
+
+@contextmanager
+def server(*settings: str) -> Iterator[str]:
+    """The address of a server of one's own, which is stopped at the end."""
+    script = Path(__file__).with_name("serve.py")
+    command = [sys.executable, str(script), "serve.port=0", *settings]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if found := re.search(r"base url (\S+)/v1", line):
+                break
+        else:
+            raise RuntimeError("the server did not start")
+        yield found[1]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main() -> int:
+    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top.add_argument("settings", nargs="*", help="settings of scripts/serve.py, where it is started")
+    top.add_argument("--url", help="a server that is running")
+    args = top.parse_intermixed_args()
+    if args.url:
+        return check_all(args.url.rstrip("/"))
+    with server(*args.settings) as url:
+        return check_all(url)
+
+
+def check_all(url: str) -> int:
+    """Run every check that can be run; 1 if any fails."""
+    os.environ |= ENVIRONMENT
+    failed = False
+    for name, (package, check) in CHECKS.items():
+        if importlib.util.find_spec(package) is None:
+            print(f"skipped  {name}: {package} is not installed", flush=True)
+            continue
+        try:
+            print(f"ok       {name}: {check(url)}", flush=True)
+        except Exception as error:
+            failed = True
+            print(f"FAILED   {name}: {type(error).__name__}: {error}", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The clients people use complete their conversations; the checks are those of scripts/check_clients.py."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import reason
+from reason.serve.service import Service
+from tests.reason.serve.toys import chat
+
+
+def script() -> Any:
+    file = Path(__file__).resolve().parents[3] / "scripts" / "check_clients.py"
+    spec = importlib.util.spec_from_file_location("check_clients", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+CLIENTS = script()
+
+
+@pytest.mark.parametrize("name", CLIENTS.CHECKS)
+def test_a_client_completes_its_conversation(
+    name: str, bundled: tuple[str, Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, check = CLIENTS.CHECKS[name]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed; pip install 'reason-search[clients]'")
+    for variable, value in CLIENTS.ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
+    url, service = bundled
+    assert check(url)
+    assert service.solver is not None
+    service.solver.check()
+
+
+def test_the_answer_is_the_one_solve_gives_for_the_same_settings(bundled: tuple[str, Service]) -> None:
+    messages = [{"role": "user", "content": CLIENTS.QUESTION}]
+    asked = chat(messages=messages, seed=3, n=4, search={"agg_strategy": "prod"}, max_tokens=150)
+    found = httpx.post(f"{bundled[0]}/v1/chat/completions", json=asked, timeout=60).json()
+    settings = ["search.n=4", "search.agg_strategy=prod", "search.sampling.max_tokens=150", "seed=3"]
+    with reason.load("search=best_of_n", "speculation=off", *settings) as solver:
+        solution = solver.solve(CLIENTS.QUESTION)
+    assert found["choices"][0]["message"]["content"] == solution.text
+    assert found["search"]["answer"] == solution.answer
+    assert found["usage"]["completion_tokens"] == solution.spent.tokens
+    tree = httpx.get(f"{bundled[0]}{found['search']['tree']}.json", timeout=60).json()
+    assert [node["tokens"] for node in tree["nodes"]] == [list(node.step.tokens) for node in solution.tree.nodes]
+
+
+def test_time_that_is_up_ends_a_search_with_what_it_has(bundled: tuple[str, Service]) -> None:
+    """The whole search takes many times as long on any machine."""
+    asked = chat(model="beam-16", timeout=0.3, search={"n": 64, "beam_width": 1})
+    response = httpx.post(f"{bundled[0]}/v1/chat/completions", json=asked, timeout=60)
+    if response.status_code == 200:
+        assert response.json()["search"]["stopped"] == "budget"
+    else:
+        assert response.status_code == 504
+        assert response.json()["error"]["code"] == "timeout"
+
+
+EXTREMES: list[dict[str, Any]] = [
+    {"temperature": 1e-300},
+    {"temperature": 1e300},
+    {"top_p": 1e-300},
+    {"search": {"sampling": {"top_k": 2**31 - 1, "min_p": 1.0}}},
+    {"search": {"sampling": {"stop_token_ids": [2**31 - 1]}}},
+    {"seed": -(2**63), "max_tokens": 10**12},
+]
+
+
+@pytest.mark.parametrize("extreme", EXTREMES, ids=str)
+def test_no_sampling_setting_breaks_the_engine_that_all_share(
+    bundled: tuple[str, Service], extreme: dict[str, Any]
+) -> None:
+    asked = chat() | {"max_tokens": 20} | extreme
+    response = httpx.post(f"{bundled[0]}/v1/chat/completions", json=asked, timeout=60)
+    assert response.status_code == 200, response.text
+    assert response.json()["usage"]["completion_tokens"] > 0

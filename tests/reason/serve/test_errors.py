@@ -1,0 +1,236 @@
+"""Whatever is sent, what is wrong is said in OpenAI's shape, with the field and what would be right."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from reason.serve.refusals import REFUSED
+from tests.reason.serve.toys import ToyService, chat, error_of, serving, settings, toy_server
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+def refused(client: httpx.Client, body: Any, path: str = CHAT, status: int = 400) -> dict[str, Any]:
+    response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    return error_of(response)
+
+
+ASKING = {
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "tool_choice": "required",
+    "parallel_tool_calls": "yes",
+    "functions": [{"name": "f"}],
+    "function_call": {"name": "f"},
+    "response_format": {"type": "json_object"},
+    "modalities": ["text", "audio"],
+    "audio": {"voice": "x"},
+    "web_search_options": {},
+    "prediction": {"type": "content"},
+    "reasoning_effort": "high",
+    "verbosity": "low",
+    "logprobs": True,
+    "top_logprobs": 3,
+    "frequency_penalty": 0.5,
+    "presence_penalty": -1,
+    "logit_bias": {"1": 2},
+    "echo": True,
+    "suffix": "x",
+    "best_of": 3,
+    "store": True,
+    "service_tier": "flex",
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_what_cannot_be_honoured_is_refused_by_name(toy: httpx.Client, field: str) -> None:
+    error = refused(toy, chat(**{field: ASKING[field]}))
+    assert (error["param"], error["code"], error["type"]) == (field, "unsupported_field", "invalid_request_error")
+    assert error["message"].startswith(f"{field} is not supported: ")
+
+
+def test_fields_that_ask_for_nothing_are_accepted(toy: httpx.Client) -> None:
+    neutral = {field: values[0] if values else None for field, (values, _) in REFUSED.items()}
+    harmless = {"user": "me", "metadata": {"run": "1"}, "safety_identifier": "x", "prompt_cache_key": "y"}
+    assert toy.post(CHAT, json=chat(**neutral, **harmless)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"temprature": 1}, "temprature"),
+        ({"n": 0}, "n"),
+        ({"n": "2"}, "n"),
+        ({"n": 5}, "n"),
+        ({"seed": 1.5}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
+        ({"stop": [""]}, "stop.0"),
+        ({"stop": 3}, "stop"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": 61}, "timeout"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"usage": True}}, "stream_options.usage"),
+        ({"search": {"widht": 3}}, "search.widht"),
+        ({"search": {"n": 0}}, "search.n"),
+        ({"search": {"n": 65}}, "search.n"),
+        ({"search": {"n": "4"}}, "search.n"),
+        ({"search": {"_target_": "os.system"}}, "search._target_"),
+        ({"search": {"sampling": 3}}, "search.sampling"),
+        ({"search": {"sampling": {"temperature": 1}}}, "search.sampling.temperature"),
+        ({"search": {"sampling": {"topk": 1}}}, "search.sampling.topk"),
+        ({"search": {"sampling": {"top_k": 2**31}}}, "search.sampling.top_k"),
+        ({"search": {"agg_strategy": "${oc.env:HOME}"}}, "search.agg_strategy"),
+        ({"budget": {"seconds": 3}}, "budget.seconds"),
+        ({"budget": {"tokens": 0}}, "budget.tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": " "}]}, "messages"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "x", "name": "y"}]}, "messages.0.name"),
+        ({"messages": [{"role": "user", "content": "x" * 1001}]}, "messages"),
+    ],
+)
+def test_a_wrong_value_names_its_field(toy: httpx.Client, body: dict[str, Any], param: str) -> None:
+    error = refused(toy, chat(**body))
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert param.split(".")[-1] in error["message"] or param.startswith("messages")
+
+
+def test_an_unknown_search_setting_says_which_there_are(toy: httpx.Client) -> None:
+    message = refused(toy, chat(search={"agg_stratgy": "min"}))["message"]
+    expected = "there is no setting search.agg_stratgy (did you mean search.agg_strategy?)"
+    assert message == f"{expected}; search has: agg_strategy, n, sampling"
+
+
+def test_a_setting_is_text_and_nothing_is_read_into_it(toy: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra would put the value of the environment's variable into its complaint."""
+    monkeypatch.setenv("SECRET", "hunter2")
+    message = refused(toy, chat(search={"agg_strategy": "${oc.env:SECRET}"}))["message"]
+    assert "${oc.env:SECRET}" in message
+    assert "hunter2" not in message
+
+
+def test_missing_fields_and_models_that_are_not_there(toy: httpx.Client) -> None:
+    assert refused(toy, {"model": "best-of-4"})["param"] == "messages"
+    assert refused(toy, {"prompt": "x"}, TEXT)["param"] == "model"
+    error = refused(toy, chat(model="gpt"), status=404)
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert error["message"].endswith("choose one of: best-of-4, majority-16")
+
+
+@pytest.mark.parametrize("prompt", ["", " ", [], ["a", "b"], [1, 2], [[1]], 3, None])
+def test_one_prompt_of_text_is_what_a_completion_goes_on_with(toy: httpx.Client, prompt: Any) -> None:
+    assert str(refused(toy, {"model": "best-of-4", "prompt": prompt}, TEXT)["param"]).startswith("prompt")
+
+
+def test_addresses_and_methods_that_are_not_there(toy: httpx.Client) -> None:
+    for method, path, status in (("GET", "/v1/nope", 404), ("GET", CHAT, 405), ("DELETE", "/v1/models", 405)):
+        response = toy.request(method, path)
+        assert response.status_code == status
+        assert path in error_of(response)["message"]
+    for path in (
+        "/v1/models/gpt",
+        "/trees/0123",
+        f"/trees/{'0' * 32}",
+        f"/trees/{'0' * 32}.json",
+        "/trees/..%2f..%2fx",
+    ):
+        response = toy.get(path)
+        assert response.status_code == 404
+        error_of(response)
+
+
+def chunks(size: int) -> Any:
+    yield from (b" " * 1024 for _ in range(size >> 10))
+
+
+@pytest.mark.parametrize("content", [b" " * (65 << 10), chunks(80 << 10)], ids=["declared", "undeclared"])
+def test_a_body_that_is_too_large_is_413(content: Any) -> None:
+    with toy_server(body_kib=64) as (client, _):
+        response = client.post(CHAT, content=content, headers={"content-type": "application/json"})
+        assert response.status_code == 413
+        assert "serve.body_kib" in error_of(response)["message"]
+
+
+TEXT_LIKE = st.text("a1 {}$.\n\x00é\ud800", max_size=5)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT_LIKE,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT_LIKE, inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = sorted({"model", "messages", "prompt", "n", "seed", "stop", "search", "budget", "stream", *REFUSED})
+QUIET = hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@QUIET
+@given(body=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4), valid=st.booleans())
+def test_no_body_breaks_the_server(toy: httpx.Client, body: dict[str, Any], valid: bool) -> None:
+    text = json.dumps(chat(**body) if valid else body)  # half characters and numbers that are none, too
+    for path in (CHAT, TEXT):
+        response = toy.post(path, content=text.encode(), headers={"content-type": "application/json"})
+        assert response.status_code in (200, 400, 404), response.text
+        if response.status_code != 200:
+            error_of(response)
+
+
+@QUIET
+@given(content=st.binary(max_size=200))
+def test_no_bytes_break_the_server(toy: httpx.Client, content: bytes) -> None:
+    response = toy.post(CHAT, content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    error_of(response)
+
+
+@pytest.mark.parametrize("text", ["[" * 30_000, '{"a":' * 5_000, '{"n": ' + "9" * 5000 + "}", '{"n": 1e999}'])
+def test_json_that_is_meant_to_hurt_is_400(toy: httpx.Client, text: str) -> None:
+    response = toy.post(CHAT, content=text, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    error_of(response)
+
+
+def test_while_the_models_are_loaded_there_is_503() -> None:
+    service = ToyService(settings())
+    service.loads.clear()
+    with serving(service, wait=False) as url, httpx.Client(base_url=url) as client:
+        try:
+            for response in (client.get("/health"), client.post(CHAT, json=chat())):
+                assert response.status_code == 503
+                assert int(response.headers["retry-after"]) > 0
+                assert error_of(response)["code"] == "loading"
+            assert client.get("/v1/models").status_code == 200
+        finally:
+            service.loads.set()
+
+
+def test_a_search_that_fails_is_500_and_the_next_one_works(own_toy: tuple[httpx.Client, ToyService]) -> None:
+    client, service = own_toy
+    service.writer.broken = True
+    response = client.post(CHAT, json=chat())
+    assert response.status_code == 500
+    assert error_of(response)["type"] == "server_error"
+    assert "RuntimeError" in error_of(response)["message"]
+    service.writer.broken = False
+    assert client.post(CHAT, json=chat()).status_code == 200
+
+
+def test_a_search_that_fails_in_a_stream_ends_it_with_an_error(own_toy: tuple[httpx.Client, ToyService]) -> None:
+    client, service = own_toy
+    service.writer.broken = True
+    lines = client.post(CHAT, json=chat(stream=True)).text.split("\n\n")
+    assert json.loads(lines[-2].removeprefix("data: "))["error"]["code"] == "internal_error"
+    assert "data: [DONE]" not in lines
+    assert 'status="500"' in client.get("/metrics").text

@@ -1,0 +1,162 @@
+"""How much is taken on, for how long, and for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from reason.serve.admission import Admission
+from reason.serve.errors import ApiError
+from tests.reason.serve.toys import ToyService, chat, error_of, toy_server, until
+
+CHAT = "/v1/chat/completions"
+
+
+def test_beyond_the_queue_requests_are_told_to_come_back_and_no_other_is_lost(
+    own_toy: tuple[httpx.Client, ToyService],
+) -> None:
+    client, service = own_toy
+    service.writer.held = True
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(client.post, CHAT, json=chat(seed=seed)) for seed in range(4)]
+        until(lambda: (service.admission.running, service.admission.waiting) == (2, 2))
+        for stream in (False, True):
+            refusal = client.post(CHAT, json=chat(stream=stream))
+            assert refusal.status_code == 429
+            assert error_of(refusal)["code"] == "rate_limit_exceeded"
+            assert int(refusal.headers["retry-after"]) >= 1
+        service.writer.held = False
+        assert [answer.result().status_code for answer in answers] == [200] * 4
+    assert (service.admission.running, service.admission.waiting) == (0, 0)
+
+
+def test_nobody_overtakes_and_no_turn_is_lost_whoever_gives_up() -> None:
+    async def scenario() -> list[int]:
+        admission, served = Admission(1, 10), []
+
+        async def one(number: int) -> None:
+            async with admission.turn(None):
+                served.append(number)
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(one(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (admission.running, admission.waiting) == (0, 0)
+        return served
+
+    assert asyncio.run(scenario()) == [0, 1, 3, 4, 5]
+
+
+def test_retry_after_grows_with_what_searches_take_and_with_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("reason.serve.admission.time.monotonic", lambda: now)
+
+    async def scenario() -> tuple[int, int, int]:
+        nonlocal now
+        admission = Admission(2, 10)
+        before = admission.retry_after
+        async with admission.turn(None):
+            now += 30.0
+        alone, admission.waiting = admission.retry_after, 5
+        return before, alone, admission.retry_after
+
+    assert asyncio.run(scenario()) == (1, 30, 90)
+
+
+def test_a_failed_search_says_nothing_of_what_searches_take() -> None:
+    async def scenario() -> int:
+        admission = Admission(1, 1)
+        with pytest.raises(ApiError):
+            async with admission.turn(None):
+                raise ApiError(500, "it broke")
+        assert admission.running == 0
+        return admission.retry_after
+
+    assert asyncio.run(scenario()) == 1
+
+
+def test_time_that_is_up_while_waiting_is_504_and_is_not_to_be_tried_again(
+    own_toy: tuple[httpx.Client, ToyService],
+) -> None:
+    client, service = own_toy
+    service.writer.held = True
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(client.post, CHAT, json=chat()) for _ in range(2)]
+        until(lambda: service.admission.running == 2)
+        late = client.post(CHAT, json=chat(timeout=0.05))
+        assert late.status_code == 504
+        assert late.headers["x-should-retry"] == "false"
+        assert error_of(late) == {
+            "message": "the request's time was up while it waited for its turn",
+            "type": "timeout_error",
+            "param": "timeout",
+            "code": "timeout",
+        }
+        service.writer.held = False
+        assert [answer.result().status_code for answer in running] == [200, 200]
+
+
+def test_a_budget_ends_the_search_with_what_it_has(toy: httpx.Client) -> None:
+    answer = toy.post(CHAT, json=chat(budget={"tokens": 9})).json()
+    assert answer["usage"]["completion_tokens"] <= 9
+    assert answer["search"]["stopped"] == "budget"
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["choices"][0]["message"]["content"]
+
+
+def test_with_a_key_only_those_who_have_it_are_answered() -> None:
+    with toy_server(api_key="open sesame") as (client, _):
+        assert client.get("/health").status_code == 200
+        for headers in ({}, {"authorization": "Bearer sesame"}, {"authorization": "open sesame"}):
+            for path in ("/v1/models", "/metrics", "/trees/x", "/nope"):
+                response = client.get(path, headers=headers)
+                assert response.status_code == 401, path
+                assert error_of(response)["code"] == "invalid_api_key"
+            assert client.post(CHAT, json=chat(), headers=headers).status_code == 401
+        allowed = {"authorization": "Bearer open sesame"}
+        assert client.post(CHAT, json=chat(), headers=allowed).status_code == 200
+        assert client.get("/metrics", headers=allowed).status_code == 200
+
+
+def test_a_client_without_a_key_may_say_anything_in_its_place(toy: httpx.Client) -> None:
+    assert toy.get("/v1/models", headers={"authorization": "Bearer unused"}).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_hangs_up_is_searched_for_no_longer(own_toy: tuple[httpx.Client, ToyService], stream: bool) -> None:
+    client, service = own_toy
+    service.writer.held = True
+    bodies = [chat(stream=stream, seed=seed) for seed in range(4)]  # two search, two wait
+    hang_up = threading.Event()
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(base_url=client.base_url, timeout=None) as others:
+            tasks = [asyncio.create_task(others.post(CHAT, json=body)) for body in bodies]
+            await asyncio.to_thread(hang_up.wait)
+            for task in tasks:
+                task.cancel()
+
+    asking = threading.Thread(target=lambda: asyncio.run(ask()))
+    asking.start()
+    until(lambda: (service.admission.running, service.admission.waiting) == (2, 2))
+    until(lambda: service.writer.under_way == 8)
+    hang_up.set()
+    asking.join()
+    until(lambda: (service.admission.running, service.admission.waiting, service.writer.under_way) == (0, 0, 0))
+    assert client.get("/check").json() == {"status": "sound"}
+    until(lambda: 'status="499"} 4.0' in client.get("/metrics").text)
+    service.writer.held = False
+    assert client.post(CHAT, json=chat()).status_code == 200
+
+
+def test_what_is_left_in_the_engine_fails_the_check(own_toy: tuple[httpx.Client, ToyService]) -> None:
+    client, service = own_toy
+    service.writer.under_way = 1
+    assert client.get("/check").status_code == 500
+    service.writer.under_way = 0

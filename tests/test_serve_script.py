@@ -1,0 +1,71 @@
+"""The server as a program: it says where it is, answers, refuses wrong settings at once, and stops when told to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "serve.py"
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def start(folder: Path, *settings: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(SCRIPT), "serve.presets=[best-of-4]", "speculation=off", *settings]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_it_says_where_it_is_answers_and_stops_in_good_order(tmp_path: Path) -> None:
+    process = start(tmp_path, "serve.port=0", "serve.folder=kept", "serve.api_key=${oc.env:USER_KEY,secret}")
+    assert process.stdout is not None
+    said = [process.stdout.readline() for _ in range(4)]
+    assert said[0] == "loading model bundled, scorer prm, engine local ...\n"
+    assert said[1] == "serving best-of-4\n"
+    found = re.fullmatch(r"base url (http://127\.0\.0\.1:\d+)/v1\n", said[2])
+    assert found is not None
+    assert said[3].startswith(f'try: curl {found[1]}/v1/chat/completions -H "Authorization: Bearer $KEY"')
+    body = re.search(r"-d '(.*)'", said[3])
+    assert body is not None
+    headers = {"authorization": "Bearer secret", "content-type": "application/json"}
+    response = httpx.post(f"{found[1]}/v1/chat/completions", content=body[1], headers=headers, timeout=300)
+    assert response.status_code == 200, response.text
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, out, err) == (0, "stopped\n", "")
+    assert [file.name for file in tmp_path.iterdir()] == ["kept"]
+    assert len(list((tmp_path / "kept" / "pages").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("serve.prot=1", "there is no setting serve.prot (did you mean serve.port?)"),
+        ("serve.queue=-1", "serve.queue must be an int >= 0, got -1"),
+        ("serve.presets=[ets-17]", "there is no preset=ets-17 (did you mean ets-16?)"),
+        ("search.n=3", "search.n is not a setting of the server"),
+        ("model.path=/no/such", "preset=best-of-4: model.path=/no/such: there is no such folder"),
+    ],
+)
+def test_wrong_settings_are_one_sentence_and_exit_code_2(wrong: str, message: str, tmp_path: Path) -> None:
+    process = start(tmp_path, wrong)
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith(f"serve: {message}")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_said_before_models_are_loaded(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = start(tmp_path, f"serve.port={port}")
+        out, err = process.communicate(timeout=300)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith(f"serve: cannot listen on serve.host=127.0.0.1 serve.port={port}: ")
