@@ -30,9 +30,9 @@ class Gauge:
         return time.monotonic() - self._started
 
     def read(self) -> dict[str, float | int | None]:
-        """Tokens, forward passes, what speculation brings, the share of the prompts' tokens that was in the prefix cache,
-        the share of the time the engine had work, and KV: its mean per problem while the problem has running branches,
-        and how much is shared. Empty if nobody counts.
+        """Tokens, forward passes, what speculation brings, the share of the prompts that was in the prefix cache, the
+        share of the time the engine had work, and KV: its mean per problem while the problem has running branches, and
+        how much is shared. Empty if nobody counts.
 
         The speed-up is over plain decoding as the engine's cost curve has it, not measured side by side.
         """
