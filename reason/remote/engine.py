@@ -52,6 +52,7 @@ class RemoteEngine:
     tokenizer          what the servers' is compared with; None compares nothing
     request_timeout_s  a server that takes longer over one request hangs
     patience_s         how long to wait while no server answers
+    most               requests that one server has at once; the others wait here
     losses             servers that one request may lose before it is held to be the reason
 
     Raises: ValueError or ConnectionError where a server is not what is needed, or not there.
@@ -67,17 +68,18 @@ class RemoteEngine:
         request_timeout_s: float = 600.0,
         patience_s: float = 120.0,
         losses: int = 3,
+        most: int = 256,
         rest_s: float = 5.0,
     ) -> None:
         self._stop, self._vocab_size = stop_rule, vocab_size
         self._patience_s, self._losses = patience_s, losses
-        # Connections are not counted: it is the servers that queue. Idle ones go before a server closes them.
+        # Connections are not counted: `most` says how many there are. Idle ones go before a server closes them.
         self._http = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(request_timeout_s, connect=5.0, pool=None),
+            timeout=httpx2.Timeout(request_timeout_s, connect=10.0, pool=None),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0),
         )
         servers = [Server(url, self._http) for url in urls]
-        self._workers = Workers(servers, rest_s=rest_s)
+        self._workers = Workers(servers, most=most, rest_s=rest_s)
         self._stats = RemoteStats()
         self._loop = LoopThread()
         self._name, self._numbers = uuid.uuid4().hex[:12], itertools.count()
@@ -211,9 +213,16 @@ class RemoteEngine:
         return reply
 
     async def _at(self, worker: Worker, errand: _Errand) -> Reply:
-        """The answer of this server."""
-        errand.worker, errand.rid = worker, f"{self._name}-{next(self._numbers)}"
+        """The answer of this server, once it has room."""
         worker.in_flight += 1
+        try:
+            async with worker.room:
+                return await self._with(worker, errand)
+        finally:
+            worker.in_flight -= 1
+
+    async def _with(self, worker: Worker, errand: _Errand) -> Reply:
+        errand.worker, errand.rid = worker, f"{self._name}-{next(self._numbers)}"
         self._stats.sent(True)
         try:
             body = generate_body(errand.request, errand.rid, self._most(errand.request))
@@ -233,7 +242,6 @@ class RemoteEngine:
             raise
         finally:
             errand.worker = None
-            worker.in_flight -= 1
             self._stats.sent(False)
 
     async def _original(self, worker: Worker, errand: _Errand, reply: Reply) -> Reply:

@@ -23,6 +23,7 @@ class Servers:
     urls: Sequence[str] | str
     request_timeout_s: float = 600.0
     patience_s: float = 120.0
+    most: int = 256
     losses: int = 3
 
     def __post_init__(self) -> None:
@@ -36,8 +37,9 @@ class Servers:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise ValueError(f"{name} must be a number of seconds > 0, got {value!r}")
-        if not is_count(self.losses, at_least=1):
-            raise ValueError(f"losses must be an int >= 1, got {self.losses!r}")
+        for name in ("most", "losses"):
+            if not is_count(getattr(self, name), at_least=1):
+                raise ValueError(f"{name} must be an int >= 1, got {getattr(self, name)!r}")
 
     def check(self) -> None:
         """Raises: ValueError where a package is missing."""
@@ -79,6 +81,7 @@ class Servers:
             tokenizer=tokenizer,
             request_timeout_s=self.request_timeout_s,
             patience_s=self.patience_s,
+            most=self.most,
             losses=self.losses,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,9 +16,11 @@ _HOMES = 4096  # problems whose home is remembered; older ones are done
 
 @dataclass(eq=False)
 class Worker:
-    """A server as its client sees it: requests under way, and until when it is left alone."""
+    """A server as its client sees it: requests with it or bound for it, how many more it may have at once, and until
+    when it is left alone."""
 
     server: Server
+    room: asyncio.Semaphore
     in_flight: int = 0
     down_until: float = float("-inf")
 
@@ -25,13 +28,19 @@ class Worker:
 class Workers:
     """A problem moves in with the least busy server and stays, because there its prefixes are cached.
 
+    most     requests that one server has at once; the others wait here (thousands of connections would time out there)
     rest_s   a server that failed is left alone for so long; its problems find a new home
     """
 
     def __init__(
-        self, servers: Sequence[Server], *, rest_s: float = 5.0, clock: Callable[[], float] = time.monotonic
+        self,
+        servers: Sequence[Server],
+        *,
+        most: int = 256,
+        rest_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.all = [Worker(server) for server in servers]
+        self.all = [Worker(server, asyncio.Semaphore(most)) for server in servers]
         self._rest_s, self._clock = rest_s, clock
         self._homes: OrderedDict[str, Worker] = OrderedDict()
 

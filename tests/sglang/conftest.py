@@ -18,7 +18,7 @@ SKIP = f"SGLang is not installed in {VENV.name}; tests/sglang/setup.sh does it (
 @dataclass
 class Fleet:
     """plain     decodes token by token; a short queue
-    guessing  two with our speculation
+    guessing  two with our speculation, the second with less KV than it is asked to hold
     """
 
     plain: RealServer
@@ -33,13 +33,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     ours = ("--speculative-algorithm", "REASON", "--speculative-num-draft-tokens", "12")
     with ExitStack() as stack:
 
-        def start(name: str, *flags: str) -> RealServer:
-            server = RealServer(logs / f"{name}.log", *flags)
+        def start(name: str, *flags: str, tokens: int = 8192) -> RealServer:
+            server = RealServer(logs / f"{name}.log", *flags, tokens=tokens)
             stack.callback(server.kill)
             return server
 
         plain = start("plain", "--max-running-requests", "4", "--max-queued-requests", "4")
-        guessing = start("first", *ours), start("second", *ours)
+        guessing = start("first", *ours), start("second", *ours, tokens=1024)
         for server in (plain, *guessing):
             server.wait()
         yield Fleet(plain, guessing)

@@ -68,11 +68,20 @@ def test_a_mixed_batch_writes_what_each_would_alone(here: Solver, there: Solver)
     assert asyncio.run(written(here)) == asyncio.run(written(there))
 
 
+def test_branches_that_are_put_back_for_want_of_memory_write_the_same(here: Solver, guessing: Pair) -> None:
+    params = SamplingParams(max_tokens=100)
+    with solving.there(guessing[1:], "scorer=none", "search=self_consistency") as there:
+        theirs = solving.write(there, params, each=16)
+    ours = solving.write(here, params, each=16)
+    assert [generation.tokens for generation in ours] == [generation.tokens for generation in theirs]
+    assert "Retract" in guessing[1].log.read_text(errors="replace"), "there was memory enough"
+
+
 def test_what_many_seeds_write_is_distributed_as_the_model_has_it(there: Solver) -> None:
-    """The pairs of the first two tokens, 2,400 of them, against the model's own probabilities."""
+    """The pairs of the first two tokens, 1,200 of them, against the model's own probabilities."""
     from transformers import AutoModelForCausalLM
 
-    prefix, count = there.prompt.encode(solving.QUESTIONS[0]), 2400
+    prefix, count = there.prompt.encode(solving.QUESTIONS[0]), 1200
     requests = [
         GenerationRequest(prefix=prefix, params=SamplingParams(max_tokens=4), seed=seed, group="one")
         for seed in range(count)

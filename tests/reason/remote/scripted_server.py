@@ -45,6 +45,7 @@ class ScriptedServer:
         self.bodies: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.under_way: dict[str, asyncio.Event] = {}
+        self.hanging = True
         self._loop = LoopThread()
         self._server = self._loop.run(asyncio.start_server(self._serve, "127.0.0.1", port))
         self.port = int(self._server.sockets[0].getsockname()[1])
@@ -57,6 +58,16 @@ class ScriptedServer:
     def generations(self) -> list[dict[str, Any]]:
         """The requests of branches: not the looks a client takes first, and not those that generate nothing."""
         return [body for body in self.bodies if body["sampling_params"].get("custom_params")]
+
+    def release(self) -> None:
+        """Lets those that hang come to their end."""
+
+        async def let_go() -> None:
+            self.hanging = False
+            for waits in self.under_way.values():
+                waits.set()
+
+        self._loop.run(let_go())
 
     def close(self) -> None:
         """Dies: nobody is answered any more, connections break."""
@@ -108,7 +119,7 @@ class ScriptedServer:
         if act == "hang":
             self.under_way[body["rid"]] = asyncio.Event()
             await self.under_way[body["rid"]].wait()
-            return await _send(writer, 200, self._reply(body, stopped="abort"))
+            return await _send(writer, 200, self._reply(body, stopped="abort" if self.hanging else ""))
         return await _send(writer, 200, self._reply(body))
 
     def _reply(self, body: dict[str, Any], stopped: str = "") -> dict[str, Any]:

@@ -107,6 +107,21 @@ def test_a_full_queue_is_waited_for(serve: Serve, connect: Connect) -> None:
     assert (generation.finish, len(server.generations), engine.stats.full, engine.stats.reissued) == ("eos", 5, 4, 0)
 
 
+def test_no_server_has_more_than_it_may_and_the_others_wait_here(serve: Serve, connect: Connect) -> None:
+    server = serve(*["hang"] * 3)
+    engine = connect(server, most=3)
+
+    async def story() -> list[Generation]:
+        asked = asyncio.gather(*(engine.generate([ask()]) for _ in range(8)))
+        while engine.stats.waiting < 5 or len(server.under_way) < 3:
+            await asyncio.sleep(0.01)
+        assert len(server.generations) == engine.stats.running == 3
+        server.release()
+        return [generation for (generation,) in await asked]
+
+    assert len(asyncio.run(story())) == 8
+
+
 @pytest.mark.parametrize("act", ["die", "cut", "crash_500"])
 def test_what_a_server_loses_is_asked_of_another(serve: Serve, connect: Connect, act: Act) -> None:
     first, second = serve(act), serve()
