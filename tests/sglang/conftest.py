@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from decoding.sglang_plugin.parts import VARIABLE
 from tests.sglang.serving import VENV, RealServer
 
 collect_ignore = ["shim"]
@@ -19,10 +21,12 @@ SKIP = f"SGLang is not installed in {VENV.name}; tests/sglang/setup.sh does it (
 class Fleet:
     """plain     decodes token by token; a short queue
     guessing  two with our speculation, the second with less KV than it is asked to hold
+    rejecting our speculation with the other rule
     """
 
     plain: RealServer
     guessing: tuple[RealServer, RealServer]
+    rejecting: RealServer
 
 
 @pytest.fixture(scope="session")
@@ -33,16 +37,17 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     ours = ("--speculative-algorithm", "REASON", "--speculative-num-draft-tokens", "12")
     with ExitStack() as stack:
 
-        def start(name: str, *flags: str, tokens: int = 8192) -> RealServer:
-            server = RealServer(logs / f"{name}.log", *flags, tokens=tokens)
+        def start(name: str, *flags: str, **more: Any) -> RealServer:
+            server = RealServer(logs / f"{name}.log", *flags, **more)
             stack.callback(server.kill)
             return server
 
         plain = start("plain", "--max-running-requests", "4", "--max-queued-requests", "4")
         guessing = start("first", *ours), start("second", *ours, tokens=1024)
-        for server in (plain, *guessing):
+        rejecting = start("rejecting", *ours, variables={VARIABLE: "recursive_rejection"})
+        for server in (plain, *guessing, rejecting):
             server.wait()
-        yield Fleet(plain, guessing)
+        yield Fleet(plain, guessing, rejecting)
 
 
 @pytest.fixture

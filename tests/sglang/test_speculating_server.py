@@ -14,6 +14,7 @@ from scipy.stats import chisquare
 from decoding.core import GenerationRequest, SamplingParams, Spent
 from reason.solver import Solver
 from tests.sglang import solving
+from tests.sglang.conftest import Fleet
 from tests.sglang.serving import TARGET, RealServer
 
 Pair = tuple[RealServer, RealServer]
@@ -77,16 +78,19 @@ def test_branches_that_are_put_back_for_want_of_memory_write_the_same(here: Solv
     assert "Retract" in guessing[1].log.read_text(errors="replace"), "there was memory enough"
 
 
-def test_what_many_seeds_write_is_distributed_as_the_model_has_it(there: Solver) -> None:
+@pytest.mark.parametrize("rule", ["coupled", "recursive_rejection"])
+def test_what_many_seeds_write_is_distributed_as_the_model_has_it(fleet: Fleet, rule: str) -> None:
     """The pairs of the first two tokens, 1,200 of them, against the model's own probabilities."""
     from transformers import AutoModelForCausalLM
 
-    prefix, count = there.prompt.encode(solving.QUESTIONS[0]), 1200
-    requests = [
-        GenerationRequest(prefix=prefix, params=SamplingParams(max_tokens=4), seed=seed, group="one")
-        for seed in range(count)
-    ]
-    generations = asyncio.run(solving.remote(there).generate(requests))
+    server, count = fleet.rejecting if rule == "recursive_rejection" else fleet.guessing[0], 1200
+    with solving.there([server], "scorer=none", "search=self_consistency") as there:
+        prefix = there.prompt.encode(solving.QUESTIONS[0])
+        requests = [
+            GenerationRequest(prefix=prefix, params=SamplingParams(max_tokens=4), seed=seed, group="one")
+            for seed in range(count)
+        ]
+        generations = asyncio.run(solving.remote(there).generate(requests))
     assert sum((generation.spent for generation in generations), Spent()).accepted > 0, "nothing was guessed"
     seen = Counter(generation.tokens[:2] for generation in generations)
     model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32)
