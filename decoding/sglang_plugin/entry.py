@@ -6,30 +6,40 @@ import logging
 from typing import Any
 
 VERSION = "0.5.23"
-NAME = "REASON"
+NAMES = ("REASON", "REASON_RECURSIVE")
 
 log = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """Registers REASON. With another SGLang it does not, and a server told to use it ends with "unknown algorithm":
-    what hooks into another version might do nothing, or something else."""
+    """Registers both algorithms. With another SGLang it does not, and a server told to use one ends with an error:
+    what fits into one version might do nothing in another, or something else."""
     import sglang
 
     if sglang.__version__ != VERSION:
-        log.warning("%s is for SGLang %s and this is %s: not registered", NAME, VERSION, sglang.__version__)
+        log.warning("%s are for SGLang %s, not %s: not registered", NAMES, VERSION, sglang.__version__)
         return
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=_algorithm())(_worker)
+    for name, worker in zip(NAMES, (_coupled, _recursive), strict=True):
+        SpeculativeAlgorithm.register(name, supports_overlap=True, spec_class=_algorithm())(worker)
 
 
-def _worker(server_args: Any) -> type:
-    # Here, because importing it changes SGLang's n-gram worker, which another algorithm may want unchanged.
+# Imported only when chosen, because that changes SGLang's n-gram worker, which another algorithm may want unchanged.
+
+
+def _coupled(server_args: Any) -> type:
     from decoding.sglang_plugin.worker import Worker
 
     del server_args
     return Worker
+
+
+def _recursive(server_args: Any) -> type:
+    from decoding.sglang_plugin.worker import RecursiveWorker
+
+    del server_args
+    return RecursiveWorker
 
 
 def _algorithm() -> type:
@@ -57,7 +67,7 @@ def _algorithm() -> type:
 
         def handle_server_args(self, server_args: Any) -> None:
             if server_args.tp_size > 1 or server_args.pp_size > 1 or server_args.enable_dp_attention:
-                raise ValueError(f"{NAME} has not been tried on more than one rank of a model")
+                raise ValueError(f"{self.name} has not been tried on more than one rank of a model")
             if server_args.device == "cpu":
                 server_args.disable_overlap_schedule = True
             server_args.enable_mixed_chunk = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from decoding.acceptance.coupled import Coupled
 from decoding.acceptance.recursive_rejection import RecursiveRejection
@@ -13,7 +14,7 @@ from decoding.drafters.tree import TreeDrafter
 from decoding.speculation import Branch, Draft, Drafter, Load, Plan
 from decoding.target import Acceptance
 
-VARIABLE = "REASON_ACCEPTANCE"
+Rule = Literal["coupled", "recursive_rejection"]
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,14 @@ class Parts:
         ]
 
 
-def parts(nodes: int, environment: Mapping[str, str]) -> Parts:
-    """`nodes` is what each branch may have. Raises: ValueError for a rule that there is not."""
-    rule = environment.get(VARIABLE, "coupled")
+def parts(nodes: int, rule: Rule) -> Parts:
+    """`nodes` is what each branch may have."""
     if rule == "coupled":
         drafter = TreeDrafter(Stand())
         return Parts(drafter, Coupled(), lambda branches: Plan((nodes,) * len(branches), nodes * len(branches)))
-    if rule == "recursive_rejection":
-        drafter, shape = TreeDrafter(Stand(), draw="without_replacement"), FromTemplate("stand", nodes)
-        return Parts(
-            drafter,
-            RecursiveRejection(),
-            lambda branches: shape.plan(branches, Load(len(branches), 0, 0, nodes * len(branches))),
-        )
-    raise ValueError(f"{VARIABLE} must be coupled or recursive_rejection, got {rule!r}")
+    drafter, shape = TreeDrafter(Stand(), draw="without_replacement"), FromTemplate("stand", nodes)
+    return Parts(
+        drafter,
+        RecursiveRejection(),
+        lambda branches: shape.plan(branches, Load(len(branches), 0, 0, nodes * len(branches))),
+    )

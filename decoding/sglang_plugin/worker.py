@@ -6,9 +6,8 @@ that was told to use them. Names that are no longer there fail at import or at t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from sglang.srt.speculative import ngram_worker
 
 from decoding.core import Tokens
 from decoding.sampler import SamplingRows, sample
-from decoding.sglang_plugin.parts import parts
+from decoding.sglang_plugin.parts import Rule, parts
 from decoding.sglang_plugin.requests import branch_of
 from decoding.sglang_plugin.trees import committed, sampling_rows, trees
 from decoding.speculation import Branch, Draft, Feedback
@@ -46,10 +45,12 @@ class NoCorpus:
 class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     """One round: `_prepare_draft_tokens`, SGLang's forward pass, `verify`, `_update_ngram_corpus`."""
 
+    rule: ClassVar[Rule] = "coupled"
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         assert ngram_worker.eagle_sample is verify, "something else took the place of our judge"
-        self._parts = parts(self.draft_token_num - 1, os.environ)
+        self._parts = parts(self.draft_token_num - 1, self.rule)
         self._requests: Sequence[Any] = ()
         self._branches: list[Branch] = []
         self._drafts: list[Draft] = []
@@ -62,7 +63,7 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def clear_cache_pool(self) -> None:
         """A flushed cache forgets what was learned too."""
         super().clear_cache_pool()
-        self._parts = parts(self.draft_token_num - 1, os.environ)
+        self._parts = parts(self.draft_token_num - 1, self.rule)
 
     def forward_batch_generation(self, batch: Any, *arguments: Any, **named: Any) -> Any:
         self._requests = batch.reqs
@@ -120,6 +121,12 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         warm = np.minimum(rows.temperature_T, np.float32(1))  # they have their temperature already
         untempered = SamplingRows(np.ceil(warm), rows.top_k_T, rows.top_p_T, rows.min_p_T, rows.keys_T2)
         return sample(probs_BV.log(), untempered).to(torch.int32), None
+
+
+class RecursiveWorker(Worker):
+    """The same with the other rule."""
+
+    rule = "recursive_rejection"
 
 
 def verify(tree: Any, batch: Any, output: Any, grammar_mask: Any = None, *, watermark_state: Any = None) -> Any:

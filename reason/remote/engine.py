@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
@@ -25,6 +26,7 @@ from reason.remote.wire import Reason, Reply, generate_body, logprobs_of, read_b
 from reason.remote.workers import Worker, Workers
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 _FINISH: dict[Reason, FinishReason] = {"stop": "stop", "eos": "eos", "length": "length", "abort": "deadline"}
 _GRACE_S = 2.0  # how long an aborted request may take to come back with what it has
@@ -93,6 +95,8 @@ class RemoteEngine:
             self.close()
             raise
         self._facts = Facts.common(met)
+        if not self._facts.seeded:
+            log.warning("%s: what is sampled there does not depend on the seed and will not repeat", ", ".join(urls))
 
     @property
     def stats(self) -> RemoteStats:
@@ -183,6 +187,7 @@ class RemoteEngine:
             raise
         finally:
             work.cancel()
+            await asyncio.wait({work})  # so that what it says aside is on its way
 
     async def _answer(self, errand: _Errand) -> Reply:
         """Tries until there is an answer. Raises: NoServer, Refused, OversizedRequest, or the last fault when late."""
@@ -217,6 +222,8 @@ class RemoteEngine:
         worker.in_flight += 1
         try:
             async with worker.room:
+                if not self._workers.up(worker):  # it failed while this one waited
+                    raise Unreachable(f"{worker.server.url} failed")
                 return await self._with(worker, errand)
         finally:
             worker.in_flight -= 1
@@ -225,7 +232,7 @@ class RemoteEngine:
         errand.worker, errand.rid = worker, f"{self._name}-{next(self._numbers)}"
         self._stats.sent(True)
         try:
-            body = generate_body(errand.request, errand.rid, self._most(errand.request))
+            body = generate_body(errand.request, errand.rid, self._max_tokens(errand.request))
             reply = reply_of(await worker.server.generate(body))
             if reply.reason == "abort" and not errand.late:
                 raise Lost(f"{worker.server.url} aborted a request that nobody had taken back")
@@ -257,7 +264,7 @@ class RemoteEngine:
     def _reads_again(self, request: GenerationRequest) -> bool:
         return not self._facts.original_logprobs and request.params.temperature not in (0, 1)
 
-    def _most(self, request: GenerationRequest) -> int:
+    def _max_tokens(self, request: GenerationRequest) -> int:
         """How many tokens to ask for: what will be read again must fit what a server reads."""
         most, readable = request.params.max_tokens, self._facts.readable
         if readable is None or not self._reads_again(request):
@@ -265,7 +272,7 @@ class RemoteEngine:
         return max(1, min(most, readable - len(request.prefix)))
 
     def _pause(self, state: RetryCallState) -> float:
-        """None after a loss, where another server may be asked at once."""
+        """No time after a loss, where another server may be asked at once."""
         lost = state.outcome is not None and isinstance(state.outcome.exception(), Lost)
         return 0.0 if lost else self._backoff(state)
 

@@ -11,6 +11,7 @@ from reason.remote.faults import Passing, Refused
 from reason.remote.server import Server
 from reason.remote.wire import reply_of
 
+_SEEDED = "REASON"  # our plugin's algorithm that draws with the request's seed
 _COMPARED = 2048  # ids whose texts are compared, spread over the vocabulary
 
 
@@ -65,7 +66,7 @@ async def meet(server: Server, tokenizer: Any, vocab_size: int) -> Facts:
     except Refused as fault:
         raise ValueError(f"not a server of this model: {fault}") from fault
     tokens = _least(info.get(key) for key in ("context_length", "max_total_num_tokens"))
-    seeded = bool(info.get("enable_deterministic_inference")) or info.get("speculative_algorithm") == "REASON"
+    seeded = bool(info.get("enable_deterministic_inference")) or info.get("speculative_algorithm") == _SEEDED
     return Facts(str(info.get("version", "unknown")), tokens, info.get("max_req_input_len"), original, seeded)
 
 

@@ -49,12 +49,11 @@ class Workers:
 
         Raises: Unreachable while every server is down.
         """
-        now = self._clock()
         home = self._homes.get(group)
-        if home is not None and home.down_until <= now:
+        if home is not None and self.up(home):
             self._homes.move_to_end(group)
             return home
-        up = [worker for worker in self.all if worker.down_until <= now]
+        up = [worker for worker in self.all if self.up(worker)]
         if not up:
             raise Unreachable(f"no server answers: {', '.join(worker.server.url for worker in self.all)}")
         found = min(up, key=lambda worker: worker.in_flight)
@@ -63,6 +62,10 @@ class Workers:
             if len(self._homes) > _HOMES:
                 self._homes.popitem(last=False)
         return found
+
+    def up(self, worker: Worker) -> bool:
+        """Whether it may be asked now."""
+        return worker.down_until <= self._clock()
 
     def failed(self, worker: Worker) -> None:
         """Leaves a server alone for a while. *Mutates* it."""

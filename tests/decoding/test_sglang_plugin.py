@@ -13,7 +13,7 @@ from decoding.acceptance.coupled import Coupled
 from decoding.core import SamplingParams
 from decoding.noise import row_keys
 from decoding.sglang_plugin import requests
-from decoding.sglang_plugin.parts import VARIABLE, parts
+from decoding.sglang_plugin.parts import Rule, parts
 from decoding.sglang_plugin.requests import branch_of
 from decoding.sglang_plugin.trees import committed, sampling_rows, trees
 from decoding.speculation import Branch, Draft, Feedback
@@ -103,8 +103,8 @@ def test_what_is_committed_is_what_the_rule_kept() -> None:
 
 
 @pytest.mark.parametrize("rule", ["coupled", "recursive_rejection"])
-def test_a_rule_gets_drafts_it_may_judge_within_their_bounds(rule: str) -> None:
-    made = parts(6, {VARIABLE: rule})
+def test_a_rule_gets_drafts_it_may_judge_within_their_bounds(rule: Rule) -> None:
+    made = parts(6, rule)
     text = branch(*[1, 2, 3, 4] * 6, remaining=3)
     ids = np.array([[1, 2, 3], [2, 3, 4]])
     logprobs = np.log(np.array([[0.5, 0.3, 0.2]] * 2, dtype=np.float32))
@@ -119,9 +119,4 @@ def test_a_rule_gets_drafts_it_may_judge_within_their_bounds(rule: str) -> None:
 
 
 def test_a_branch_at_its_end_gets_no_draft() -> None:
-    assert parts(6, {}).draft([branch(*[1, 2, 3, 4] * 6, remaining=1)]) == [Draft()]
-
-
-def test_an_unknown_rule_is_named() -> None:
-    with pytest.raises(ValueError, match="REASON_ACCEPTANCE must be coupled or recursive_rejection, got 'typical'"):
-        parts(6, {VARIABLE: "typical"})
+    assert parts(6, "coupled").draft([branch(*[1, 2, 3, 4] * 6, remaining=1)]) == [Draft()]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from decoding.sglang_plugin.parts import VARIABLE
 from tests.sglang.serving import VENV, RealServer
 
 collect_ignore = ["shim"]
@@ -34,17 +32,17 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     if not BUILT:
         pytest.skip(SKIP)
     logs = tmp_path_factory.mktemp("servers")
-    ours = ("--speculative-algorithm", "REASON", "--speculative-num-draft-tokens", "12")
+    nodes, ours = ("--speculative-num-draft-tokens", "12"), ("--speculative-algorithm", "REASON")
     with ExitStack() as stack:
 
-        def start(name: str, *flags: str, **more: Any) -> RealServer:
-            server = RealServer(logs / f"{name}.log", *flags, **more)
+        def start(name: str, *flags: str, tokens: int = 8192) -> RealServer:
+            server = RealServer(logs / f"{name}.log", *flags, tokens=tokens)
             stack.callback(server.kill)
             return server
 
         plain = start("plain", "--max-running-requests", "4", "--max-queued-requests", "4")
-        guessing = start("first", *ours), start("second", *ours, tokens=1024)
-        rejecting = start("rejecting", *ours, variables={VARIABLE: "recursive_rejection"})
+        guessing = start("first", *ours, *nodes), start("second", *ours, *nodes, tokens=1024)
+        rejecting = start("rejecting", "--speculative-algorithm", "REASON_RECURSIVE", *nodes)
         for server in (plain, *guessing, rejecting):
             server.wait()
         yield Fleet(plain, guessing, rejecting)

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import httpx2
@@ -30,11 +29,10 @@ def free_port() -> int:
 
 
 class RealServer:
-    """The bundled target on a port of its own; `flags` are added to the command, `variables` to its environment.
-    Returns before it is up."""
+    """The bundled target on a port of its own; `flags` are added to the command. Returns before it is up."""
 
-    def __init__(self, log: Path, *flags: str, tokens: int = 8192, variables: Mapping[str, str] | None = None) -> None:
-        self.log, self.port, self._variables = log, free_port(), dict(variables or {})
+    def __init__(self, log: Path, *flags: str, tokens: int = 8192) -> None:
+        self.log, self.port = log, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [
             *(str(VENV / "bin" / "python"), "-m", "sglang.launch_server", "--model-path", str(TARGET)),
@@ -46,7 +44,6 @@ class RealServer:
         """Starts it, or starts it again at the same address."""
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environment |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE / "shim")}
-        environment |= self._variables
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
