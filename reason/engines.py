@@ -28,7 +28,7 @@ class EnginePlan:
     def knock(self) -> None:
         """Raises: ConfigError if a server is not there, which is worth knowing before scorers load."""
         if self.servers is not None:
-            with complaints(self.key):
+            with complaints(f"{self.key}.urls"):
                 self.servers.knock()
 
     def open(
@@ -39,7 +39,7 @@ class EnginePlan:
         if self.servers is None:
             engine: Engine = make(self.key, self.node, path=source, tokenizer=tokenizer, speculation=speculation)
             return engine
-        with complaints(self.key):
+        with complaints(f"{self.key}.urls"):
             return self.servers.open(source, tokenizer=tokenizer, vocab_size=checkpoint.vocab_size)
 
 

@@ -151,7 +151,7 @@ def test_a_server_killed_in_the_middle_of_searches_changes_no_tree_and_may_come_
             assert one.answer == other.answer
         victim.start()
         victim.wait()
-        again = dict.fromkeys(questions)
-        assert len(list(theirs.solve_many(again))) == len(questions)
+        new = [f"What is the remainder when {i}^2 is divided by 5?" for i in range(4, 10)]  # the old have moved
+        assert not [outcome for _, outcome in theirs.solve_many(new) if isinstance(outcome, Exception)]
     sent = victim.log.read_text(errors="replace").rpartition("fired up")[2].count("POST /generate")
     assert sent > 0, "nobody asked the server that came back"
