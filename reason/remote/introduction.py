@@ -54,12 +54,12 @@ async def meet(server: Server, tokenizer: Any, vocab_size: int) -> Facts:
     Raises: ConnectionError if it does not answer, ValueError if it is not what is needed, in one sentence.
     """
     try:
-        about = await server.ask("GET", "/model_info")
+        about = await _model_info(server)
         if not about.get("is_generation"):
             raise ValueError(f"{server.url} does not generate text (it serves {about.get('model_path')})")
         info = await _server_info(server)
         if tokenizer is not None:
-            await _compare_vocabulary(server, str(about.get("model_path")), tokenizer)
+            await _compare_vocabulary(server, str(about.get("served_model_name")), tokenizer)
         original = await _tells_original_logprobs(server, vocab_size)
     except Passing as fault:
         raise ConnectionError(f"{fault}; is the server up? /health tells") from fault
@@ -72,6 +72,13 @@ async def meet(server: Server, tokenizer: Any, vocab_size: int) -> Facts:
 
 def _least(numbers: Iterable[int | None]) -> int | None:
     return min((number for number in numbers if number is not None), default=None)
+
+
+async def _model_info(server: Server) -> Any:
+    try:
+        return await server.ask("GET", "/model_info")
+    except Refused:  # a router knows only the older name
+        return await server.ask("GET", "/get_model_info")
 
 
 async def _server_info(server: Server) -> Mapping[str, Any]:
@@ -87,8 +94,8 @@ async def _compare_vocabulary(server: Server, model: str, tokenizer: Any) -> Non
     size = max(tokenizer.get_vocab().values()) + 1
     ids = sorted({*range(0, size, math.ceil(size / _COMPARED)), size - 1})
     try:
-        body = {"tokens": [[i] for i in ids], "skip_special_tokens": False}
-        theirs = (await server.ask("POST", "/detokenize", body))["text"]
+        body = {"model": model, "tokens": [[i] for i in ids], "skip_special_tokens": False}
+        theirs = (await server.ask("POST", "/v1/detokenize", body))["text"]
     except Refused as fault:
         raise ValueError(f"{server.url} does not tell its vocabulary, so it cannot be compared: {fault}") from fault
     for i, text in zip(ids, theirs, strict=True):

@@ -27,6 +27,7 @@ class ScriptedServer:
     """Says `text` to everybody, one byte a token, its end included; `script` has the acts of its first generations.
 
     bodies, aborted   what it was sent
+    router            has only what SGLang's router passes on
     temper            tells log-probabilities after temperature, as SGLang does unless told otherwise
     """
 
@@ -37,10 +38,12 @@ class ScriptedServer:
         text: str = "hello",
         vocab_size: int = 257,
         temper: bool = False,
+        router: bool = False,
         info: dict[str, Any] | None = None,
         port: int = 0,
     ) -> None:
         self.script, self.text, self.vocab_size, self.temper = list(script), text, vocab_size, temper
+        self.router = router
         self.info = {"version": "0", "context_length": 4096, "enable_deterministic_inference": True} | (info or {})
         self.bodies: list[dict[str, Any]] = []
         self.aborted: list[str] = []
@@ -91,11 +94,13 @@ class ScriptedServer:
         """False where the connection is to be closed."""
         if path == "/generate":
             return await self._generate(body, writer)
-        if path == "/model_info":
-            return await _send(writer, 200, {"is_generation": True, "model_path": "toy"})
+        if self.router and path in ("/model_info", "/server_info", "/abort_request"):
+            return await _send(writer, 404, "")
+        if path in ("/model_info", "/get_model_info"):
+            return await _send(writer, 200, {"is_generation": True, "served_model_name": "toy"})
         if path == "/server_info":
             return await _send(writer, 200, self.info)
-        if path == "/detokenize":
+        if path == "/v1/detokenize":
             return await _send(writer, 200, {"text": [_text(ids) for ids in body["tokens"]]})
         assert path == "/abort_request"
         self.aborted.append(body["rid"])

@@ -290,6 +290,13 @@ def test_logprobs_are_at_temperature_one_whatever_the_server_tells(serve: Serve,
     assert server.bodies[-1] is server.generations[-1], "nothing is read twice where nothing was tempered"
 
 
+def test_a_router_is_met_and_what_it_cannot_abort_comes_back_empty(serve: Serve, connect: Connect) -> None:
+    engine = connect(serve("ok", "hang", router=True))
+    assert run(engine, ask())[0].finish == "eos"
+    (generation,) = run(engine, ask(deadline=time.monotonic() + 0.3))
+    assert (generation.tokens, generation.finish) == ((), "deadline")
+
+
 def test_it_serves_several_event_loops(serve: Serve, connect: Connect) -> None:
     engine = connect(serve())
     assert [run(engine, ask())[0].finish for _ in range(3)] == ["eos"] * 3
