@@ -67,8 +67,3 @@ class RealServer:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-
-    def info(self) -> dict[str, object]:
-        """What /server_info says."""
-        said: dict[str, object] = httpx2.get(f"{self.url}/server_info", timeout=30).json()
-        return said
