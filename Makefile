@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help solve check lint types test wheel train clean
+.PHONY: help solve check lint types test wheel sglang train clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -26,13 +26,20 @@ test: .venv/ready ## pytest on the CPU
 wheel: .venv/ready ## build the wheel, install it elsewhere, solve a problem with it
 	$(BIN)/python scripts/check_wheel.py
 
+sglang: .venv/ready .venv-sglang/ready ## engine and plugin against real SGLang servers on the CPU
+	SGLANG_VENV=.venv-sglang $(BIN)/python -m pytest tests/sglang
+
 train: .venv/ready ## train the bundled models from scratch (hours on a CPU)
 	$(BIN)/python scripts/train.py
 
 clean: ## remove what the targets made
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv .venv-sglang build dist *.egg-info
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	touch $@
+
+.venv-sglang/ready: tests/sglang/requirements.txt tests/sglang/setup.sh
+	PYTHON=$(PYTHON) tests/sglang/setup.sh .venv-sglang
 	touch $@

@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from decoding.core import is_count
-from reason import speculation
+from decoding.core import Engine, is_count
+from reason import engines, speculation
 from reason.arbitrage import plan as router
+from reason.arbitrage.engine import Arbitrage
 from reason.arbitrage.plan import RouterPlan
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.complaints import ConfigError, unknown_key
-from reason.compose import complaints, composed, make, member, members, only_ours, resolved
+from reason.compose import complaints, composed, make, member, members, resolved
 from reason.embed.base import Embedder
+from reason.engines import EnginePlan
 from reason.prm.base import Scorer
 from reason.prm.none import NoScorer
 from reason.prm.scorer import PrmScorer
@@ -41,6 +43,7 @@ class Plan:
     embedder: Embedder | None
     form: PromptFormat
     checkpoint: Checkpoint
+    engine: EnginePlan
     budget: Budget
     speculation: SpeculationPlan
     routing: RouterPlan | None
@@ -61,6 +64,7 @@ class Plan:
     def open(self, task: Task | None = None) -> Solver:
         """Load the models; `task` says how answers are found. Raises: ConfigError where a setting is to blame."""
         source = self.checkpoint.source
+        self.engine.knock()
         with complaints("model.path"):
             tokenizer = load_tokenizer(source)
         with complaints("model.prompt"):
@@ -70,12 +74,11 @@ class Plan:
         if self.embedder is not None:
             with complaints("embedder"):
                 self.embedder.load()
-        engine = make(
-            "engine", self.config["engine"], path=source, tokenizer=tokenizer, speculation=self.speculation.parts
-        )
+        writer = self.engine.open(self.checkpoint, tokenizer=tokenizer, speculation=self.speculation.parts)
+        engine: Engine | Arbitrage = writer
         if self.routing is not None:
             engine = self.routing.engine(
-                engine,
+                writer,
                 tokenizer=tokenizer,
                 decode=prompt.decode,
                 delimiter=self.form.delimiter,
@@ -118,7 +121,7 @@ def from_config(cfg: Any) -> Solver:
 def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
     """Everything that can be known without loading a model. Raises: ConfigError naming the setting."""
     _check_shape(config)
-    only_ours("engine", config["engine"])
+    engine = engines.check("engine", config["engine"])
     strategy: Strategy = make("search", config["search"])
     form: PromptFormat = make("model.prompt", config["model"]["prompt"])
     scorer: Scorer = make("scorer", config["scorer"])
@@ -136,9 +139,11 @@ def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
         if isinstance(scorer, PrmScorer):
             scorer.check_writer(checkpoint)
     speculative = speculation.check(config)
+    if engine.servers is not None:
+        _check_served(config, choices, embedder)
     routing = router.check(config, scorer, checkpoint)
     names = _names(config, choices)
-    return Plan(strategy, scorer, embedder, form, checkpoint, budget, speculative, routing, names, config)
+    return Plan(strategy, scorer, embedder, form, checkpoint, engine, budget, speculative, routing, names, config)
 
 
 def task_of(plan: Plan, choices: Mapping[str, str]) -> tuple[Task, str | None]:
@@ -176,6 +181,21 @@ def _embedder(config: Mapping[str, Any], choices: Mapping[str, str]) -> Embedder
             f"{choices['router']} has; choose embedder=words or embedder=sentence_transformers"
         )
     return embedder
+
+
+def _check_served(config: Mapping[str, Any], choices: Mapping[str, str], embedder: Embedder | None) -> None:
+    """Raises: ConfigError for what only an engine in this process can do."""
+    engine = choices.get("engine", "sglang")
+    if config["speculation"] != member("speculation", "off"):
+        raise ConfigError(
+            f"speculation={choices.get('speculation', 'stand')} guesses inside engine=local; with engine={engine} "
+            "leave speculation=off and start the server with --speculative-algorithm"
+        )
+    if embedder is not None and embedder.wants_hidden:
+        raise ConfigError(
+            f"embedder={choices.get('embedder', 'hidden_states')} needs hidden states, which engine={engine} does not "
+            "give; choose embedder=words or embedder=sentence_transformers"
+        )
 
 
 def _check_shape(config: Mapping[str, Any]) -> None:

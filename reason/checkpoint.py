@@ -23,6 +23,12 @@ class Checkpoint:
     config: dict[str, Any]
 
     @property
+    def vocab_size(self) -> int | None:
+        """Rows of the embedding, which may be more than the tokenizer has tokens; None if its config does not say."""
+        size = self.config.get("vocab_size")
+        return size if isinstance(size, int) else None
+
+    @property
     def window(self) -> int | None:
         """The most tokens the model can hold, prompt included; None if its config does not say."""
         window = self.config.get("max_position_embeddings")
@@ -69,6 +75,19 @@ def load_tokenizer(source: str) -> Any:
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError(f"{source} has no tokenizer: neither a tokenizer.json nor another kind of vocabulary is there")
     return tokenizer
+
+
+def eos_ids(path: str, tokenizer: Any) -> frozenset[int]:
+    """Every end-of-sequence id the checkpoint declares: tokenizer's, and generation config's (chat models have two)."""
+    import transformers
+
+    ids = {tokenizer.eos_token_id}
+    try:
+        declared = transformers.GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # a checkpoint need not have a generation config
+        declared = None
+    ids.update(declared if isinstance(declared, list) else [declared])
+    return frozenset(int(i) for i in ids if i is not None)
 
 
 def read_vocabulary(source: str) -> dict[str, int] | None:

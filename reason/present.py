@@ -81,7 +81,9 @@ def _costs(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         costs.insert(2, ("target tokens", f"{target:,}", f"written by the large model, {thrown}"))
     if engine:
         since = " since resuming" if summary["resumed"] else ""
-        costs.insert(2, ("forwards", f"{engine['forwards']:,}", f"of the target{since}, each for the whole batch"))
+        if engine["forwards"]:
+            forwards = f"of the target{since}, each for the whole batch"
+            costs.insert(2, ("forwards", f"{engine['forwards']:,}", forwards))
         rate = engine["tokens_per_second"]
         costs.append(("seconds", f"{summary['seconds']:,.1f}", "" if rate is None else f"{rate:,.0f} tokens/s"))
         if engine["accepted_length"] is not None and spent["drafted"]:
@@ -93,6 +95,8 @@ def _costs(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
                 f"{engine['peak_kv_tokens']:,} tokens held at the peak, {engine['peak_kv_tokens_unshared']:,} unshared"
             )
             costs.append(("KV shared", f"{engine['peak_kv_sharing']:.1f}x", held))
+        elif engine["cached"] is not None:
+            costs.append(("cached", f"{engine['cached']:.0%}", "of the prompts' tokens, by the servers"))
     else:
         costs.append(("seconds", f"{summary['seconds']:,.1f}", ""))
     return costs

@@ -30,8 +30,9 @@ class Gauge:
         return time.monotonic() - self._started
 
     def read(self) -> dict[str, float | int | None]:
-        """Tokens, forward passes, what speculation brings, the share of the time the engine had work, and KV: its mean
-        per problem while the problem has running branches, and how much is shared. Empty if nobody counts.
+        """Tokens, forward passes, what speculation brings, the share of the prompts that was in the prefix cache, the
+        share of the time the engine had work, and KV: its mean per problem while the problem has running branches, and
+        how much is shared. Empty if nobody counts.
 
         The speed-up is over plain decoding as the engine's cost curve has it, not measured side by side.
         """
@@ -48,6 +49,9 @@ class Gauge:
                 now.plain_seconds - self._before.plain_seconds, now.round_seconds - self._before.round_seconds
             )
             or None,
+            "cached": _ratio(
+                now.cached_tokens - self._before.cached_tokens, now.prompt_tokens - self._before.prompt_tokens
+            ),
             "busy": _ratio(now.busy_seconds - self._before.busy_seconds, seconds),
             "kv_tokens_per_problem": _ratio(
                 now.resident_rounds - self._before.resident_rounds, now.problem_rounds - self._before.problem_rounds
@@ -65,7 +69,11 @@ class Gauge:
             faster = f", {read['speedup']:.1f}x" if read.get("speedup") else ""
             parts.append(f"{length:.1f} tokens/forward{faster}")
         sharing = read.get("kv_sharing") or read.get("peak_kv_sharing")
-        return ", ".join(parts + ([f"KV shared {sharing:.1f}x"] if sharing else []))
+        if sharing:
+            parts.append(f"KV shared {sharing:.1f}x")
+        elif read.get("cached"):  # servers, whose KV nobody sees
+            parts.append(f"prompts cached {read['cached']:.0%}")
+        return ", ".join(parts)
 
     def _stats(self) -> Any:
         return getattr(self._engine, "stats", None)

@@ -59,6 +59,13 @@ def test_the_core_imports_nobody_of_the_house() -> None:
     assert not {m for m in imports(ROOT / "decoding" / "core.py") if m.partition(".")[0] in HOUSE}
 
 
+def test_only_the_plugin_knows_sglang() -> None:
+    for layer in BELOW:
+        for file in files(layer):
+            if file.parent.name != "sglang_plugin":
+                assert not {m for m in imports(file) if m.partition(".")[0] in ("sglang", "sgl_kernel")}, file
+
+
 def test_only_one_door_and_scripts_know_hydra() -> None:
     for layer in ("decoding", "search", "reason"):
         for file in files(layer):
@@ -67,7 +74,18 @@ def test_only_one_door_and_scripts_know_hydra() -> None:
 
 
 def test_importing_reason_loads_nothing_heavy() -> None:
-    heavy = ["torch", "transformers", "hydra", "networkx", "math_verify", "datasets", "scipy", "rich"]
+    heavy = [
+        "torch",
+        "transformers",
+        "hydra",
+        "networkx",
+        "math_verify",
+        "datasets",
+        "scipy",
+        "rich",
+        "httpx2",
+        "sglang",
+    ]
     code = f"import sys, reason; print([m for m in {heavy} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from decoding.core import Tokens
+from decoding.core import Engine, Tokens
+from reason import engines
 from reason.arbitrage.base import Router
 from reason.arbitrage.engine import Arbitrage
 from reason.arbitrage.fixed import Off
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.complaints import ConfigError
 from reason.compose import complaints, make
+from reason.engines import EnginePlan
 from reason.models.vocabulary import check_same_vocabulary
 from reason.prm.base import Scorer
 from reason.prm.none import NoScorer
 
 if TYPE_CHECKING:
-    from decoding.engine import LocalEngine
     from decoding.round import Speculation
 
 
@@ -28,11 +29,11 @@ class RouterPlan:
 
     router: Router
     checkpoint: Checkpoint
-    node: Mapping[str, Any]
+    draft: EnginePlan
 
     def engine(
         self,
-        target: LocalEngine,
+        target: Engine,
         *,
         tokenizer: Any,
         decode: Callable[[Tokens], str],
@@ -47,8 +48,7 @@ class RouterPlan:
             )
         with complaints("router"):
             self.router.load(tokenizer)
-        own = {key: value for key, value in self.node.items() if key != "path"}
-        draft = make("draft", own, path=source, tokenizer=tokenizer, speculation=speculation)
+        draft = self.draft.open(self.checkpoint, tokenizer=tokenizer, speculation=speculation)
         return Arbitrage(draft, target, self.router, decode=decode, delimiter=delimiter)
 
 
@@ -70,4 +70,5 @@ def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint) -> Rout
     if ours is not None and writers is not None:
         with complaints("draft"):
             check_same_vocabulary(str(node["path"]), ours, "model.path", writers, what="steps")
-    return RouterPlan(router, checkpoint, node)
+    draft = engines.check("draft", {key: value for key, value in node.items() if key != "path"})
+    return RouterPlan(router, checkpoint, draft)

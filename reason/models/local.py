@@ -12,7 +12,7 @@ from decoding.core import is_count
 from decoding.drafters.none import NoDraft
 from decoding.engine import LocalEngine
 from decoding.round import Speculation
-from reason.checkpoint import load_tokenizer
+from reason.checkpoint import eos_ids, load_tokenizer
 from reason.models.hf import Device, DType, HFBackend
 
 
@@ -52,16 +52,3 @@ def local_engine(
         max_rows=max_rows,
         speculation=parts,
     )
-
-
-def eos_ids(path: str, tokenizer: Any) -> frozenset[int]:
-    """Every end-of-sequence id the checkpoint declares: tokenizer's, and generation config's (chat models have two)."""
-    import transformers
-
-    ids = {tokenizer.eos_token_id}
-    try:
-        declared = transformers.GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # a checkpoint need not have a generation config
-        declared = None
-    ids.update(declared if isinstance(declared, list) else [declared])
-    return frozenset(int(i) for i in ids if i is not None)

@@ -63,6 +63,14 @@ WRONG = {
         "scorer=token_classification",
         "scorer.adapter.reads=ids",
     ): "scorer.adapter.reads must be tokens or text, got 'ids'",
+    ("engine=sglang", "engine.urls=[localhost:30000]"): "engine.urls must be addresses like http://host:30000, got",
+    ("engine=sglang", "engine.urls=[]"): "engine.urls must be one or more addresses, got ",
+    ("engine=sglang", "engine.urls=[http://a:1,http://a:1/]"): "engine.urls must differ, got http://a:1, http://a:1",
+    ("engine=sglang", "engine.losses=0"): "engine.losses must be an int >= 1, got 0",
+    ("engine=sglang", "engine.patience_s=soon"): "engine.patience_s must be a number of seconds > 0, got 'soon'",
+    ("engine=sglang", "engine.url=http://a:1"): "(did you mean engine.urls?)",
+    ("engine=sglang", "speculation=stand"): "speculation=stand guesses inside engine=local; with engine=sglang leave",
+    ("engine=sglang", "search=ets"): "embedder=hidden_states needs hidden states, which engine=sglang does not give",
     ("model.prompt.raw=hello",): "model.prompt.raw must contain {question}",
 }
 
@@ -86,6 +94,11 @@ def test_a_wrong_setting_is_named(overrides: tuple[str, ...], tiny_writer: Path)
     assert not re.search(r"\b(\w+)(\.|: )\1\.", message), "a doubled prefix"
     assert "\n" not in message
     assert "Error" not in message
+
+
+def test_a_server_that_is_not_there_is_named_before_anything_loads(tiny: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^engine\.urls: nothing answers at http://127\.0\.0\.1:9 "):
+        reason.load("engine=sglang", "engine.urls=http://127.0.0.1:9", *tiny)
 
 
 def test_a_wrong_setting_costs_no_import_of_torch() -> None:

@@ -1,0 +1,171 @@
+"""An HTTP server that speaks as much SGLang as the client hears, and fails on request, down to the socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from reason.loop import LoopThread
+
+Act = Literal["ok", "full", "die", "cut", "hang", "native_400", "openai_400", "too_long", "crash_500", "no_workers"]
+"""What becomes of a /generate: an answer; the queue is full; the socket closes; half an answer; an answer only once it
+is aborted; errors in the shapes there are."""
+
+ERRORS: dict[str, tuple[int, Any]] = {
+    "full": (503, {"error": {"message": "The request queue is full."}}),
+    "native_400": (400, {"error": {"message": "top_p must be in (0, 1]"}}),
+    "openai_400": (400, {"object": "error", "message": "top_p must be in (0, 1]", "code": 400}),
+    "too_long": (400, {"error": {"message": "The input (9 tokens) is longer than the model's context length (8)."}}),
+    "crash_500": (500, {"error": "internal"}),
+    "no_workers": (503, {"error": {"code": "no_available_workers", "message": "All workers are unavailable"}}),
+}
+
+
+class ScriptedServer:
+    """Says `text` to everybody, one byte a token, its end included; `script` has the acts of its first generations.
+
+    bodies, aborted   what it was sent
+    router            has only what SGLang's router passes on
+    temper            tells log-probabilities after temperature, as SGLang does unless told otherwise
+    """
+
+    def __init__(
+        self,
+        script: Iterable[Act] = (),
+        *,
+        text: str = "hello",
+        vocab_size: int = 257,
+        temper: bool = False,
+        router: bool = False,
+        info: dict[str, Any] | None = None,
+        port: int = 0,
+    ) -> None:
+        self.script, self.text, self.vocab_size, self.temper = list(script), text, vocab_size, temper
+        self.router = router
+        self.info = {"version": "0", "context_length": 4096, "enable_deterministic_inference": True} | (info or {})
+        self.bodies: list[dict[str, Any]] = []
+        self.aborted: list[str] = []
+        self.under_way: dict[str, asyncio.Event] = {}
+        self.hanging = True
+        self._loop = LoopThread()
+        self._server = self._loop.run(asyncio.start_server(self._serve, "127.0.0.1", port))
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def generations(self) -> list[dict[str, Any]]:
+        """The requests of branches: not the looks a client takes first, and not those that generate nothing."""
+        return [body for body in self.bodies if body["sampling_params"].get("custom_params")]
+
+    def release(self) -> None:
+        """Lets those that hang come to their end."""
+
+        async def let_go() -> None:
+            self.hanging = False
+            for waits in self.under_way.values():
+                waits.set()
+
+        self._loop.run(let_go())
+
+    def close(self) -> None:
+        """Dies: nobody is answered any more, connections break."""
+        self._server.close()
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                lines = head.decode().split("\r\n")
+                sizes = [int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length")]
+                body = json.loads(await reader.readexactly(sizes[0])) if sizes else None
+                if not await self._answer(lines[0].split()[1], body, writer):
+                    break
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, path: str, body: Any, writer: asyncio.StreamWriter) -> bool:
+        """False where the connection is to be closed."""
+        if path == "/generate":
+            return await self._generate(body, writer)
+        if self.router and path in ("/model_info", "/server_info", "/abort_request"):
+            return await _send(writer, 404, "")
+        if path in ("/model_info", "/get_model_info"):
+            return await _send(writer, 200, {"is_generation": True, "served_model_name": "toy"})
+        if path == "/server_info":
+            return await _send(writer, 200, self.info)
+        if path == "/v1/detokenize":
+            return await _send(writer, 200, {"text": [_text(ids) for ids in body["tokens"]]})
+        assert path == "/abort_request"
+        self.aborted.append(body["rid"])
+        if body["rid"] in self.under_way:
+            self.under_way[body["rid"]].set()
+        return await _send(writer, 200, {})
+
+    async def _generate(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        self.bodies.append(body)
+        biased = [int(token) for token in body["sampling_params"].get("logit_bias", {})]
+        if any(token >= self.vocab_size for token in biased):
+            return await _send(writer, 400, {"error": {"message": "logit_bias must has keys in the vocabulary"}})
+        branch = "custom_params" in body["sampling_params"]
+        act: Act = self.script.pop(0) if self.script and branch else "ok"
+        if act in ERRORS:
+            return await _send(writer, *ERRORS[act])
+        if act == "die":
+            return False
+        if act == "cut":
+            return await _send(writer, 200, self._reply(body), cut=True)
+        if act == "hang":
+            self.under_way[body["rid"]] = asyncio.Event()
+            await self.under_way[body["rid"]].wait()
+            return await _send(writer, 200, self._reply(body, stopped="abort" if self.hanging else ""))
+        return await _send(writer, 200, self._reply(body))
+
+    def _reply(self, body: dict[str, Any], stopped: str = "") -> dict[str, Any]:
+        params = body["sampling_params"]
+        said = [*self.text.encode(), 256][: 3 if stopped else params["max_new_tokens"]]
+        warm = params["temperature"] if self.temper and params["temperature"] else 1.0
+        finish = {"type": stopped or ("length" if said[-1:] != [256] else "stop"), "matched": 256}
+        meta = {
+            "finish_reason": finish,
+            "prompt_tokens": len(body["input_ids"]),
+            "completion_tokens": len(said),
+            "cached_tokens": len(body["input_ids"]) - 1,
+            "output_token_logprobs": [[-1.0 / warm, token, None] for token in said],
+            "output_top_logprobs": [[[-1.0 / warm, 1, None], [-3.0 / warm, 2, None]]],
+        }
+        if "logprob_start_len" in body:
+            read = body["input_ids"][body["logprob_start_len"] :]
+            meta["input_token_logprobs"] = [[None, read[0], None], *([-1.0, token, None] for token in read[1:])]
+        return {"text": "", "output_ids": said, "meta_info": meta}
+
+
+class ByteVocabulary:
+    """A tokenizer whose ids 0..255 are bytes; 256 ends a text."""
+
+    eos_token_id = 256
+
+    def get_vocab(self) -> dict[str, int]:
+        return {str(i): i for i in range(257)}
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
+        assert not skip_special_tokens
+        return _text(ids)
+
+
+def _text(ids: Iterable[int]) -> str:
+    return b"".join(bytes([i]) if i < 256 else b"<end>" for i in ids).decode(errors="replace")
+
+
+async def _send(writer: asyncio.StreamWriter, status: int, body: Any, *, cut: bool = False) -> bool:
+    content = json.dumps(body).encode()
+    writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(content)}\r\n\r\n".encode())
+    writer.write(content[: len(content) // 2] if cut else content)
+    await writer.drain()
+    return not cut

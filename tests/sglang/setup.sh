@@ -1,0 +1,12 @@
+#!/bin/sh
+# setup.sh [FOLDER]: SGLang on a CPU, in a virtual environment of its own (.venv-sglang), with our plugin in it.
+# SGLang declares GPU packages that do not load here, so it comes without its dependencies, and requirements.txt has
+# those it really imports. What is compiled for GPUs only stands in tests/sglang/shim.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+folder=${1:-"$here/../../.venv-sglang"}
+"${PYTHON:-python3}" -m venv "$folder"
+"$folder/bin/python" -m pip install -q -r "$here/requirements.txt"
+"$folder/bin/python" -m pip install -q --no-deps sglang==0.5.23
+"$folder/bin/python" -m pip install -q --no-deps -e "$here/../.."
+"$folder/bin/python" -m compileall -q "$folder/lib" || true # a server starts in half the time

@@ -1,0 +1,46 @@
+"""The same solver over the engine in this process and over servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import reason
+from decoding.core import Generation, GenerationRequest, SamplingParams
+from reason.remote.engine import RemoteEngine
+from reason.solver import Solver
+from tests.sglang.serving import RealServer
+
+QUESTIONS = (
+    "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3.",
+    "What is the remainder when 7^2 is divided by 5?",
+)
+
+
+def here(*settings: str) -> Solver:
+    """Plain decoding in this process."""
+    return reason.load("engine=local", "engine.device=cpu", "engine.kv_mib=256", "speculation=off", *settings)
+
+
+def there(servers: Sequence[RealServer], *settings: str) -> Solver:
+    """The same over servers."""
+    urls = ",".join(server.url for server in servers)
+    return reason.load("engine=sglang", f"engine.urls=[{urls}]", *settings)
+
+
+def remote(solver: Solver) -> RemoteEngine:
+    assert isinstance(solver.engine, RemoteEngine)
+    return solver.engine
+
+
+def write(solver: Solver, params: SamplingParams, *, each: int = 1) -> list[Generation]:
+    """`each` continuations of each question's prompt, with seeds of their own."""
+    requests = [
+        GenerationRequest(prefix=solver.prompt.encode(question), params=params, seed=2**62 + 7919 * i, group=question)
+        for question in QUESTIONS
+        for i in range(each)
+    ]
+    engine = solver.engine
+    assert hasattr(engine, "generate")
+    written: list[Generation] = asyncio.run(engine.generate(requests))
+    return written
