@@ -53,17 +53,19 @@ class Embedder(Protocol):
 class Budget:
     """Limits of one search; None is no limit. Running out is a normal end, with the best answer so far.
 
-    tokens   generated tokens
-    seconds  wall clock from the start of the search
-    calls    requests sent to the engine
+    tokens    generated tokens
+    seconds   wall clock from the start of the search
+    calls     requests sent to the engine
+    forwards  target forward passes, summed over branches; those that only fill a prompt may go beyond it
     """
 
     tokens: int | None = None
     seconds: float | None = None
     calls: int | None = None
+    forwards: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "seconds", "calls"):
+        for name in ("tokens", "seconds", "calls", "forwards"):
             value = getattr(self, name)
             ok = value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
             if not ok or (name != "seconds" and isinstance(value, float)):

@@ -47,15 +47,16 @@ class Ledger:
     @property
     def one_at_a_time(self) -> bool:
         """True where what one wave may use depends on what the wave before it really used."""
-        return self._budget.tokens is not None or self._budget.calls is not None
+        budget = self._budget
+        return any(limit is not None for limit in (budget.tokens, budget.calls, budget.forwards))
 
     def grant(self, wanted: int, *, max_tokens: int) -> list[int]:
         """`max_tokens` for each request that may be sent now; empty when the budget is used up.
 
         As many requests as the remaining tokens afford at full length; if not even one, and none is under way, a
         single request cut to what is left. Whatever these requests do, the token budget cannot be exceeded, and the
-        answer depends on the account alone, not on timing (unless there is a limit in seconds). *Mutates*: sets
-        aside what it grants.
+        answer depends on the account alone, not on timing (unless there is a limit in seconds). A token takes at most
+        one forward pass, so a limit in passes is kept in the same way. *Mutates*: sets aside what it grants.
         """
         limits = self._affordable(wanted, max_tokens)
         self._granted += limits
@@ -71,9 +72,14 @@ class Ledger:
             return []
         if self._budget.calls is not None:
             wanted = min(wanted, self._budget.calls - self._spent.calls - len(self._granted))
-        if self._budget.tokens is None:
+        limits = (
+            (self._budget.tokens, self._spent.tokens),
+            (self._budget.forwards, self._spent.forwards),
+        )
+        lefts = [limit - used for limit, used in limits if limit is not None]
+        if not lefts:
             return [max_tokens] * max(0, wanted)
-        left = self._budget.tokens - self._spent.tokens - sum(self._granted)
+        left = min(lefts) - sum(self._granted)
         if wanted < 1 or left < 1:
             return []
         if left < max_tokens:

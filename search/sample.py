@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from decoding.core import SamplingParams, Tokens
 from search.base import Candidate, Resources, SearchResult
 from search.expand import Expander
 from search.tree import SearchTree
-from search.vote import choose
+from search.vote import choose, risk, tally
+
+WAVES = 4
 
 
 async def sample_and_choose(
-    root: Tokens, resources: Resources, *, n: int, sampling: SamplingParams, rule: str, agg_strategy: str
+    root: Tokens,
+    resources: Resources,
+    *,
+    n: int,
+    sampling: SamplingParams,
+    rule: str,
+    agg_strategy: str,
+    stop_error: float | None = None,
 ) -> SearchResult:
-    """Up to `n` solutions of `root` (fewer if the budget runs out) and the one `rule` prefers."""
+    """Up to `n` solutions of `root` (fewer if the budget runs out) and the one `rule` prefers.
+
+    With `stop_error` they are drawn in waves of a quarter, the same ones as otherwise, and no more once the count of
+    heads is wrong with at most this probability (`vote.risk`).
+    """
     run = Expander(root, resources)
-    leaves = await run.solutions([SearchTree.ROOT] * n, sampling)
-    candidates = [
-        Candidate(leaf, resources.answer_of(run.tree.text(leaf)), run.tree.score(leaf, agg_strategy))
-        for leaf in leaves
-        if leaf != SearchTree.ROOT
-    ]
+    candidates: list[Candidate] = []
+    wave = n if stop_error is None else -(-n // WAVES)
+    for first in range(0, n, wave):
+        asked = min(wave, n - first)
+        leaves = await run.solutions([SearchTree.ROOT] * asked, sampling)
+        candidates += [
+            Candidate(leaf, resources.answer_of(run.tree.text(leaf)), run.tree.score(leaf, agg_strategy))
+            for leaf in leaves
+            if leaf != SearchTree.ROOT
+        ]
+        if len(leaves) < asked:
+            break
+        counted = tally([c.answer for c in candidates], [None] * len(candidates), "majority")
+        if stop_error is not None and first + asked < n and risk(counted) <= stop_error:
+            return replace(conclude(run, candidates, rule), stopped="decided")
     return conclude(run, candidates, rule)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from search.knobs import require_choice
@@ -43,6 +43,23 @@ def tally(answers: Sequence[str | None], scores: Sequence[float | None], rule: s
         by_answer.setdefault(answer, []).append(score)
     fold = max if rule == "best" else math.fsum
     return {answer: fold(given) for answer, given in by_answer.items()}
+
+
+def risk(votes: Mapping[str, float]) -> float:
+    """How likely the leader of a head count is not the more frequent of the two leading answers.
+
+    Both shares unknown and every ratio of them as likely before the count: I_(1/2)(a + 1, b + 1) with a votes for the
+    first and b for the second (the Beta criterion of Adaptive-Consistency, arXiv 2305.11860).
+
+    >>> round(risk({"7": 4, "8": 0}), 3), risk({"7": 3, "8": 3}), risk({})
+    (0.031, 0.5, 1.0)
+    """
+    from scipy.special import betainc
+
+    if not votes:
+        return 1.0
+    first, second = [*sorted(votes.values(), reverse=True), 0.0][:2]
+    return float(betainc(first + 1, second + 1, 0.5))
 
 
 def choose(answers: Sequence[str | None], scores: Sequence[float | None], rule: str) -> Choice:

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
+from reason.build import check
 from reason.compose import composed, make
+from reason.run import settings_of
 from search.base import Budget, SearchResult, Strategy
 from tests.search.toy import ROOT, ToyEngine, answer_of, decode, resources
 
@@ -47,6 +50,23 @@ def test_every_member_of_a_group_composes_and_is_ours(group: str) -> None:
 @pytest.mark.parametrize("task", names("task"))
 def test_every_task_composes(task: str) -> None:
     assert config(f"+task={task}")["task"]["_target_"].startswith("reason.tasks.")
+
+
+@pytest.mark.parametrize("name", names("effort"))
+def test_every_effort_is_a_search_whose_width_can_still_be_set(name: str) -> None:
+    plan = check(*composed([f"effort={name}", "search.n=8"]))
+    assert settings_of(plan.strategy)["n"] == 8
+
+
+@pytest.mark.parametrize("name", names("experiment"))
+def test_every_value_an_experiment_sweeps_over_is_a_setting(name: str) -> None:
+    sweep = OmegaConf.load(CONF / "experiment" / f"{name}.yaml").hydra.sweeper.params
+    values = {key: str(given).split(",") for key, given in sweep.items()}
+    first = [f"{key}={some[0]}" for key, some in values.items()]
+    for key, some in values.items():
+        for value in some:
+            others = [setting for setting in first if not setting.startswith(f"{key}=")]
+            check(*composed([f"+experiment={name}", *others, f"{key}={value}"]))
 
 
 @pytest.mark.parametrize("scorer", names("scorer"))

@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from reason.measure.gather import Found, Measured
+from reason.metrics import Difference
 from reason.pages import index_page, tree_page
 from reason.pages.embed import embed
+from reason.pages.report import report_page
 from reason.pages.tree import tree_data
 from reason.pages.why import why
 from search.allocate import softmax_widths
@@ -602,3 +605,26 @@ def test_the_index_holds_a_thousand_rows(visit: Opener) -> None:
     page.get_by_role("columnheader", name="seconds").get_by_role("button").click()
     page.get_by_role("searchbox").fill("out of pages")
     assert page.get_by_role("status").inner_text() == "20 of 1000 problems"
+
+
+def test_a_report_draws_every_run_against_each_cost_and_leads_to_it(visit: Opener, tmp_path: Path) -> None:
+    def found(i: int, accuracy: float, cost: float) -> Found:
+        interval = Difference(accuracy, accuracy - 0.05, accuracy + 0.05, 50)
+        costs = {"tokens": cost, "forwards": 900 - cost, "seconds": 2.0, "kv": cost / 2}
+        measured = Measured(interval, costs, problems=50, failed=0)
+        return Found(tmp_path / str(i), f"search.n={i}", {}, "done", measured, None, tmp_path / str(i) / "index.html")
+
+    runs = [found(0, 0.4, 100), found(1, 0.6, 400), found(2, 0.5, 500)]
+    broken = Found(tmp_path / "3", "search=<b>ets</b>", {}, "unfinished", None, "OSError: gone", None)
+    page = visit(report_page([*runs, broken], "Four runs", tmp_path))
+    points = page.locator("#plot a")
+    assert [points.nth(i).get_attribute("href") for i in range(points.count())] == [f"{i}/index.html" for i in range(3)]
+    assert page.locator("#plot circle.best").count() == 2
+    page.get_by_role("group", name="Cost").get_by_role("button", name="forwards").click()
+    best = page.locator("#plot a:has(circle.best)")
+    assert [best.nth(i).get_attribute("data-place") for i in range(best.count())] == ["1", "2"]
+    rows = page.get_by_role("row")
+    assert "OSError: gone" in rows.nth(4).inner_text()
+    assert "search=<b>ets</b>" in rows.nth(4).inner_text()
+    page.get_by_role("button", name="accuracy").click()
+    assert rows.nth(1).inner_text().startswith("search.n=1")

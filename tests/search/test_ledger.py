@@ -36,6 +36,19 @@ def test_time_up_grants_nothing_and_the_deadline_is_fixed_at_the_start() -> None
     assert ledger.spent.seconds == 5.0
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_a_budget_of_forwards_holds_and_lets_more_tokens_through_where_a_pass_gives_several(seed: int) -> None:
+    rng = random.Random(seed)
+    budget, per_pass = rng.randrange(10, 200), rng.randrange(1, 5)
+    ledger = Ledger(Budget(forwards=budget))
+    while granted := ledger.grant(rng.randrange(1, 6), max_tokens=rng.randrange(1, 40)):
+        for grant in granted:
+            ledger.settle(grant, Spent(calls=1, tokens=grant, forwards=-(-grant // per_pass)))
+        assert ledger.spent.forwards <= budget
+    assert ledger.spent.forwards == budget
+    assert ledger.spent.tokens >= budget * (per_pass + 1) / 2 or per_pass == 1
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_a_token_budget_holds_and_is_used_up_whatever_the_requests_use_and_however_they_overlap(seed: int) -> None:
     rng = random.Random(seed)
@@ -55,7 +68,9 @@ def test_a_token_budget_holds_and_is_used_up_whatever_the_requests_use_and_howev
     assert ledger.spent.tokens == budget
 
 
-@pytest.mark.parametrize("bad", [{"tokens": 0}, {"tokens": 1.5}, {"seconds": -1}, {"calls": True}, {"calls": "3"}])
+@pytest.mark.parametrize(
+    "bad", [{"tokens": 0}, {"tokens": 1.5}, {"seconds": -1}, {"calls": True}, {"calls": "3"}, {"forwards": 0}]
+)
 def test_a_wrong_budget_names_itself(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"budget.{next(iter(bad))}"):
         Budget(**bad)  # type: ignore[arg-type]

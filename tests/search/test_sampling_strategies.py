@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,37 @@ class ByAnswer:
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
         return ScoredPaths([[self.table[answer_of(step.text) or ""] for step in path] for path in paths])
+
+
+def sampled(answers: Sequence[str], **knobs: float) -> SearchResult:
+    """Self-consistency over samples that end with these answers."""
+    engine = ToyEngine(Dictated([f"\\boxed{{{a}}}" for a in answers]))
+    return asyncio.run(SelfConsistency(n=len(answers), **knobs)(ROOT, resources(engine=engine)))  # type: ignore[arg-type]
+
+
+def test_no_more_samples_are_drawn_once_the_vote_is_hardly_wrong() -> None:
+    early = sampled(["7"] * 8 + ["8"] * 8, stop_error=0.05)
+    assert (early.stopped, len(early.candidates), early.votes) == ("decided", 4, {"7": 4.0})
+    stricter = sampled(["7"] * 8 + ["8"] * 8, stop_error=0.002)
+    assert (stricter.stopped, len(stricter.candidates)) == ("decided", 8)
+
+
+def test_a_vote_that_stays_open_draws_the_samples_it_would_have_drawn() -> None:
+    answers = ["7", "8"] * 8
+    whole, waves = sampled(answers), sampled(answers, stop_error=0.05)
+    assert (waves.stopped, waves.tree.to_dict()) == ("done", whole.tree.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"stop_error": 0.7}, r"stop_error must be in \[0, 0.5\], got 0.7"),
+        ({"stop_error": 0.1, "select": "best"}, "stop_error needs select=majority"),
+    ],
+)
+def test_a_wrong_stop_error_names_itself(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SelfConsistency(**knobs)
 
 
 def solve(strategy: BestOfN | SelfConsistency, scores: dict[str, float] | None = None) -> SearchResult:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
-from search.vote import RULES, choose, tally
+from search.vote import RULES, choose, risk, tally
 
 
 def test_majority_counts_heads_and_ignores_scores() -> None:
@@ -69,6 +70,15 @@ def test_the_chosen_answer_has_most_votes_and_no_solution_with_it_scores_higher(
             assert votes[answer] == max(votes.values())
         same = [scores[i] for i in range(n) if answers[i] == answer]
         assert max((s for s in same if s is not None), default=None) == scores[index]
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 0), (4, 1), (9, 3)])
+def test_the_risk_is_how_often_the_leader_is_behind_when_shares_are_drawn_anew(first: int, second: int) -> None:
+    """Shares as likely as any before the count, kept where they give this very count."""
+    rng = np.random.default_rng(first)
+    shares = rng.random(400_000)
+    kept = shares[rng.binomial(first + second, shares) == first]
+    assert risk({"7": first, "8": second}) == pytest.approx((kept < 0.5).mean(), abs=0.01)
 
 
 def test_a_tally_does_not_depend_on_the_order_of_the_solutions() -> None:

@@ -1,0 +1,119 @@
+"""Many runs on one page: what is found, what tells runs apart, who is on the front, and what is broken."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoding.core import Spent
+from reason import resume
+from reason.measure.gather import COSTS, find_runs, labels, pareto
+from reason.pages.report import front, report_page
+from search.kv import KVUse
+
+ROOT = Path(__file__).parents[2]
+
+
+def row(problem: int, right: bool, tokens: int) -> dict[str, Any]:
+    return {
+        "id": f"p/{problem}", "gold": "1", "grade": "right" if right else "wrong", "error": None,
+        "spent": asdict(Spent(tokens=tokens, forwards=tokens // 2, seconds=0.5)), "kv": asdict(KVUse(kept_tokens=90.0)),
+    }  # fmt: skip
+
+
+def make_run(home: Path, n: int, rights: list[bool], *, stopped: str | None = "done", search: str = "rebase") -> Path:
+    """A run's folder as scripts/solve.py leaves it."""
+    home.mkdir(parents=True)
+    config, about = {"search": {"n": n}, "seed": 0}, {"task": "synthetic", "model": "bundled"}
+    resume.save(home, config=config, choices={"search": search}, about=about)
+    lines = [json.dumps(row(i, right, 100 * n)) for i, right in enumerate(rights)]
+    (home / "results.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    if stopped:
+        (home / "summary.json").write_text(json.dumps({"stopped": stopped}))
+        (home / "index.html").write_text("<p>the run</p>")
+    return home
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two whole runs, one under way with a line half written, one broken, one that has only begun."""
+    home = tmp_path / "multirun"
+    make_run(home / "0", 4, [True, False] * 5)
+    make_run(home / "1", 8, [True] * 8 + [False] * 2, search="ets")
+    file = make_run(home / "2", 16, [False] * 4, stopped=None) / "results.jsonl"
+    file.write_text(file.read_text() + '{"id": "p/9", "gr')
+    (make_run(home / "3", 16, [], search="mcts") / "results.jsonl").write_text("nonsense\n")
+    make_run(home / "4", 64, [], stopped=None)
+    return home
+
+
+def test_every_run_is_found_and_nothing_on_disk_is_changed(runs: Path) -> None:
+    before = {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()}
+    found = find_runs([runs])
+    assert [run.folder.name for run in found] == ["0", "1", "2", "3", "4"]
+    assert [run.state for run in found] == ["done", "done", "unfinished", "done", "unfinished"]
+    assert [run.broken and run.broken.split(":")[0] for run in found] == [
+        None, None, None, "JSONDecodeError", "no result yet",
+    ]  # fmt: skip
+    whole, better, half = (run.measured for run in found[:3])
+    assert whole is not None
+    assert whole.accuracy is not None
+    assert (whole.accuracy.value, whole.costs["tokens"], whole.costs["kv"], whole.problems) == (0.5, 400, 90, 10)
+    assert half is not None
+    assert half.problems == 4  # the half-written one waits
+    assert better is not None
+    assert {file: file.read_bytes() for file in before} == before
+    assert find_runs([runs, runs / "0"])[0].folder == found[0].folder  # a run named twice is there once
+    assert len(find_runs([runs, runs / "0"])) == 5
+
+
+def test_runs_are_named_by_what_differs() -> None:
+    one = {"search": {"n": 4, "width": 2}, "seed": 0}
+    other = {"search": {"n": 8, "penalty": 1}, "seed": 0}
+    assert labels([(one, {"search": "rebase"}), (other, {"search": "ets"})]) == ["search=rebase", "search=ets"]
+    more = [(one, {"search": "rebase"}), ({**one, "seed": 1}, {"search": "rebase"}), (other, {"search": "ets"})]
+    assert labels(more) == ["search=rebase seed=0", "search=rebase seed=1", "search=ets seed=0"]
+    assert labels([(one, {"search": "rebase"})]) == ["run"]
+
+
+def test_the_front_is_what_no_other_run_beats() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        points = [(float(rng.randrange(6)), rng.randrange(6) / 5) for _ in range(rng.randrange(1, 9))]
+
+        def beaten(i: int, points: list[tuple[float, float]] = points) -> bool:
+            (cost, accuracy) = points[i]
+            return any(
+                (c <= cost and a >= accuracy and (c, a) != (cost, accuracy)) or ((c, a) == (cost, accuracy) and j < i)
+                for j, (c, a) in enumerate(points)
+            )
+
+        assert sorted(pareto(points)) == [i for i in range(len(points)) if not beaten(i)]
+
+
+def test_the_page_holds_every_run_and_leads_to_it(runs: Path) -> None:
+    found = find_runs([runs])
+    assert front(found, "tokens") == [0, 1]
+    page = report_page(found, "five runs", runs)
+    data = json.loads(page.split('<script id="data" type="application/json">')[1].split("</script>")[0])
+    assert [run["href"] for run in data["runs"]] == ["0/index.html", "1/index.html", None, "3/index.html", None]
+    assert set(data["fronts"]) == set(COSTS)
+
+
+def test_the_script_writes_page_and_table(runs: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "report.py")]
+    done = subprocess.run([*command, str(runs)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| search=ets | done | 0.800 |" in (runs / "report.md").read_text()
+    assert (runs / "report.html").stat().st_size > 5000
+    for wrong, message in ((tmp_path / "none", "there is no such folder"), (runs / "4" / "..", None)):
+        done = subprocess.run([*command, str(wrong)], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == (2 if message else 0)
+        assert (message or "") in done.stderr
