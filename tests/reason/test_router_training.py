@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import reason
+from decoding.core import SamplingParams, Tokens
 from reason.arbitrage.evidence import NAMES, EvidenceHead, evidence
 from reason.arbitrage.pairs import Pair, append_pairs, read_pairs
+from reason.arbitrage.rollouts import with_truth
 from reason.training.evidence import HeadRecipe, gather, gather_once, train_head
 from reason.training.router import (
     RouterRecipe,
@@ -30,8 +34,9 @@ from reason.training.router import (
     split,
     train_router,
 )
+from tests.search.toy import ROOT, ToyEngine, answer_of, decode
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parents[2]
 RECIPE = RouterRecipe(epochs=4, tokens_per_batch=512, rate=3e-3)
 
 
@@ -84,6 +89,39 @@ class TestPairs:
         assert sum(p.advantage > 0 for p in chosen) * 2 == len(chosen)
         with pytest.raises(ValueError, match="never, or always, better"):
             balanced([p for p in pairs(100) if p.advantage > 0], 0.0, random.Random(0))
+
+
+class TestRollouts:
+    def test_a_step_is_as_good_as_the_share_of_its_ends_and_a_solution_as_its_answer(self) -> None:
+        """Steps that hold an `a` lead to the right answer from every other seed, others never."""
+
+        def write(seed: int, prefix: Tokens) -> str:
+            good = b"a" in bytes(prefix[len(ROOT) :]) and seed % 2 == 0
+            return f"\\boxed{{{1 if good else 2}}}"
+
+        def pair(draft: str, target: str) -> Pair:
+            return Pair("p", ROOT, tuple(draft.encode()), tuple(target.encode()), 0.0, 0.0, None)
+
+        engine = ToyEngine(write)
+        given = [pair("bad", "a\n\n"), pair("b\n\n", "a\n\n"), pair("\\boxed{1}", "\\boxed{2}")]
+        found = asyncio.run(
+            with_truth(
+                given, engine, count=40, params=SamplingParams(), root=len(ROOT), decode=decode,
+                right=lambda text: answer_of(text) == "1", delimiter="\n\n", seed=3,
+            )
+        )  # fmt: skip
+        assert (found[0].draft_truth, found[1].draft_truth) == (0.0, 0.0)
+        assert found[0].target_truth == found[1].target_truth == pytest.approx(0.5, abs=0.25)
+        assert (found[2].draft_truth, found[2].target_truth) == (1.0, 0.0)
+        assert len(engine.requests) == 80  # what is a solution already, or was asked before, is not asked again
+        assert [replace(p, draft_truth=None, target_truth=None) for p in found] == given
+
+    def test_truths_are_told_apart_from_scores(self) -> None:
+        some = [replace(p, draft_truth=0.0, target_truth=float(p.advantage > 0)) for p in pairs(60)]
+        judged = judge(np.array([p.advantage for p in some]), some, 0.0)
+        assert judged["oracle"].truth is not None
+        assert judged["oracle"].truth > 0.8
+        assert judge(np.zeros(60), pairs(60), 0.0)["oracle"].truth is None
 
 
 class TestFigures:
@@ -197,7 +235,7 @@ class TestTraining:
 @pytest.mark.parametrize("method", ["evidence", "finetune"])
 def test_collected_trained_and_used(method: str, tmp_path: Path) -> None:
     def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "scripts" / script), *arguments]
+        command = [sys.executable, str(HERE / "scripts" / script), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     file, folder = tmp_path / "pairs.jsonl", tmp_path / "router"
