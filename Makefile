@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help solve check lint types test wheel sglang train clean
+.PHONY: help solve check lint types test wheel docs sglang train clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -26,6 +26,10 @@ test: .venv/ready ## pytest on the CPU
 wheel: .venv/ready ## build the wheel, install it elsewhere, solve a problem with it
 	$(BIN)/python scripts/check_wheel.py
 
+docs: .venv/ready ## the documentation as pages in site/; a link that leads nowhere is an error
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 sglang: .venv/ready .venv-sglang/ready ## engine and plugin against real SGLang servers on the CPU
 	SGLANG_VENV=.venv-sglang $(BIN)/python -m pytest tests/sglang
 
@@ -33,7 +37,7 @@ train: .venv/ready ## train the bundled models from scratch (hours on a CPU)
 	$(BIN)/python scripts/train.py
 
 clean: ## remove what the targets made
-	rm -rf .venv .venv-sglang build dist *.egg-info
+	rm -rf .venv .venv-sglang site build dist *.egg-info
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import Engine, is_count
-from reason import engines, speculation
+from reason import engines, plugins, speculation
 from reason.arbitrage import plan as router
 from reason.arbitrage.engine import Arbitrage
 from reason.arbitrage.plan import RouterPlan
@@ -31,7 +31,7 @@ from reason.versions import versions
 from search.base import Budget, Strategy
 
 GROUPS = ("search", "scorer", "embedder", "engine", "model", "router", "draft", "budget", *speculation.GROUPS)
-SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "scorer_timeout", "resume"}
+SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "scorer_timeout", "resume", "plugins"}
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ def from_config(cfg: Any) -> Solver:
 def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
     """Everything that can be known without loading a model. Raises: ConfigError naming the setting."""
     _check_shape(config)
+    plugins.load(config.get("plugins", []))
     engine = engines.check("engine", config["engine"])
     strategy: Strategy = make("search", config["search"])
     form: PromptFormat = make("model.prompt", config["model"]["prompt"])

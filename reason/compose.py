@@ -21,6 +21,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from reason import plugins
 from reason.complaints import ConfigError, refused, unknown_key, unknown_option
 
 OURS = ("reason.", "search.", "decoding.")
@@ -69,19 +70,19 @@ def member(group: str, name: str) -> dict[str, Any]:
 
 
 def make(key: str, node: Mapping[str, Any], **more: Any) -> Any:
-    """The object the settings at `key` describe, if it is one of ours. Raises: ConfigError naming the knob."""
+    """The object the settings at `key` describe, if it is ours or a plugin's. Raises: ConfigError naming the knob."""
     only_ours(key, node)
     with complaints(key):
         return instantiate(dict(node), _convert_="all", **more)
 
 
 def only_ours(key: str, node: Any) -> None:
-    """Raises ConfigError if the settings at `key` name a target outside this project."""
+    """Raises ConfigError if the settings at `key` name a target that is neither of this project nor of a plugin."""
     if isinstance(node, Mapping):
         target = node.get("_target_", OURS[0])
-        if not isinstance(target, str) or not target.startswith(OURS):
+        if not isinstance(target, str) or not (target.startswith(OURS) or plugins.trusted(target)):
             wanted = ", ".join(f"{home}*" for home in OURS)
-            raise ConfigError(f"{key}._target_ must be one of ours ({wanted}), got {target!r}")
+            raise ConfigError(f"{key}._target_ must be one of ours ({wanted}) or of plugins=[...], got {target!r}")
         for name, value in node.items():
             only_ours(f"{key}.{name}", value)
     elif isinstance(node, list | tuple):

@@ -11,8 +11,9 @@ from reason.complaints import ConfigError
 from reason.records import write_json
 
 FILE = "run.json"
-HARMLESS = ("resume", "limit", "concurrency")
-"""Settings that cannot change a row, so that a run may be finished with others."""
+HARMLESS = ("resume", "limit", "concurrency", "plugins")
+"""Settings that cannot change a row, so that a run may be finished with others. Of code of one's own, it is the
+`_target_` that must stay the same."""
 
 
 def save(folder: Path, *, config: Mapping[str, Any], choices: Mapping[str, str], about: Mapping[str, Any]) -> None:

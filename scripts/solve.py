@@ -103,7 +103,9 @@ def settings(cfg: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
     given = [o.lstrip("+~").partition("=")[0] for o in HydraConfig.get().overrides.task]
     if set(given) - set(resume.HARMLESS):
         resume.require_same(old, config)
-    return old | {key: config[key] for key in given if key in resume.HARMLESS}, old_choices
+    now = {key: config[key] for key in given if key in resume.HARMLESS}
+    # code is run because it was asked for now, never because a folder says so
+    return old | {"plugins": config["plugins"]} | now, old_choices
 
 
 def quiet() -> None:

@@ -1,0 +1,44 @@
+"""An agent on the openai package, unmodified: it asks, checks the answer itself, and asks again with more search.
+
+python scripts/serve.py                                  in another terminal
+python examples/agent.py                                 or: python examples/agent.py http://HOST:PORT/v1
+"""
+
+import sys
+
+from openai import OpenAI
+
+PRESETS = ("best-of-4", "beam-16")  # the next one is tried where the one before was not sure
+
+
+def sure(votes: dict[str, float]) -> bool:
+    """Whether the leading answer has more than half of what all answers have."""
+    return max(votes.values(), default=0.0) > 0.5 * sum(votes.values())
+
+
+def ask(client: OpenAI, question: str) -> str:
+    """The text of the first search that is sure, else of the last."""
+    text = ""
+    for preset in PRESETS:
+        found = client.chat.completions.create(
+            model=preset, messages=[{"role": "user", "content": question}], extra_body={"timeout": 60}
+        )
+        text = found.choices[0].message.content or ""
+        votes = (found.model_extra or {})["search"]["votes"]
+        tokens = found.usage.completion_tokens if found.usage else 0
+        print(f"{preset}: votes {votes}, {tokens} tokens")
+        if sure(votes):
+            break
+    return text
+
+
+def main() -> None:
+    url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1"
+    client = OpenAI(base_url=url, api_key="unused")
+    for first in (3, 7):
+        rule = "Each next term is 5 times the one before plus 8, modulo 19."
+        print(ask(client, f"x0 = {first}. {rule} Find x3."))
+
+
+if __name__ == "__main__":
+    main()

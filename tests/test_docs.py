@@ -1,0 +1,95 @@
+"""What the documentation tells people to type is what the programs take."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from reason import build
+from reason.compose import composed
+
+HOME = Path(__file__).parents[1]
+PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md")), *sorted((HOME / "examples").glob("*.py"))]
+COMMAND = re.compile(r"^python scripts/(\w+)\.py.*$", re.MULTILINE)
+NOT_AT_HAND = ("FOLDER", "model=", "scorer=", "routers/mine")
+"""Settings with these name models that a test has not; they are composed and no more."""
+
+
+def loaded(file: Path) -> ModuleType:
+    """A file that is in no package, as a module."""
+    spec = importlib.util.spec_from_file_location(f"documented_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def commands() -> list[str]:
+    found = {match[0].partition("  ")[0].strip() for page in PAGES for match in COMMAND.finditer(page.read_text())}
+    return sorted(found)
+
+
+def solving() -> list[str]:
+    return [line for line in commands() if line.startswith("python scripts/solve.py") and "resume=" not in line]
+
+
+def chosen(arguments: list[str]) -> list[str]:
+    """The settings of the first job of a sweep; where Hydra finds files is a setting here."""
+    settings, sweep = [], {"-m", "--multirun"} & set(arguments)
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--config-dir":
+            settings.append(f"hydra.searchpath=[file://{HOME / next(rest)}]")
+        elif not argument.startswith(("-", "hydra")):
+            settings.append(argument.partition(",")[0] if sweep and "[" not in argument else argument)
+    return settings
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(solving()) > 12
+    assert {"report", "serve", "doctor", "train_router"} <= {line.split("/")[1].split(".")[0] for line in commands()}
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_program_exists(line: str) -> None:
+    assert (HOME / shlex.split(line, comments=True)[1]).is_file()
+
+
+@pytest.mark.parametrize("line", solving())
+def test_every_setting_is_one(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HOME)
+    arguments = loaded(HOME / "scripts" / "solve.py").questions_as_text(shlex.split(line, comments=True)[2:])
+    config, choices = composed(chosen(arguments))
+    if not any(name in line for name in NOT_AT_HAND):
+        build.check(config, choices)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: str(page.name))
+def test_python_in_pages_is_python(page: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        compile(block, page.name, "exec")
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    return loaded(HOME / "docs" / "hooks.py")
+
+
+def test_the_page_of_settings_has_every_member_with_its_comment(hooks: ModuleType) -> None:
+    page = hooks.on_page_markdown("{{ settings }}", None)
+    for file in (HOME / "conf").glob("*/*.yaml"):
+        assert f"\n### {file.stem}\n" in page
+    assert "Every step, deal out n continuations by softmax of the branches' scores (REBASE" in page
+
+
+def test_the_page_of_numbers_has_every_report(hooks: ModuleType) -> None:
+    page = hooks.on_page_markdown("{{ benchmarks }}", None)
+    reports = list((HOME / "benchmarks").glob("*.md"))
+    assert len(reports) == page.count("```\npython scripts/")
+    assert all(f"`benchmarks/{report.name}`" in page for report in reports)

@@ -1,0 +1,88 @@
+"""The doctor says what is there, names what is not with what to do, and its exit code tells which it was."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "doctor.py"
+
+
+@pytest.fixture(scope="module")
+def doctor() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("doctor_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for their module
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def answering(status: int) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_sound_installation(doctor: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main([]) == 0
+    out = capsys.readouterr().out
+    assert "BROKEN" not in out
+    assert "draft, prm, router, target" in out
+    assert "settings                    model=bundled, scorer=prm, search=best_of_n, engine=local" in out
+    assert out.splitlines()[-1] == "ready: python scripts/solve.py"
+
+
+def test_wrong_settings_are_said_and_counted(doctor: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["model.path=/no/such"]) == 1
+    out = capsys.readouterr().out
+    assert "BROKEN  settings                    model.path=/no/such: there is no such folder" in out
+    assert out.splitlines()[-1] == "1 to mend"
+
+
+def test_an_extra_is_missing_and_a_dependency_is_broken(doctor: ModuleType) -> None:
+    needed, extra = doctor.packages({"": ["torch", "no-such-package"], "plots": ["neither-this-one"]})
+    assert (needed.state, extra.state) == ("BROKEN", "missing")
+    assert str(needed).startswith(
+        "BROKEN  packages                    without no-such-package; pip install reason-search,"
+    )
+    assert "pip install 'reason-search[plots]'" in str(extra)
+
+
+def test_every_extra_is_looked_at(doctor: ModuleType) -> None:
+    assert {"", "serve", "sglang", "dev"} <= set(doctor.wanted())
+    assert "torch" in doctor.wanted()[""]
+
+
+def test_servers(doctor: ModuleType) -> None:
+    with answering(200) as well, answering(503) as loading:
+        states = [doctor.server(url).state for url in (well, loading)]
+    assert states == ["ok", "BROKEN"]
+    gone = doctor.server(well)
+    assert (gone.state, gone.seen.startswith("nothing answers")) == ("BROKEN", True)
+    (settings, *servers) = doctor.settings(["engine=sglang", f"engine.urls=[{well}]", "embedder=words"])
+    assert (settings.state, [found.what for found in servers]) == ("ok", [well])
+
+
+def test_no_browser_is_no_disaster(doctor: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert doctor.browser().state == "missing"
