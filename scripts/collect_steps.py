@@ -17,7 +17,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import track
@@ -25,7 +25,6 @@ from rich.progress import track
 from reason.measure.arguments import positive
 
 if TYPE_CHECKING:
-    from decoding.core import SamplingParams
     from reason.arbitrage.pairs import Pair
     from reason.problem import Problem
     from reason.solver import Solver
@@ -36,7 +35,7 @@ BUNDLED = ("+task=synthetic", "task.split=train", "task.size=2000", "task.diffic
 
 
 def judged(
-    solver: Solver, task: Task, problem: Problem, pairs: list[Pair], rollouts: int, sampling: SamplingParams
+    solver: Solver, task: Task, problem: Problem, pairs: list[Pair], rollouts: int, sampling: Any
 ) -> list[Pair]:
     """The pairs with their ground truth."""
     from reason.arbitrage.engine import Arbitrage
@@ -81,7 +80,7 @@ def main() -> int:
         console.print(str(error), style="red", markup=False)
         return 2
     collector, count = Collector(), 0
-    sampling: SamplingParams = make("search.sampling", config["search"]["sampling"])
+    sampling = make("search.sampling", config["search"]["sampling"])
     problems = [problem for problem in list(task)[: config["limit"]] if problem.id not in done]
     plan = replace(plan, routing=replace(plan.routing, router=collector))
     with closing(task), plan.open(task) as solver:
