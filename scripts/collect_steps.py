@@ -34,9 +34,7 @@ DEFAULTS = ("router=oracle", "search=self_consistency", "search.n=4", "speculati
 BUNDLED = ("+task=synthetic", "task.split=train", "task.size=2000", "task.difficulty=[1,4]", "task.seed=1")
 
 
-def judged(
-    solver: Solver, task: Task, problem: Problem, pairs: list[Pair], rollouts: int, sampling: Any
-) -> list[Pair]:
+def judged(solver: Solver, task: Task, problem: Problem, pairs: list[Pair], rollouts: int, sampling: Any) -> list[Pair]:
     """The pairs with their ground truth."""
     from reason.arbitrage.engine import Arbitrage
     from reason.arbitrage.rollouts import with_truth

@@ -54,12 +54,11 @@ def risk(votes: Mapping[str, float]) -> float:
     >>> round(risk({"7": 4, "8": 0}), 3), risk({"7": 3, "8": 3}), risk({})
     (0.031, 0.5, 1.0)
     """
-    from scipy.special import betainc
-
     if not votes:
         return 1.0
-    first, second = [*sorted(votes.values(), reverse=True), 0.0][:2]
-    return float(betainc(first + 1, second + 1, 0.5))
+    first, second = (int(count) for count in [*sorted(votes.values(), reverse=True), 0][:2])
+    tosses = first + second + 1  # for whole numbers it is the chance of more than `first` heads among so many
+    return sum(math.comb(tosses, heads) for heads in range(first + 1, tosses + 1)) / 2**tosses
 
 
 def choose(answers: Sequence[str | None], scores: Sequence[float | None], rule: str) -> Choice:
