@@ -58,7 +58,8 @@ def risk(votes: Mapping[str, float]) -> float:
         return 1.0
     first, second = (int(count) for count in [*sorted(votes.values(), reverse=True), 0][:2])
     tosses = first + second + 1  # for whole numbers it is the chance of more than `first` heads among so many
-    return sum(math.comb(tosses, heads) for heads in range(first + 1, tosses + 1)) / 2**tosses
+    more = sum(math.comb(tosses, heads) for heads in range(first + 1, tosses + 1))
+    return float(more / 2**tosses)
 
 
 def choose(answers: Sequence[str | None], scores: Sequence[float | None], rule: str) -> Choice:
