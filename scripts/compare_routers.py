@@ -114,6 +114,9 @@ def main() -> int:
             folder = args.folder / f"{setting.name}-T{temperature:g}"
             outcome = run_arm(arm_of(setting, temperature), folder, console)
             sweeps[temperature].setdefault(setting.router, []).append(routed(setting, outcome, folder))
+        plot = None if args.out is None else args.out.with_suffix(".png")
+        if plot is not None:
+            draw_curves(plot, sweeps)
         races: list[Race] = []
         if racer is not None:
             last = args.temperatures[-1]
@@ -125,10 +128,6 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print(f"stopped; the same command goes on where it was (runs are in {args.folder})", markup=False)
         return 130
-    plot = None
-    if args.out:
-        plot = args.out.with_suffix(".png")
-        draw_curves(plot, sweeps)
     text = report(
         sweeps,
         races,

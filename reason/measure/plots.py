@@ -37,8 +37,8 @@ def draw(
             axes.plot(xs, ys, marker="o", markersize=4, label=name)
         if logarithmic:
             axes.set_xscale("log", base=2)
-        ticks = _ticks(curves)
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        if ticks := _ticks(curves, logarithmic):
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
         if level is not None:
             axes.axhline(level, linestyle="--", linewidth=1, color="grey")
@@ -99,9 +99,11 @@ def _panels(rows: Iterable[dict[str, Any]], *, over: str, of: str) -> dict[str, 
     return {title: dict(curves) for title, curves in panels.items()}
 
 
-def _ticks(curves: Mapping[str, Curve]) -> list[float]:
-    """The points' own places where they are few and round, else powers of two."""
+def _ticks(curves: Mapping[str, Curve], logarithmic: bool) -> list[float]:
+    """The points' own places where they are few and round, else powers of two; none where the plot knows better."""
     ticks = sorted({x for xs, _ in curves.values() for x in xs})
     if len(ticks) <= 16 and all(float(tick).is_integer() for tick in ticks):
         return ticks
+    if not logarithmic:
+        return []
     return [2.0**power for power in range(int(log2(ticks[0])), int(log2(ticks[-1])) + 2)]
