@@ -1,7 +1,7 @@
 """A task of your own: a list of problems. Here, sequences of numbers, from a seed.
 
 python examples/add_a_task.py                                     from Python
-python scripts/solve.py --config-dir examples/conf 'plugins=[examples/add_a_task.py]' +task=terms task.size=8
+python scripts/solve.py --config-dir examples/settings 'plugins=[examples/add_a_task.py]' +task=terms task.size=8
 """
 
 import random

@@ -34,7 +34,7 @@ def evidence(statistics: Floats) -> Floats:
     """The numbers `NAMES` of one step, `[F]`, from `[T, 3]`: log p(token), log max p and entropy at each token.
 
     >>> said = evidence(np.log([[0.5, 0.5, 2.0], [0.1, 0.8, 1.5]]))     # the second token is not the expected one
-    >>> said[NAMES.index("tokens not the likeliest")], said[NAMES.index("place of the worst")]
+    >>> float(said[NAMES.index("tokens not the likeliest")]), float(said[NAMES.index("place of the worst")])
     (1.0, 1.0)
     """
     log_p, log_max, entropy = statistics.T
