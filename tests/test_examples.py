@@ -49,7 +49,7 @@ def test_task_and_strategy_by_their_settings(tmp_path: Path) -> None:
     plugins = f"plugins=[{EXAMPLES}/add_a_task.py,{EXAMPLES}/add_a_strategy.py]"
     settings = [plugins, "+task=terms", "task.size=2", "search=above_average", "search.n=4", "speculation=off"]
     script = str(HOME / "scripts" / "solve.py")
-    said = run(script, "--config-dir", str(EXAMPLES / "conf"), *settings, "hydra.run.dir=run", folder=tmp_path)
+    said = run(script, "--config-dir", str(EXAMPLES / "settings"), *settings, "hydra.run.dir=run", folder=tmp_path)
     summary = json.loads(said[-1])
     assert (summary["task"], summary["search"], summary["problems"]) == ("terms", "above_average", 2)
     assert not summary["errors"]
