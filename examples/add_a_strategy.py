@@ -1,7 +1,7 @@
 """A search of your own: who goes on after every step, and how often. Here, all that score above the average.
 
 python examples/add_a_strategy.py                                 from Python
-python scripts/solve.py --config-dir examples/settings 'plugins=[examples/add_a_strategy.py]' search=above_average limit=2
+python scripts/solve.py --config-dir examples/settings 'plugins=[examples/add_a_strategy.py]' search=above_average
 """
 
 from dataclasses import dataclass
