@@ -108,7 +108,11 @@ def main() -> int:
         if args.out:
             require_matplotlib()
         racer = None if args.race is None else named(args.race)
-        check_arms([arm_of(setting, temperature) for temperature, setting in plan])
+        last = args.temperatures[-1]
+        pairs: dict[str, tuple[Arm, Arm]] = {}
+        if racer is not None:
+            pairs = {s: (arm_of(racer, last, s), arm_of(Setting("target_only"), last, s)) for s in ("off", "stand")}
+        check_arms([arm_of(setting, temperature) for temperature, setting in plan] + [p[0] for p in pairs.values()])
         for number, (temperature, setting) in enumerate(plan, 1):
             console.print(f"{number} of {len(plan)}: {setting.name}, T = {temperature:g}", style="bold", markup=False)
             folder = args.folder / f"{setting.name}-T{temperature:g}"
@@ -117,11 +121,7 @@ def main() -> int:
         plot = None if args.out is None else args.out.with_suffix(".png")
         if plot is not None:
             draw_curves(plot, sweeps)
-        races: list[Race] = []
-        if racer is not None:
-            last = args.temperatures[-1]
-            arms = {s: (arm_of(racer, last, s), arm_of(Setting("target_only"), last, s)) for s in ("off", "stand")}
-            races = list(race(racer, arms, args.laps, console))
+        races = [] if racer is None else list(race(racer, pairs, args.laps, console))
     except (ConfigError, ValueError) as error:
         console.print(str(error), style="red", markup=False)
         return 2

@@ -43,7 +43,7 @@ class Setting:
         """The run: each problem sampled `samples` times; nothing but these routers needs a reward model."""
         own = [f"router={self.router}"]
         if self.value is not None:
-            own.append(f"router.{KNOBS[self.router][0]}={self.value}")
+            own.append(f"router.{KNOBS[self.router][0]}={self.value:g}")  # a whole number stays one
         if self.router not in READS_SCORES:
             own.append("scorer=none")
         return Arm("self_consistency", samples, (*common, *own))
