@@ -70,7 +70,7 @@ def serving(args: argparse.Namespace, model: Model, folder: Path) -> Iterator[di
                 python=args.venv / "bin" / "python",
                 model=model.path,
                 port=free_port(),
-                flags=(*ARMS[arm], *nodes, *size, "--mem-fraction-static", "0.7"),  # the others load beside it
+                flags=(*ARMS[arm], *nodes, *size),
                 packages=ROOT / "tests" / "sglang" / "shim",
             )
             servers[arm] = ServerProcess(launch, folder / f"{i}.log")

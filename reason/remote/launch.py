@@ -15,9 +15,9 @@ from pathlib import Path
 ON_CPU = (
     *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
     *("--sampling-backend", "pytorch", "--grammar-backend", "none", "--disable-overlap-schedule"),
-    *("--mem-fraction-static", "0.2"),
+    *("--mem-fraction-static", "0.7"),  # of what is free as it starts, and others start beside it
 )
-"""Flags of a server without a GPU."""
+"""Flags of a server without a GPU; give `--max-total-tokens` too, or it takes that share of the memory."""
 
 
 def free_port() -> int:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from reason.solver import Solver
+from tests.sglang import solving
 from tests.sglang.serving import VENV, RealServer
 
 collect_ignore = ["shim"]
@@ -59,3 +61,10 @@ def plain(fleet: Fleet) -> RealServer:
 @pytest.fixture
 def guessing(fleet: Fleet) -> tuple[RealServer, RealServer]:
     return fleet.guessing
+
+
+@pytest.fixture(scope="package")
+def here() -> Iterator[Solver]:
+    """The model in this process, to compare with."""
+    with solving.here("scorer=none", "search=self_consistency") as made:
+        yield made

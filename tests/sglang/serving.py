@@ -21,8 +21,7 @@ class RealServer:
             python=VENV / "bin" / "python",
             model=str(TARGET),
             port=free_port(),
-            # The fraction is of what is free as it starts, and the others start beside it; `tokens` is what it takes.
-            flags=("--max-total-tokens", str(tokens), "--mem-fraction-static", "0.7", *flags),
+            flags=("--max-total-tokens", str(tokens), *flags),
             packages=HERE / "shim",
         )
         self.log, self.url = log, launch.url

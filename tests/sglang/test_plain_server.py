@@ -22,12 +22,6 @@ from tests.sglang.serving import TARGET, RealServer
 T = TypeVar("T")
 
 
-@pytest.fixture(scope="module")
-def here() -> Iterator[Solver]:
-    with solving.here("scorer=none", "search=self_consistency") as made:
-        yield made
-
-
 @pytest.fixture
 def there(plain: RealServer) -> Iterator[Solver]:
     with solving.there([plain], "scorer=none", "search=self_consistency") as made:

@@ -20,12 +20,6 @@ from tests.sglang.serving import TARGET, RealServer
 Pair = tuple[RealServer, RealServer]
 
 
-@pytest.fixture(scope="module")
-def here() -> Iterator[Solver]:
-    with solving.here("scorer=none", "search=self_consistency") as made:
-        yield made
-
-
 @pytest.fixture
 def there(guessing: Pair) -> Iterator[Solver]:
     with solving.there(guessing[:1], "scorer=none", "search=self_consistency") as made:
