@@ -85,6 +85,7 @@ class Driver(Generic[T]):
         with self._lock:
             self._closed = True
         self._worker.shutdown(wait=True)
+        self._step = _nothing  # it leads back to its engine: a circle would keep model and KV until it is looked for
 
     def _submit(self, tasks: Sequence[T]) -> None:
         with self._lock:
@@ -132,3 +133,7 @@ class Driver(Generic[T]):
             failed, self._scheduler.waiting = self._scheduler.waiting, []
         for task in failed:
             task.fail(error)
+
+
+def _nothing() -> None:
+    """The step of a driver that is closed."""

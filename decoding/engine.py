@@ -73,8 +73,9 @@ class LocalEngine:
         return await self._driver.run([Job(request) for request in requests])
 
     def close(self) -> None:
-        """Cancels what is in flight and ends the worker thread. Calling it twice is harmless."""
+        """Cancels what is in flight, ends the worker thread and frees the KV pool. Calling it twice is harmless."""
         self._driver.close()
+        self._round.release()
 
     def check(self) -> None:
         """Asserts every invariant of queue, cache and pages. Waits until nothing is in flight."""

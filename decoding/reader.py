@@ -63,8 +63,9 @@ class PrefixReader:
         return await self._driver.run([Reading(tokens, start) for tokens, start in zip(sequences, starts, strict=True)])
 
     def close(self) -> None:
-        """Cancels what is in flight and ends the worker thread."""
+        """Cancels what is in flight, ends the worker thread and frees the KV pool. Calling it twice is harmless."""
         self._driver.close()
+        self._pool = None
 
     def check(self) -> None:
         """Asserts every invariant of queue, cache and pages. Waits until nothing is in flight."""

@@ -69,6 +69,10 @@ class RoundLoop:
         self._pool = backend.new_pool(kv.pool.capacity)
         self._grouping: tuple[object, list[Group]] = (None, [])
 
+    def release(self) -> None:
+        """Gives the KV pool back; nothing can run any more. Calling it twice is harmless."""
+        self._pool = None
+
     def run(self) -> list[tuple[Job, FinishReason]]:
         """Runs one round and commits it; the jobs that ended, still in the scheduler."""
         begin = time.perf_counter()

@@ -13,21 +13,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import signal
 import sys
-from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from reason import ConfigError, compose
+from reason.command import ended_well, in_one_sentence, quiet
 from reason.complaints import refused
 
-WRONG_SETTINGS = 2
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 
@@ -35,9 +30,8 @@ NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 def main(cfg: DictConfig) -> None:
     """Serve; a signal ends it in good order, a wrong setting with one sentence."""
     try:
-        serve(compose.resolved(cfg)["serve"], HydraConfig.get().overrides.task)
-    except ConfigError as error:
-        complain(error)
+        with in_one_sentence("serve"):
+            serve(compose.resolved(cfg)["serve"], HydraConfig.get().overrides.task)
     except KeyboardInterrupt:
         print("stopped", flush=True)
 
@@ -77,27 +71,10 @@ def greeting(url: str, presets: list[str], key: str | None) -> str:
     )
 
 
-def quiet() -> None:
-    """No progress bar for every file of weights."""
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-
-
-def complain(error: Exception) -> NoReturn:
-    """One sentence and exit code 2; no traceback."""
-    print(f"serve: {error if isinstance(error, ConfigError) else compose.explain(error)}", file=sys.stderr)
-    sys.exit(WRONG_SETTINGS)
-
-
 def program() -> None:
     """Run `main`; settings that Hydra cannot read end without a traceback."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # hands errors to us instead of printing them
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with ended_well("serve"):
         main()
-    except (HydraException, OmegaConfBaseException) as error:
-        complain(error)
 
 
 if __name__ == "__main__":

@@ -9,40 +9,32 @@ python scripts/solve.py resume=outputs/DATE/TIME          the rest of a run that
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from reason import ConfigError, build, compose, resume
+from reason.command import FAILED, INTERRUPTED, ended_well, in_one_sentence, leave, quiet
 from reason.present import heading, show_solution, show_table
 from reason.progress import Gauge, watched
 from reason.records import write_json
 from reason.run import Run
 from reason.summary import summary_of
 
-INTERRUPTED = 130
-WRONG_SETTINGS = 2
-
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="solve")
 def main(cfg: DictConfig) -> None:
     """One run, or one job of a sweep."""
-    try:
+    with in_one_sentence("solve"):
         solve(cfg)
-    except ConfigError as error:
-        complain(error)
 
 
 def solve(cfg: DictConfig) -> None:
@@ -88,7 +80,7 @@ def solve(cfg: DictConfig) -> None:
     if stopped == "interrupted":
         sys.exit(INTERRUPTED)
     if rows and all(row["error"] for row in rows):
-        sys.exit(1)
+        leave(FAILED)
 
 
 def settings(cfg: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
@@ -106,13 +98,6 @@ def settings(cfg: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
     now = {key: config[key] for key in given if key in resume.HARMLESS}
     # code is run because it was asked for now, never because a folder says so
     return old | {"plugins": config["plugins"]} | now, old_choices
-
-
-def quiet() -> None:
-    """No progress bar for every file of weights: ours says what matters."""
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
 
 
 def into_the_same_folder(arguments: Sequence[str]) -> list[str]:
@@ -147,23 +132,11 @@ def _quoted(argument: str) -> str:
     return f"{key}='{escaped}'"
 
 
-def complain(error: Exception) -> NoReturn:
-    """One sentence and exit code 2; no traceback."""
-    print(f"solve: {error if isinstance(error, ConfigError) else compose.explain(error)}", file=sys.stderr)
-    sys.exit(WRONG_SETTINGS)
-
-
 def program() -> None:
     """Run `main`; wrong settings and interrupts end without a traceback."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # hands errors to us instead of printing them
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with ended_well("solve"):
         sys.argv[1:] = into_the_same_folder(questions_as_text(sys.argv[1:]))
         main()
-    except (ConfigError, HydraException, OmegaConfBaseException) as error:
-        complain(error)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

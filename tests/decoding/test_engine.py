@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -297,6 +299,30 @@ def test_a_closed_engine_says_so_and_cancels_what_is_in_flight() -> None:
     engine.check()
     with pytest.raises(RuntimeError, match="closed"):
         asyncio.run(engine.generate([request((1,))]))
+
+
+class PoolOnLoan(HashBackend):
+    """Knows its last pool for as long as somebody holds it."""
+
+    def new_pool(self, pages: int) -> Any:
+        made = super().new_pool(pages)
+        self.pool = weakref.ref(made)
+        return made
+
+
+def test_a_closed_engine_gives_its_model_and_its_pool_back_at_once() -> None:
+    backend = PoolOnLoan()
+    model, engine = weakref.ref(backend), LocalEngine(backend, decode=TOKENIZER.decode, kv_bytes=5000)
+    asyncio.run(engine.generate([request((1, 2), max_tokens=5)]))
+    gc.collect()
+    gc.disable()
+    try:
+        engine.close()
+        assert backend.pool() is None
+        del engine, backend
+        assert model() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("knobs", [{"max_running": 0}, {"max_rows": True}, {"kv_bytes": 0}], ids=str)

@@ -1,0 +1,75 @@
+"""What the commands have in common: how they end, and that they keep quiet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf.errors import OmegaConfBaseException
+
+from reason import compose
+from reason.complaints import ConfigError
+
+FAILED, WRONG_SETTINGS, INTERRUPTED = 1, 2, 130
+"""Exit codes: nothing was solved, a setting is wrong, stopped by a signal."""
+
+
+class JobFailed(Exception):
+    """A job of a sweep that has said why. Hydra runs the others, and then raises the first of these."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)  # its argument, so that it survives the way back from another process
+        self.code = code
+
+
+def leave(code: int) -> NoReturn:
+    """End the command with this exit code; of a sweep, end this job and let the others run.
+
+    Raises: SystemExit or JobFailed.
+    """
+    if HydraConfig.get().mode is RunMode.MULTIRUN:
+        raise JobFailed(code)
+    sys.exit(code)
+
+
+@contextmanager
+def in_one_sentence(program: str) -> Iterator[None]:
+    """A wrong setting is told on stderr without a traceback. Raises: SystemExit or, in a sweep, JobFailed."""
+    try:
+        yield
+    except ConfigError as error:
+        print(f"{program}: {error}", file=sys.stderr, flush=True)
+        leave(WRONG_SETTINGS)
+
+
+@contextmanager
+def ended_well(program: str) -> Iterator[None]:
+    """Around a whole Hydra command: what it could not read is told in one sentence, and SIGTERM is Ctrl-C.
+
+    Raises: SystemExit.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # hands errors to us instead of printing them
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except JobFailed as error:
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        print(f"{program}: {error if isinstance(error, ConfigError) else compose.explain(error)}", file=sys.stderr)
+        sys.exit(WRONG_SETTINGS)
+
+
+def quiet() -> None:
+    """No progress bar for every file of weights: ours says what matters."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
