@@ -27,6 +27,8 @@ from typing import Any
 import httpx
 from check_clients import server
 
+from reason.measure.figures import markdown
+
 MODEL = "best-of-4"
 KINDS = {"whole": 5, "stream": 3, "hang up": 2, "nonsense": 2}
 """How often each kind of request is made, relative to the others."""
@@ -154,12 +156,12 @@ def percentiles(seconds: Sequence[float]) -> list[float]:
 
 def table(tally: Tally) -> str:
     """Outcomes and latencies by kind, as Markdown."""
-    lines = ["| request | how it ended | seconds p50 | p90 | p99 | max |", "|---|---|---|---|---|---|"]
+    rows = []
     for kind in KINDS:
         ends = ", ".join(f"{count} {outcome}" for (of, outcome), count in sorted(tally.ended.items()) if of == kind)
         times = [f"{value:.2f}" for value in percentiles(tally.seconds[kind])] if tally.seconds[kind] else ["–"] * 4
-        lines.append(f"| {kind} | {ends} | {' | '.join(times)} |")
-    return "\n".join(lines)
+        rows.append([kind, ends, *times])
+    return markdown(["request", "how it ended", "seconds p50", "p90", "p99", "max"], rows)
 
 
 def report(summary: Mapping[str, Any], tally: Tally, machine: Mapping[str, Any]) -> str:

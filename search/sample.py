@@ -39,10 +39,9 @@ async def sample_and_choose(
             for leaf in leaves
             if leaf != SearchTree.ROOT
         ]
-        if len(leaves) < asked:
+        if stop_error is None or len(leaves) < asked or first + asked == n:
             break
-        counted = tally([c.answer for c in candidates], [None] * len(candidates), "majority")
-        if stop_error is not None and first + asked < n and risk(counted) <= stop_error:
+        if risk(tally([c.answer for c in candidates], [None] * len(candidates), "majority")) <= stop_error:
             return replace(conclude(run, candidates, rule), stopped="decided")
     return conclude(run, candidates, rule)
 

@@ -148,6 +148,13 @@ def test_a_stand_in_is_named_in_the_first_line_and_in_every_row(settings: list[s
     assert {(row["task"], row["stands_in_for"]) for row in steady(tmp_path / "run")} == {("synthetic_aime", "aime")}
 
 
+def test_a_wrong_job_of_a_sweep_is_told_and_the_others_run(settings: list[str], tmp_path: Path) -> None:
+    code, _, err = run(tmp_path, "-m", *settings, "search.n=0,1", "limit=1", "hydra.sweep.dir=sweep")
+    assert code == 2
+    assert "solve: search.n must be an int >= 1, got 0" in err
+    assert (tmp_path / "sweep" / "1" / "summary.json").exists()
+
+
 def test_a_sweep_runs_every_combination(settings: list[str], tmp_path: Path) -> None:
     sweep = ["search=best_of_n,self_consistency", "search.n=2", "limit=2", "hydra.sweep.dir=sweep"]
     code, _, err = run(tmp_path, "-m", *settings, *sweep)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from importlib.resources import files
 from typing import Any
 
 PLACE = "__DATA__"
+PART = re.compile(r"__INCLUDE\((.+?)\)__")
 
 
-def fill(template: str, data: Any) -> str:
-    """The page `template` of this package with `data` as JSON where it says `__DATA__`."""
-    page = files("reason.pages").joinpath(template).read_text(encoding="utf-8")
-    assert page.count(PLACE) == 1, template
+def fill(name: str, data: Any) -> str:
+    """The page `name` of this package with `data` as JSON where it says `__DATA__`."""
+    page = template(name)
+    assert page.count(PLACE) == 1, name
     return page.replace(PLACE, embed(data))
+
+
+def template(name: str) -> str:
+    """A file of this package, with the text of another one where it says `__INCLUDE(other)__`."""
+    text = files("reason.pages").joinpath(name).read_text(encoding="utf-8")
+    return PART.sub(lambda found: template(found[1]).rstrip("\n"), text)
 
 
 def embed(data: Any) -> str:

@@ -13,7 +13,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ import pytest
 from reason.measure.gather import Found, Measured
 from reason.metrics import Difference
 from reason.pages import index_page, tree_page
-from reason.pages.embed import embed
+from reason.pages.embed import embed, template
 from reason.pages.report import report_page
 from reason.pages.tree import tree_data
 from reason.pages.why import why
@@ -182,10 +181,6 @@ def test_embedded_data_is_the_data() -> None:
     data = {"a": [*NASTY, 1, 2.5, None, True], "</b>": {"c": ("d",)}}
     assert json.loads(embed(data)) == json.loads(json.dumps(data))
     assert json.loads(embed([math.nan, math.inf, {"x": -math.inf}])) == [None, None, {"x": None}]
-
-
-def template(name: str) -> str:
-    return files("reason.pages").joinpath(name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
