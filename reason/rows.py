@@ -70,6 +70,12 @@ def error_row(problem: Problem, error: Exception) -> Row:
     }
 
 
+def in_short(row: Row) -> dict[str, Any]:
+    """What a log says of a row: which problem, what became of it, what it took."""
+    told = ("gold", "answer", "grade", "score", "stopped", "nodes", "accepted_length", "speedup", "error")
+    return {"problem": row["id"], **{key: row[key] for key in told}, "samples": len(row["samples"]), **row["spent"]}
+
+
 def samples_of(row: Row) -> list[Sample]:
     """A row's samples as the metrics take them."""
     gold = row["gold"] is not None

@@ -11,7 +11,7 @@ from typing import Any
 from reason.pages import index_page, tree_page
 from reason.problem import Problem, Solution
 from reason.records import ResultFile, Row, file_name, write_json, write_whole
-from reason.rows import error_row, solution_row
+from reason.rows import error_row, in_short, solution_row
 from reason.solver import Solver
 from reason.tasks.base import Task
 from search.base import Strategy
@@ -55,6 +55,7 @@ class Run:
             row = self._row(problem, outcome) | self.stamp
             self._file.append(row)
             self.rows[problem.id] = row
+            log.info("problem done", extra=in_short(row))
             yield row
 
     @property

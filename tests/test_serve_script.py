@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -39,7 +40,10 @@ def test_it_says_where_it_is_answers_and_stops_in_good_order(tmp_path: Path) -> 
     assert response.status_code == 200, response.text
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=300)
-    assert (process.returncode, out, err) == (0, "stopped\n", "")
+    assert (process.returncode, err) == (0, "")
+    log, last = out.splitlines()
+    assert last == "stopped"
+    assert json.loads(log)["tree"] == response.headers["x-reason-tree"]
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
     assert len(list((tmp_path / "kept" / "pages").iterdir())) == 1
 

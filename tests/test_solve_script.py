@@ -93,6 +93,13 @@ def test_results_trees_settings_and_versions_are_on_disk(unbroken: tuple[Path, s
     assert rows[0]["config"] == saved["about"]["config"]
 
 
+def test_the_log_has_a_line_of_json_for_every_problem(unbroken: tuple[Path, str]) -> None:
+    lines = [json.loads(line) for line in (unbroken[0] / "solve.log").read_text().splitlines()]
+    done = [line for line in lines if line["message"] == "problem done"]
+    assert sorted(line["problem"] for line in done) == sorted(f"aime24/{i}" for i in range(PROBLEMS))
+    assert all(line["time"] and line["level"] == "INFO" and line["tokens"] > 0 for line in done)
+
+
 def test_killed_half_way_and_resumed_gives_the_same_rows(
     settings: list[str], unbroken: tuple[Path, str], tmp_path: Path
 ) -> None:

@@ -74,15 +74,16 @@ class Outcome:
         """What is returned of a search that has come to its end: choices, usage, and our own block."""
         asked = self._asked
         choices = choices_of(solution, asked.n, asked.stop)
-        usage = usage_of(solution, choices)
+        usage, block = usage_of(solution, choices), search_block(solution, asked.preset, f"/trees/{self._identity}")
         self._metrics.searched(asked.preset, usage["completion_tokens"])
+        log.info("search done", extra=block)
         try:
             await asyncio.to_thread(self._trees.put, self._identity, solution, asked.solver.strategy)
         except OSError:
             log.exception("the tree of %s is not on disk", self._identity)
         if not choices:
             raise out_of_time("before any solution was begun")
-        return choices, usage, search_block(solution, asked.preset, f"/trees/{self._identity}")
+        return choices, usage, block
 
 
 def told(error: Exception) -> ApiError:
