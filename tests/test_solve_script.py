@@ -155,10 +155,13 @@ def test_a_stand_in_is_named_in_the_first_line_and_in_every_row(settings: list[s
     assert {(row["task"], row["stands_in_for"]) for row in steady(tmp_path / "run")} == {("synthetic_aime", "aime")}
 
 
-def test_a_wrong_job_of_a_sweep_is_told_and_the_others_run(settings: list[str], tmp_path: Path) -> None:
-    code, _, err = run(tmp_path, "-m", *settings, "search.n=0,1", "limit=1", "hydra.sweep.dir=sweep")
+@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
+def test_a_wrong_job_of_a_sweep_is_told_and_the_others_run(launcher: str, settings: list[str], tmp_path: Path) -> None:
+    sweep = ["search.n=0,1", "limit=1", "hydra.sweep.dir=sweep", f"hydra/launcher={launcher}"]
+    code, _, err = run(tmp_path, "-m", *settings, *sweep)
     assert code == 2
-    assert "solve: search.n must be an int >= 1, got 0" in err
+    told = [err, *(log.read_text() for log in tmp_path.glob("sweep/.submitit/*/*.err"))]
+    assert "solve: search.n must be an int >= 1, got 0" in "".join(told)
     assert (tmp_path / "sweep" / "1" / "summary.json").exists()
 
 
