@@ -121,6 +121,7 @@ def from_config(cfg: Any) -> Solver:
 def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
     """Everything that can be known without loading a model. Raises: ConfigError naming the setting."""
     _check_shape(config)
+    _check_effort(choices)
     plugins.load(config.get("plugins", []))
     engine = engines.check("engine", config["engine"])
     strategy: Strategy = make("search", config["search"])
@@ -211,6 +212,15 @@ def _check_shape(config: Mapping[str, Any]) -> None:
     timeout = config["scorer_timeout"]
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0):
         raise ConfigError(f"scorer_timeout must be a number of seconds > 0 or null, got {timeout!r}")
+
+
+def _check_effort(choices: Mapping[str, str]) -> None:
+    effort = choices.get("effort", "None")
+    if effort == "None":
+        return
+    search = composed([f"effort={effort}"])[1]["search"]
+    if choices["search"] != search:
+        raise ConfigError(f"effort={effort} is search={search}; leave out search={choices['search']}, or effort")
 
 
 def _names(config: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, str]:

@@ -32,14 +32,7 @@ def composed(overrides: Sequence[str], config: str = "solve") -> tuple[dict[str,
 
     Raises: ConfigError.
     """
-    if GlobalHydra.instance().is_initialized():
-        return _compose(overrides, config)
-    with initialize_config_module("conf", version_base="1.3"):
-        return _compose(overrides, config)
-
-
-def _compose(overrides: Sequence[str], config: str) -> tuple[dict[str, Any], dict[str, str]]:
-    with complaints():
+    with _searching(), complaints():
         cfg = compose(config, list(overrides), return_hydra_config=True)
     choices = {str(group): str(name) for group, name in cfg.hydra.runtime.choices.items()}
     OmegaConf.set_struct(cfg, False)
@@ -56,15 +49,17 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
 
 
 def members(group: str) -> list[str]:
-    """The names one may choose from in a group."""
-    return sorted(file.name.removesuffix(".yaml") for file in files("conf").joinpath(group).iterdir())
+    """The names one may choose from in a group: ours, and in a command those of --config-dir too."""
+    with _searching() as hydra:
+        return sorted(hydra.config_loader().get_group_options(group))
 
 
 def member(group: str, name: str) -> dict[str, Any]:
-    """One yaml of a group as plain data. Raises: ConfigError naming the members."""
-    if name not in members(group):
+    """One of our yamls as plain data. Raises: ConfigError naming the members."""
+    file = files("conf").joinpath(group, f"{name}.yaml")
+    if not file.is_file():
         raise ConfigError(unknown_option(group, name, members(group)))
-    cfg = OmegaConf.create(files("conf").joinpath(group, f"{name}.yaml").read_text(encoding="utf-8"))
+    cfg = OmegaConf.create(file.read_text(encoding="utf-8"))
     assert isinstance(cfg, DictConfig)
     return resolved(cfg)
 
@@ -88,6 +83,16 @@ def only_ours(key: str, node: Any) -> None:
     elif isinstance(node, list | tuple):
         for value in node:
             only_ours(key, value)
+
+
+@contextmanager
+def _searching() -> Iterator[GlobalHydra]:
+    """Hydra with the folders where it looks: those of the command that runs, or else ours alone."""
+    if GlobalHydra.instance().is_initialized():
+        yield GlobalHydra.instance()
+    else:
+        with initialize_config_module("conf", version_base="1.3"):
+            yield GlobalHydra.instance()
 
 
 @contextmanager

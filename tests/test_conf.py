@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from reason import ConfigError
 from reason.build import check
 from reason.compose import composed, make
 from reason.run import settings_of
@@ -50,6 +51,12 @@ def test_every_member_of_a_group_composes_and_is_ours(group: str) -> None:
 @pytest.mark.parametrize("task", names("task"))
 def test_every_task_composes(task: str) -> None:
     assert config(f"+task={task}")["task"]["_target_"].startswith("reason.tasks.")
+
+
+def test_an_effort_beside_another_search_is_refused() -> None:
+    check(*composed(["effort=low", "search=self_consistency"]))
+    with pytest.raises(ConfigError, match=r"effort=low is search=self_consistency; leave out search=ets, or effort"):
+        check(*composed(["effort=low", "search=ets"]))
 
 
 @pytest.mark.parametrize("name", names("effort"))
