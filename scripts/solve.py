@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from reason import ConfigError, build, compose, resume
+from reason import ConfigError, build, compose, engines, resume
 from reason.present import heading, show_solution, show_table
 from reason.progress import Gauge, watched
 from reason.records import write_json
@@ -108,6 +108,21 @@ def settings(cfg: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
     return old | {"plugins": config["plugins"]} | now, old_choices
 
 
+def without_keys(arguments: Sequence[str]) -> list[str]:
+    """The arguments, if no API key is among them: Hydra writes them down before anything is checked.
+
+    >>> without_keys(["engine.api_key=${oc.env:KEY}"])
+    ['engine.api_key=${oc.env:KEY}']
+
+    Raises: ConfigError.
+    """
+    for argument in arguments:
+        key, _, value = argument.lstrip("+").partition("=")
+        if key in (".".join(secret) for secret in compose.SECRETS) and value.strip("'\"") not in ("", "null"):
+            engines.require_from_environment(key, value.strip("'\""))
+    return list(arguments)
+
+
 def quiet() -> None:
     """No progress bar for every file of weights: ours says what matters."""
     import transformers
@@ -158,7 +173,7 @@ def program() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hands errors to us instead of printing them
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        sys.argv[1:] = into_the_same_folder(questions_as_text(sys.argv[1:]))
+        sys.argv[1:] = into_the_same_folder(questions_as_text(without_keys(sys.argv[1:])))
         main()
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
         complain(error)

@@ -36,7 +36,7 @@ class Attempts(Generic[S]):
     patience_s   how long an errand waits while no server answers
     losses       servers that an errand may lose before it is held to be the reason
     full_s       how long it waits while servers are full and answer nobody else either; None is for ever
-    longest_s    between two attempts, where a server does not say how long to wait
+    shortest_s, longest_s   the most that is waited after the first failure, and after many, where a server does not say
     """
 
     def __init__(
@@ -47,11 +47,12 @@ class Attempts(Generic[S]):
         patience_s: float,
         losses: int,
         full_s: float | None = None,
+        shortest_s: float = 0.1,
         longest_s: float = 2.0,
     ) -> None:
         self._workers, self._stats = workers, stats
         self._patience_s, self._losses, self._full_s = patience_s, losses, full_s
-        self._backoff = wait_random_exponential(multiplier=0.1, max=longest_s)
+        self._backoff = wait_random_exponential(multiplier=shortest_s, max=longest_s)
         self._answered = float("-inf")
 
     async def answer(self, errand: Errand, send: Callable[[Worker[S]], Awaitable[R]]) -> R:

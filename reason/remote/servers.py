@@ -43,7 +43,9 @@ class Servers:
                 httpx2.get(f"{url}/health", timeout=5.0)
             except httpx2.TransportError as error:
                 start = "python -m sglang.launch_server --model-path ... --port ..."
-                raise ConnectionError(f"nothing answers at {url} ({error}); start a server there: {start}") from error
+                raise ConnectionError(
+                    f"urls: nothing answers at {url} ({error}); start a server there: {start}"
+                ) from error
 
     def open(self, path: str, *, tokenizer: Any, vocab_size: int | None) -> RemoteEngine:
         """The engine for the model whose checkpoint is at `path`; only its tokenizer and its end tokens are read.
