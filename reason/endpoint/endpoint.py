@@ -41,7 +41,7 @@ class Endpoint(Asker):
             async with self._http.stream("POST", self.url + path, json=body) as answer:
                 if not answer.is_success:
                     text = (await answer.aread()).decode(errors="replace")
-                    raise self.fault(answer.status_code, path, error_text(_json(text) or text[:200]), answer.headers)
+                    raise self.fault(answer.status_code, path, self.wording(_json(text) or text[:200]), answer.headers)
                 async for line in answer.aiter_lines():
                     if line.startswith("data:") and (event := _json(line.removeprefix("data:"))) is not None:
                         self._require_no_error(path, event)
@@ -50,6 +50,12 @@ class Endpoint(Asker):
         except httpx2.TransportError as error:
             raise self.broken(error) from error
         return stream.reply()
+
+    def wording(self, content: Any) -> str:
+        """What the body of an error says, and the name it gives the error."""
+        inner = content.get("error") if isinstance(content, dict) else None
+        code = inner.get("code") if isinstance(inner, dict) else None
+        return error_text(content) + (f" ({code})" if isinstance(code, str) else "")
 
     def fault(self, status: int, path: str, text: str, headers: httpx2.Headers) -> Exception:
         """As of any address, and what vendors add."""
@@ -67,7 +73,7 @@ class Endpoint(Asker):
         if not isinstance(content, dict) or not (content.get("error") or content.get("object") == "error"):
             return
         inner = content["error"] if isinstance(content.get("error"), dict) else content
-        code, text = inner.get("code"), error_text(content)
+        code, text = inner.get("code"), self.wording(content)
         if isinstance(code, int) and code >= httpx2.codes.BAD_REQUEST:
             raise self.fault(code, path, text, httpx2.Headers())
         raise Lost(f"{self.url}{path} says 200 and an error: {text}")

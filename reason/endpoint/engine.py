@@ -176,7 +176,7 @@ def _within(reply: Reply) -> tuple[list[str], tuple[float, ...], float | None]:
     """The pieces that make up the text and their log-probabilities; that of a piece after them, which is its end."""
     length, count = 0, 0
     for piece, _ in reply.pieces:
-        if length + len(piece) > len(reply.text):
+        if length == len(reply.text) or length + len(piece) > len(reply.text):
             break
         length, count = length + len(piece), count + 1
     inside, after = reply.pieces[:count], reply.pieces[count:]

@@ -164,7 +164,7 @@ def first_stop(text: str, stop: Sequence[str]) -> int | None:
 
 
 def _text(said: Mapping[str, Any]) -> str:
-    text = said.get("text") if "text" in said else said.get("content")
+    text = said["text"] if "text" in said else said["content"]
     if text is None:  # an answer refused, or all of it thoughts that are not shown
         text = said.get("refusal") or ""
     if not isinstance(text, str):

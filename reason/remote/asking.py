@@ -31,7 +31,7 @@ class Asker:
             content = answer.text[:200]
         if answer.is_success:
             return content
-        raise self.fault(answer.status_code, path, error_text(content), answer.headers)
+        raise self.fault(answer.status_code, path, self.wording(content), answer.headers)
 
     async def send(self, method: str, path: str, body: dict[str, Any] | None, **options: Any) -> httpx2.Response:
         """The reply, whatever its status. Raises: Unreachable or Lost."""
@@ -39,6 +39,10 @@ class Asker:
             return await self._http.request(method, self.url + path, json=body, **options)
         except httpx2.TransportError as error:
             raise self.broken(error) from error
+
+    def wording(self, content: Any) -> str:
+        """What the body of an error says."""
+        return error_text(content)
 
     def broken(self, error: httpx2.TransportError) -> Unreachable | Lost:
         """What a failure of the connection means for the request."""
