@@ -98,7 +98,7 @@ WRONG = {
     (
         "engine=openai",
         "search=beam_search",
-        TEXT_PRM,
+        "scorer=likelihood",
     ): "search=beam_search goes on with what was written, and engine.api=chat",
     ("engine=openai", *SC, "router=draft_only"): "router=draft_only goes on with what was written, and engine.api=chat",
     (

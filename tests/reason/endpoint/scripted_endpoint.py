@@ -13,9 +13,29 @@ from reason.endpoint.wire import first_stop
 from reason.loop import LoopThread
 
 Act = Literal[
-    *("ok", "full", "full_until", "full_for_hours", "overloaded", "no_workers", "no_credit", "die", "cut", "hang"),
-    *("html", "error_200", "error_200_busy", "no_choices", "no_text", "aborted", "filtered"),
-    *("openai_400", "vllm_400", "detail_422", "too_long", "crash_500", "denied"),
+    "ok",
+    "full",
+    "full_until",
+    "full_for_hours",
+    "overloaded",
+    "no_workers",
+    "no_credit",
+    "die",
+    "cut",
+    "hang",
+    "html",
+    "error_200",
+    "error_200_busy",
+    "no_choices",
+    "no_text",
+    "aborted",
+    "filtered",
+    "openai_400",
+    "vllm_400",
+    "detail_422",
+    "too_long",
+    "crash_500",
+    "denied",
 ]
 """What becomes of a completion: an answer; a status; the socket closes; half an answer; none at all; a 200 that is no
 answer."""
