@@ -166,7 +166,8 @@ class Authorship:
 class Generation:
     """What one request became.
 
-    `logprobs` are the model's own (temperature 1, unfiltered) log-probabilities of `tokens`, one each.
+    `logprobs` are the model's own (temperature 1, unfiltered) log-probabilities of `tokens`, one each; none at all
+    from an engine that is not told any.
     The token that ended the generation is included, whatever it was. `hidden`, where it was asked for, is the
     model's last hidden state `[h]`, the one from which the last of these tokens was chosen.
     `authors` say who wrote what, where several models write.
@@ -180,7 +181,7 @@ class Generation:
     authors: tuple[Authorship, ...] = ()
 
     def __post_init__(self) -> None:
-        assert len(self.tokens) == len(self.logprobs), (len(self.tokens), len(self.logprobs))
+        assert len(self.logprobs) in (0, len(self.tokens)), (len(self.tokens), len(self.logprobs))
 
 
 class Engine(Protocol):

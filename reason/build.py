@@ -65,6 +65,8 @@ class Plan:
         """Load the models; `task` says how answers are found. Raises: ConfigError where a setting is to blame."""
         source = self.checkpoint.source
         self.engine.knock()
+        if self.routing is not None:
+            self.routing.draft.knock()
         with complaints("model.path"):
             tokenizer = load_tokenizer(source)
         with complaints("model.prompt"):
@@ -143,7 +145,14 @@ def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
     speculative = speculation.check(config)
     if engine.servers is not None:
         _check_served(config, choices, embedder)
-    routing = router.check(config, scorer, checkpoint)
+    engine = engine.fit(
+        checkpoint,
+        form=form,
+        scorer=scorer,
+        sampling=getattr(strategy, "sampling", None),
+        goes_on=_goes_on(strategy, choices),
+    )
+    routing = router.check(config, scorer, checkpoint, form)
     names = _names(config, choices)
     return Plan(strategy, scorer, embedder, form, checkpoint, engine, budget, speculative, routing, names, config)
 
@@ -185,13 +194,20 @@ def _embedder(config: Mapping[str, Any], choices: Mapping[str, str]) -> Embedder
     return embedder
 
 
+def _goes_on(strategy: Strategy, choices: Mapping[str, str]) -> str | None:
+    """What makes engines go on with what they wrote, in the words it was set with; None if nothing does."""
+    if choices.get("router", "off") != "off":
+        return f"router={choices['router']}"
+    return f"search={choices.get('search', type(strategy).__name__)}" if strategy.by_steps else None
+
+
 def _check_served(config: Mapping[str, Any], choices: Mapping[str, str], embedder: Embedder | None) -> None:
     """Raises: ConfigError for what only an engine in this process can do."""
     engine = choices.get("engine", "sglang")
     if config["speculation"] != member("speculation", "off"):
         raise ConfigError(
             f"speculation={choices.get('speculation', 'stand')} guesses inside engine=local; with engine={engine} "
-            "leave speculation=off and start the server with --speculative-algorithm"
+            "leave speculation=off: a server guesses if it was started so"
         )
     if embedder is not None and embedder.wants_hidden:
         raise ConfigError(
@@ -215,8 +231,8 @@ def _check_shape(config: Mapping[str, Any]) -> None:
 
 
 def _check_effort(choices: Mapping[str, str]) -> None:
-    effort = choices.get("effort", "None")
-    if effort == "None":
+    effort = choices.get("effort")
+    if effort in (None, "None"):  # Hydra's word for a group that is not chosen, and the same as text
         return
     search = composed([f"effort={effort}"])[1]["search"]
     if choices["search"] != search:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from reason.byte_text import BYTES, ByteText
 from reason.complaints import ConfigError
 
 BUNDLED = "bundled:"
@@ -36,7 +37,8 @@ class Checkpoint:
 
 
 def find_model(path: object, *, key: str = "model.path") -> Checkpoint:
-    """The checkpoint called `path`: `bundled:NAME`, a folder, or a hub id, of which only config.json is fetched.
+    """The checkpoint called `path`: `bundled:NAME`, a folder, or a hub id, of which only config.json is fetched;
+    `bytes` is none at all, for a model that only its server knows.
 
     `key` is the setting that errors name. Raises: ConfigError in one sentence, within about two seconds.
 
@@ -47,6 +49,8 @@ def find_model(path: object, *, key: str = "model.path") -> Checkpoint:
     """
     if not isinstance(path, str) or not path.strip():
         raise ConfigError(f"{key} must be a folder, a hub id or {BUNDLED}NAME, got {path!r}")
+    if path == BYTES:
+        return Checkpoint(BYTES, {})
     if path.startswith(BUNDLED):
         return _bundled(path.removeprefix(BUNDLED), key)
     folder = Path(os.path.expanduser(path))
@@ -68,6 +72,8 @@ def load_tokenizer(source: str) -> Any:
 
     Raises: ValueError if the checkpoint has no tokenizer, OSError if its files cannot be had.
     """
+    if source == BYTES:
+        return ByteText()
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     kind: Any = PreTrainedTokenizerFast if _has_tokenizer_file(source) else AutoTokenizer
@@ -92,6 +98,8 @@ def eos_ids(path: str, tokenizer: Any) -> frozenset[int]:
 
 def read_vocabulary(source: str) -> dict[str, int] | None:
     """Token to id, as tokenizer.json in the folder `source` has it; None if that is not at hand. Loads nothing."""
+    if source == BYTES:
+        return ByteText().get_vocab()
     try:
         data = json.loads((Path(source) / TOKENIZER).read_text(encoding="utf-8"))
         tokens = data["model"]["vocab"]

@@ -1,4 +1,4 @@
-"""Hydra's only door: overrides in, plain data and the objects it describes out, errors as one sentence."""
+"""Hydra's door for settings: overrides in, plain data and the objects it describes out, errors as one sentence."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
+    InterpolationResolutionError,
     InterpolationToMissingValueError,
     MissingMandatoryValue,
     OmegaConfBaseException,
@@ -25,6 +26,9 @@ from reason import plugins
 from reason.complaints import ConfigError, refused, unknown_key, unknown_option
 
 OURS = ("reason.", "search.", "decoding.")
+SECRETS = (("engine", "api_key"), ("draft", "api_key"))
+"""Settings that stay as they were written, `${oc.env:NAME}`: what is saved, told apart by a digest or shown has not got
+them. `make` looks them up."""
 
 
 def composed(overrides: Sequence[str], config: str = "solve") -> tuple[dict[str, Any], dict[str, str]]:
@@ -41,10 +45,15 @@ def composed(overrides: Sequence[str], config: str = "solve") -> tuple[dict[str,
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """The config as plain data, interpolations resolved, nothing missing. Raises: ConfigError."""
+    """The config as plain data, interpolations resolved (but of `SECRETS`), nothing missing. Raises: ConfigError."""
     with complaints():
         config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        written = OmegaConf.to_container(cfg, resolve=False)
     assert isinstance(config, dict)
+    assert isinstance(written, dict)
+    for group, name in SECRETS:
+        if isinstance(config.get(group), dict) and name in config[group]:
+            config[group][name] = written[group][name]
     return {str(key): value for key, value in config.items()}
 
 
@@ -115,6 +124,8 @@ def explain(error: BaseException, key: str = "") -> str:
     if isinstance(error, MissingMandatoryValue | InterpolationToMissingValueError):
         named = text.rpartition("mandatory value: ")[2].splitlines()[0]
         return f"{named if '.' in named else error.full_key or named} must be set"
+    if isinstance(error, InterpolationResolutionError) and error.full_key:
+        return f"{error.full_key}: {text.splitlines()[0].partition('interpolation: ')[2].strip(chr(34)) or text}"
     if isinstance(error, OverrideParseException):
         return f"cannot read the setting {error.override}: {text.splitlines()[0]}"
     if text.startswith("Ambiguous value"):

@@ -2,6 +2,7 @@
 
 python scripts/doctor.py                                                    this machine
 python scripts/doctor.py engine=sglang engine.urls=[http://a:30000]         and these servers
+python scripts/doctor.py engine=openai engine.model=NAME                    and whether a server has this model
 python scripts/doctor.py model=qwen2.5-math-7b scorer=qwen_prm              and whether these models are at hand
 
 Settings are those of scripts/solve.py; no weights are loaded. Exit code 1 if something that these settings need is
@@ -20,6 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reason.endpoint.settings import Endpoints
 
 PACKAGE = "reason-search"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -136,6 +141,7 @@ def settings(overrides: Sequence[str]) -> Iterator[Finding]:
     """Whether what these settings name is there: models, packages and servers."""
     from reason import ConfigError, build
     from reason.compose import composed
+    from reason.endpoint.settings import Endpoints
 
     try:
         config, choices = composed(overrides)
@@ -145,8 +151,11 @@ def settings(overrides: Sequence[str]) -> Iterator[Finding]:
         return
     chosen = ", ".join(f"{key}={choices[key]}" for key in ("model", "scorer", "search", "engine") if key in choices)
     yield Finding("settings", OK, chosen)
-    if plan.engine.servers is not None:
-        yield from map(server, plan.engine.servers.urls)
+    servers = plan.engine.servers
+    if isinstance(servers, Endpoints):
+        yield from (endpoint(servers, url) for url in servers.urls)
+    elif servers is not None:
+        yield from map(server, servers.urls)
 
 
 def server(url: str) -> Finding:
@@ -161,6 +170,15 @@ def server(url: str) -> Finding:
     if status != 200:
         return Finding(url, BROKEN, f"answers {status} at /health", "see its log; it may still be loading")
     return Finding(url, OK, "answers")
+
+
+def endpoint(servers: Endpoints, url: str) -> Finding:
+    """Whether an OpenAI-compatible server answers, takes the key and has the model."""
+    try:
+        servers.visit(url)
+    except (ValueError, ConnectionError) as error:
+        return Finding(url, BROKEN, f"engine.{error}")
+    return Finding(url, OK, f"has {servers.model}")
 
 
 def examine(overrides: Sequence[str]) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.console import Console
 
-from reason import ConfigError, build, compose, resume
+from reason import ConfigError, build, compose, engines, resume
 from reason.command import FAILED, INTERRUPTED, ended_well, in_one_sentence, leave, quiet
 from reason.present import heading, show_solution, show_table
 from reason.progress import Gauge, watched
@@ -100,6 +100,21 @@ def settings(cfg: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
     return old | {"plugins": config["plugins"]} | now, old_choices
 
 
+def without_keys(arguments: Sequence[str]) -> list[str]:
+    """The arguments, if no API key is among them: Hydra writes them down before anything is checked.
+
+    >>> without_keys(["engine.api_key=${oc.env:KEY}"])
+    ['engine.api_key=${oc.env:KEY}']
+
+    Raises: ConfigError.
+    """
+    for argument in arguments:
+        key, _, value = argument.lstrip("+").partition("=")
+        if key in (".".join(secret) for secret in compose.SECRETS) and value.strip("'\"") not in ("", "null"):
+            engines.require_from_environment(key, value.strip("'\""))
+    return list(arguments)
+
+
 def into_the_same_folder(arguments: Sequence[str]) -> list[str]:
     """The arguments, for a resumed run with Hydra told to write where it wrote and to leave its files alone."""
     at = next((i for i, argument in enumerate(arguments) if argument.startswith("resume=")), None)
@@ -135,7 +150,7 @@ def _quoted(argument: str) -> str:
 def program() -> None:
     """Run `main`; wrong settings and interrupts end without a traceback."""
     with ended_well("solve"):
-        sys.argv[1:] = into_the_same_folder(questions_as_text(sys.argv[1:]))
+        sys.argv[1:] = into_the_same_folder(questions_as_text(without_keys(sys.argv[1:])))
         main()
 
 

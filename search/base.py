@@ -160,4 +160,9 @@ class Strategy(Protocol):
         """True where steps are compared by what they say."""
         ...
 
+    @property
+    def by_steps(self) -> bool:
+        """True where it goes on with what was written; False where it asks for whole solutions only."""
+        ...
+
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult: ...

@@ -28,6 +28,7 @@ class BestOfN:
 
     needs_scorer = True
     needs_embedder = False
+    by_steps = False
 
     def __post_init__(self) -> None:
         require_count("n", self.n, at_least=1)

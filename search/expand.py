@@ -207,9 +207,9 @@ class Expander:
         return node
 
     def _account(self, asked: Asked, grown: Grown, sampling: SamplingParams) -> None:
-        """Charge what the engine reports, and never less than what is there to see."""
+        """Charge what the engine reports; where it reports nothing, what is there to see."""
         seen, finish = grown.generation.spent, grown.generation.finish
-        tokens = max(seen.tokens, len(grown.generation.tokens))
+        tokens = seen.tokens or len(grown.generation.tokens)
         self._ledger.settle(asked.limit, replace(seen, calls=max(seen.calls, 1), tokens=tokens, seconds=0.0))
         if grown.scored is not None:
             self._ledger.charge(replace(grown.scored.spent, seconds=0.0))

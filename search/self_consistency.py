@@ -32,6 +32,7 @@ class SelfConsistency:
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     needs_embedder = False
+    by_steps = False
 
     def __post_init__(self) -> None:
         require_count("n", self.n, at_least=1)

@@ -38,6 +38,7 @@ class TreeSearch:
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     needs_scorer = True
+    by_steps = True
 
     def __post_init__(self) -> None:
         for name in ("n", "depth", "step_tokens"):

@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.reason.endpoint.scripted_endpoint import ScriptedEndpoint
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "doctor.py"
 
 
@@ -81,6 +83,19 @@ def test_servers(doctor: ModuleType) -> None:
     assert (gone.state, gone.seen.startswith("nothing answers")) == ("BROKEN", True)
     (settings, *servers) = doctor.settings(["engine=sglang", f"engine.urls=[{well}]", "embedder=words"])
     assert (settings.state, [found.what for found in servers]) == ("ok", [well])
+
+
+def test_a_server_that_lists_models(doctor: ModuleType) -> None:
+    server = ScriptedEndpoint(models=["toy"])
+    settings = ["engine=openai", f"engine.urls=[{server.url}]", "search=self_consistency"]
+    found = {
+        name: list(doctor.settings([*settings, *more]))[-1]
+        for name, more in {"known": ["engine.model=toy"], "unknown": ["engine.model=toyota"], "none": []}.items()
+    }
+    server.close()
+    assert (found["known"].state, found["known"].seen) == ("ok", "has toy")
+    assert found["unknown"].seen == f"engine.model=toyota is not there; {server.url} offers toy"
+    assert found["none"].seen == f"engine.model must be set; {server.url} offers toy"
 
 
 def test_no_browser_is_no_disaster(doctor: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

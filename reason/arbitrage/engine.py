@@ -95,7 +95,8 @@ class BoundArbitrage:
                 break
         return Generation(
             tokens=tuple(written.tokens),
-            logprobs=tuple(written.logprobs),
+            # none where one of the two engines is told none
+            logprobs=tuple(written.logprobs) if len(written.logprobs) == len(written.tokens) else (),
             finish=finish,
             spent=replace(written.spent, tokens=len(written.tokens)),
             hidden=step.hidden,

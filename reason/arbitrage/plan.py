@@ -10,14 +10,17 @@ from decoding.core import Engine, Tokens
 from reason import engines
 from reason.arbitrage.base import Router
 from reason.arbitrage.engine import Arbitrage
+from reason.arbitrage.entropy import Entropy
 from reason.arbitrage.fixed import Off
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.complaints import ConfigError
 from reason.compose import complaints, make
+from reason.endpoint.settings import Endpoints
 from reason.engines import EnginePlan
 from reason.models.vocabulary import check_same_vocabulary
 from reason.prm.base import Scorer
 from reason.prm.none import NoScorer
+from reason.prompt import PromptFormat
 
 if TYPE_CHECKING:
     from decoding.round import Speculation
@@ -52,7 +55,7 @@ class RouterPlan:
         return Arbitrage(draft, target, self.router, decode=decode, delimiter=delimiter)
 
 
-def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint) -> RouterPlan | None:
+def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint, form: PromptFormat) -> RouterPlan | None:
     """Everything that can be known without a model; None where one model writes everything.
 
     Raises: ConfigError naming the setting.
@@ -71,4 +74,7 @@ def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint) -> Rout
         with complaints("draft"):
             check_same_vocabulary(str(node["path"]), ours, "model.path", writers, what="steps")
     draft = engines.check("draft", {key: value for key, value in node.items() if key != "path"})
+    draft = draft.fit(checkpoint, form=form, scorer=scorer, sampling=None, goes_on="router")
+    if isinstance(router, Entropy) and isinstance(draft.servers, Endpoints) and not draft.servers.logprobs:
+        raise ConfigError("router=entropy reads the small model's log-probabilities; set draft.logprobs=true")
     return RouterPlan(router, checkpoint, draft)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 class Passing(Exception):
-    """It may go well the next time."""
+    """It may go well the next time. `after_s`: how long the server wants to be left alone, if it says so."""
+
+    def __init__(self, said: str, after_s: float | None = None) -> None:
+        super().__init__(said)
+        self.after_s = after_s
 
 
 class Busy(Passing):

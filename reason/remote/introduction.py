@@ -76,14 +76,14 @@ def _least(numbers: Iterable[int | None]) -> int | None:
 
 async def _model_info(server: Server) -> Any:
     try:
-        return await server.ask("GET", "/model_info")
+        return await server.notice("GET", "/model_info")
     except Refused:  # a router knows only the older name
-        return await server.ask("GET", "/get_model_info")
+        return await server.notice("GET", "/get_model_info")
 
 
 async def _server_info(server: Server) -> Mapping[str, Any]:
     try:
-        info = await server.ask("GET", "/server_info")
+        info = await server.notice("GET", "/server_info")
     except Refused:  # a router does not know what its servers are
         return {}
     return info if isinstance(info, Mapping) else {}
@@ -95,7 +95,7 @@ async def _compare_vocabulary(server: Server, model: str, tokenizer: Any) -> Non
     ids = sorted({*range(0, size, math.ceil(size / _COMPARED)), size - 1})
     try:
         body = {"model": model, "tokens": [[i] for i in ids], "skip_special_tokens": False}
-        theirs = (await server.ask("POST", "/v1/detokenize", body))["text"]
+        theirs = (await server.notice("POST", "/v1/detokenize", body))["text"]
     except Refused as fault:
         raise ValueError(f"{server.url} does not tell its vocabulary, so it cannot be compared: {fault}") from fault
     for i, text in zip(ids, theirs, strict=True):

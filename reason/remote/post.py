@@ -7,12 +7,13 @@ import itertools
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+from dataclasses import dataclass, replace
+from functools import partial
 
 from decoding.core import GenerationRequest
-from reason.remote.faults import Busy, Lost, NoServer, Passing, Refused, Unreachable
+from reason.remote import attempts
+from reason.remote.attempts import Attempts
+from reason.remote.faults import Lost, Passing, Refused, Unreachable
 from reason.remote.introduction import Facts
 from reason.remote.server import Server
 from reason.remote.stats import RemoteStats
@@ -23,30 +24,22 @@ _GRACE_S = 2.0  # how long an aborted request may take to come back with what it
 
 
 @dataclass
-class Errand:
-    """A request under way. `worker` is where it is now; `dark_since` when it found no server, and has not since."""
+class Errand(attempts.Errand):
+    """`worker` is where it is now, `rid` the name it has there."""
 
-    request: GenerationRequest
     rid: str = ""
-    worker: Worker | None = None
-    late: bool = False
-    losses: int = 0
-    dark_since: float | None = None
-    began: float = field(default_factory=time.monotonic)
+    worker: Worker[Server] | None = None
 
 
 class Post:
-    """Carries errands to workers and back. Lives on one event loop.
+    """Carries errands to workers and back. Lives on one event loop. `Attempts` says what the numbers are."""
 
-    patience_s   how long an errand waits while no server answers
-    losses       servers that an errand may lose before it is held to be the reason
-    """
-
-    def __init__(self, workers: Workers, facts: Facts, stats: RemoteStats, *, patience_s: float, losses: int) -> None:
+    def __init__(
+        self, workers: Workers[Server], facts: Facts, stats: RemoteStats, *, patience_s: float, losses: int
+    ) -> None:
         self._workers, self._facts, self._stats = workers, facts, stats
-        self._patience_s, self._losses = patience_s, losses
         self._name, self._numbers = uuid.uuid4().hex[:12], itertools.count()
-        self._backoff = wait_random_exponential(multiplier=0.1, max=2.0)
+        self._attempts = Attempts(workers, stats, patience_s=patience_s, losses=losses)
         self._aside: set[asyncio.Task[None]] = set()
 
     async def settle(self) -> None:
@@ -78,44 +71,9 @@ class Post:
 
     async def _answer(self, errand: Errand) -> Reply:
         """Tries until there is an answer. Raises: NoServer, Refused, OversizedRequest, or the last fault when late."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(Passing), wait=self._pause, stop=lambda _: errand.late, reraise=True
-        )
-        reply: Reply = await retrying(self._attempt, errand)
-        return reply
+        return await self._attempts.answer(errand, partial(self._with, errand))
 
-    async def _attempt(self, errand: Errand) -> Reply:
-        try:
-            reply = await self._at(self._workers.pick(errand.request.group), errand)
-        except Busy:
-            self._stats.full += 1
-            errand.dark_since = None
-            raise
-        except Unreachable as fault:
-            errand.dark_since = errand.dark_since or time.monotonic()
-            if time.monotonic() - errand.dark_since > self._patience_s:
-                raise NoServer(f"{fault}; gave up after {self._patience_s:g} s") from fault
-            raise
-        except Lost as fault:
-            self._stats.reissued += 1
-            errand.losses, errand.dark_since = errand.losses + 1, None
-            if errand.losses >= self._losses:
-                raise NoServer(f"{fault}; {errand.losses} servers were lost over this request") from fault
-            raise
-        return reply
-
-    async def _at(self, worker: Worker, errand: Errand) -> Reply:
-        """The answer of this server, once it has room."""
-        worker.in_flight += 1
-        try:
-            async with worker.room:
-                if not self._workers.up(worker):  # it failed while this one waited
-                    raise Unreachable(f"{worker.server.url} failed")
-                return await self._with(worker, errand)
-        finally:
-            worker.in_flight -= 1
-
-    async def _with(self, worker: Worker, errand: Errand) -> Reply:
+    async def _with(self, errand: Errand, worker: Worker[Server]) -> Reply:
         errand.worker, errand.rid = worker, f"{self._name}-{next(self._numbers)}"
         self._stats.sent(True)
         try:
@@ -138,7 +96,7 @@ class Post:
             errand.worker = None
             self._stats.sent(False)
 
-    async def _original(self, worker: Worker, errand: Errand, reply: Reply) -> Reply:
+    async def _original(self, worker: Worker[Server], errand: Errand, reply: Reply) -> Reply:
         """The reply with log-probabilities at temperature 1. Where the server tells those after temperature, it is made
         to read what it wrote: one forward pass, the prefix out of its cache."""
         request = errand.request
@@ -158,12 +116,7 @@ class Post:
             return most
         return max(1, min(most, readable - len(request.prefix)))
 
-    def _pause(self, state: RetryCallState) -> float:
-        """No time after a loss, where another server may be asked at once."""
-        lost = state.outcome is not None and isinstance(state.outcome.exception(), Lost)
-        return 0.0 if lost else self._backoff(state)
-
-    def _abort(self, worker: Worker, rid: str) -> None:
+    def _abort(self, worker: Worker[Server], rid: str) -> None:
         """Tells the server, aside: nobody waits for what comes of it."""
         self._stats.aborted += 1
         task = asyncio.create_task(_told(worker.server, rid))

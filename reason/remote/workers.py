@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+from reason.remote.asking import Asker
 from reason.remote.faults import Unreachable
-from reason.remote.server import Server
 
+S = TypeVar("S", bound=Asker)
 _HOMES = 4096  # problems whose home is remembered; older ones are done
 
 
 @dataclass(eq=False)
-class Worker:
-    """A server as its client sees it: requests with it or bound for it, how many more it may have at once, and until
-    when it is left alone."""
+class Worker(Generic[S]):
+    """A server as its client sees it: requests with it or bound for it, how many more it may have at once, until when
+    it is left alone because it failed, and until when it wants nothing because it is full."""
 
-    server: Server
+    server: S
     room: asyncio.Semaphore
     in_flight: int = 0
     down_until: float = float("-inf")
+    full_until: float = float("-inf")
 
 
-class Workers:
+class Workers(Generic[S]):
     """A problem moves in with the least busy server and stays, because there its prefixes are cached.
 
     most     requests that one server has at once; the others wait here (thousands of connections would time out there)
@@ -34,7 +38,7 @@ class Workers:
 
     def __init__(
         self,
-        servers: Sequence[Server],
+        servers: Sequence[S],
         *,
         most: int = 256,
         rest_s: float = 5.0,
@@ -42,9 +46,9 @@ class Workers:
     ) -> None:
         self.all = [Worker(server, asyncio.Semaphore(most)) for server in servers]
         self._rest_s, self._clock = rest_s, clock
-        self._homes: OrderedDict[str, Worker] = OrderedDict()
+        self._homes: OrderedDict[str, Worker[S]] = OrderedDict()
 
-    def pick(self, group: str) -> Worker:
+    def pick(self, group: str) -> Worker[S]:
         """Where to send a request of this problem; "" is at home nowhere. *Mutates* the homes.
 
         Raises: Unreachable while every server is down.
@@ -63,10 +67,19 @@ class Workers:
                 self._homes.popitem(last=False)
         return found
 
-    def up(self, worker: Worker) -> bool:
+    def up(self, worker: Worker[S]) -> bool:
         """Whether it may be asked now."""
         return worker.down_until <= self._clock()
 
-    def failed(self, worker: Worker) -> None:
+    def failed(self, worker: Worker[S]) -> None:
         """Leaves a server alone for a while. *Mutates* it."""
         worker.down_until = self._clock() + self._rest_s
+
+    def full(self, worker: Worker[S], after_s: float) -> None:
+        """Keeps what has not been sent from a server for so long. *Mutates* it."""
+        worker.full_until = max(worker.full_until, self._clock() + after_s)
+
+    async def opened(self, worker: Worker[S]) -> None:
+        """Waits until the server wants requests again, and a little longer: not all of them in the same instant."""
+        while (left := worker.full_until - self._clock()) > 0:
+            await asyncio.sleep(left + random.uniform(0, min(1.0, left)))

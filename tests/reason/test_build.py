@@ -15,9 +15,11 @@ from omegaconf import OmegaConf
 import reason
 from reason import ConfigError, build, resume
 from reason.compose import composed
+from reason.endpoint.settings import Endpoints
 from reason.prm.likelihood import Likelihood
 from search.self_consistency import SelfConsistency
 
+SC = ("search=self_consistency",)
 WRONG = {
     ("search=best_of_m",): "there is no search=best_of_m (did you mean best_of_n?); choose one of: ",
     ("scorer=prn",): "there is no scorer=prn (did you mean prm?); choose one of:",
@@ -71,6 +73,54 @@ WRONG = {
     ("engine=sglang", "engine.url=http://a:1"): "(did you mean engine.urls?)",
     ("engine=sglang", "speculation=stand"): "speculation=stand guesses inside engine=local; with engine=sglang leave",
     ("engine=sglang", "search=ets"): "embedder=hidden_states needs hidden states, which engine=sglang does not give",
+    ("engine=openai", "engine.urls=[localhost:8000]"): "engine.urls must be addresses like http://host:8000/v1, got",
+    ("engine=openai", "engine.urls=[http://me:pw@a/v1]"): "/v1, without a name or a password in them",
+    ("engine=openai", "engine.api=responses"): "engine.api must be one of completions, chat or null, got 'responses'",
+    (
+        "engine=openai",
+        "engine.omit=[stop]",
+    ): "engine.omit must be a list of some of temperature, top_p, top_k, min_p, seed",
+    ("engine=openai", "+engine.extra_body.stop=x"): "engine.extra_body.stop has a setting of its own",
+    (
+        "engine=openai",
+        "engine.api_key=sk-1",
+    ): "engine.api_key must come from the environment, as engine.api_key='${oc.env",
+    (
+        "engine=openai",
+        "engine.api_key='${oc.env:NO_SUCH_KEY}'",
+    ): "engine.api_key: Environment variable 'NO_SUCH_KEY' not found",
+    (
+        "engine=openai",
+        *SC,
+        "speculation=stand",
+    ): "speculation=stand guesses inside engine=local; with engine=openai leave",
+    ("engine=openai", "search=ets", "model=bundled"): "needs hidden states, which engine=openai does not give",
+    (
+        "engine=openai",
+        "search=beam_search",
+        "scorer=likelihood",
+    ): "search=beam_search goes on with what was written, and engine.api=chat",
+    ("engine=openai", *SC, "router=draft_only"): "router=draft_only goes on with what was written, and engine.api=chat",
+    (
+        "engine=openai",
+        *SC,
+        "model.prompt.answer_start=So",
+    ): "model.prompt.answer_start begins the answer, and engine.api=chat",
+    ("engine=openai", *SC, "engine.api=completions"): "engine.api=completions sends text; set model.prompt.raw",
+    ("engine=openai", *SC, "engine.api=chat", "model=bundled"): "engine.api=chat sends conversations, which the server",
+    ("engine=openai", *SC, "engine.prefill=true", "model=bundled"): "engine.prefill is for engine.api=chat",
+    ("engine=openai", *SC, "scorer=prm"): "scorer.path=bundled:prm reads the writer's token ids, but its vocabulary",
+    (
+        "engine=openai",
+        *SC,
+        "scorer=likelihood",
+    ): "scorer=likelihood needs log-probabilities, which engine=openai is told",
+    ("engine=openai", *SC, "engine.logprobs=true"): "engine.logprobs are of tokens, which model=served does not know",
+    ("engine=openai", *SC, "engine.omit=[top_p]"): "top_p=0.95 is not sent (engine.omit); set search.sampling.top_p=1",
+    (
+        "model=served",
+        *SC,
+    ): "model.path=bytes (model=served) has no weights and no tokenizer; it goes with engine=openai",
     ("model.prompt.raw=hello",): "model.prompt.raw must contain {question}",
 }
 
@@ -99,6 +149,18 @@ def test_a_wrong_setting_is_named(overrides: tuple[str, ...], tiny_writer: Path)
 def test_a_server_that_is_not_there_is_named_before_anything_loads(tiny: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^engine\.urls: nothing answers at http://127\.0\.0\.1:9 "):
         reason.load("engine=sglang", "engine.urls=http://127.0.0.1:9", *tiny)
+
+
+def test_a_key_is_looked_up_and_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ("engine=openai", "engine.api_key='${oc.env:A_KEY}'", *SC)
+    monkeypatch.setenv("A_KEY", "sk-secret")
+    plan, _ = planned(*settings)
+    assert isinstance(plan.engine.servers, Endpoints)
+    assert plan.engine.servers.api_key == "sk-secret"
+    assert plan.config["engine"]["api_key"] == "${oc.env:A_KEY}"
+    assert "sk-secret" not in repr(plan)
+    monkeypatch.setenv("A_KEY", "sk-another")
+    assert planned(*settings)[0].digest == plan.digest
 
 
 def test_a_wrong_setting_costs_no_import_of_torch() -> None:

@@ -1,0 +1,93 @@
+"""Greedy, a search over a server of the bundled model writes what it writes over the engine in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import reason
+from reason.checkpoint import find_model, load_tokenizer
+from reason.problem import Solution
+from reason.solver import Solver
+from tests.reason.endpoint.completions import CompletionsServer
+
+QUESTIONS = (
+    "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3.",
+    "What is the remainder when 7^2 is divided by 5?",
+)
+GREEDY = "search.sampling.temperature=0"
+SEARCHES = {
+    "self_consistency": ("search=self_consistency", "search.n=2", "scorer=none"),
+    "best_of_n": ("search=best_of_n", "search.n=2", "scorer=prm"),
+    "beam_search": ("search=beam_search", "search.n=4", "search.beam_width=2", "scorer=prm"),
+}
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Solver]:
+    with reason.load("speculation=off", "engine.kv_mib=256", "search=self_consistency", "scorer=none") as solver:
+        yield solver
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["says what ended", "streams"])
+def server(request: pytest.FixtureRequest, here: Solver) -> Iterator[CompletionsServer]:
+    tokenizer = load_tokenizer(find_model("bundled:target").source)
+    started = CompletionsServer(here, tokenizer, says_ended=request.param)
+    yield started
+    started.close()
+
+
+def there(server: CompletionsServer, *settings: str) -> Solver:
+    return reason.load("engine=openai", f"engine.urls=[{server.url}]", "engine.model=bundled", *settings)
+
+
+def texts(solution: Solution) -> list[tuple[int, str, float | None, Any]]:
+    return [
+        (node.parent, node.step.text, None if node.score is None else round(node.score, 4), node.finish)
+        for node in solution.tree.nodes
+    ]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_the_same_trees(server: CompletionsServer, search: str) -> None:
+    settings = [*SEARCHES[search], GREEDY]
+    with reason.load("speculation=off", "engine.kv_mib=256", *settings) as ours:
+        wanted = [ours.solve(question) for question in QUESTIONS]
+    with there(server, "model=bundled", *settings) as theirs:
+        found = [theirs.solve(question) for question in QUESTIONS]
+    for one, other in zip(wanted, found, strict=True):
+        assert texts(one) == texts(other)
+        assert (one.answer, one.votes) == (other.answer, other.votes)
+        assert one.result.spent.tokens == other.result.spent.tokens
+
+
+def test_likelihood_over_a_server(server: CompletionsServer) -> None:
+    settings = ["search=best_of_n", "search.n=2", "scorer=likelihood", GREEDY]
+    with reason.load("speculation=off", "engine.kv_mib=256", *settings) as ours:
+        wanted = ours.solve(QUESTIONS[1])
+    with there(server, "model=bundled", "engine.logprobs=true", *settings) as theirs:
+        found = theirs.solve(QUESTIONS[1])
+    assert found.score == pytest.approx(wanted.score, abs=1e-3)
+
+
+def test_without_any_file_of_the_model(server: CompletionsServer) -> None:
+    """A budget is kept by the server's count, though the tree counts bytes."""
+    raw = "model.prompt.raw='Question: {question}\\nSolution:\\n'"
+    settings = ["search=self_consistency", "search.n=4", "search.sampling.max_tokens=100", "budget.tokens=200"]
+    with there(server, raw, *settings) as theirs:
+        solution = theirs.solve(QUESTIONS[1])
+    solution.tree.check()
+    assert solution.answer is not None
+    length = sum(len(node.step.tokens) for node in solution.tree.nodes)
+    assert 0 < solution.result.spent.tokens <= 200 < length
+
+
+def test_a_small_model_behind_one_server_and_a_large_one_behind_another(server: CompletionsServer) -> None:
+    draft = ["engine@draft=openai", f"draft.urls=[{server.url}]", "draft.model=bundled"]
+    settings = ["model=bundled", "router=draft_only", "search=self_consistency", "search.n=2", "scorer=none", GREEDY]
+    with there(server, *draft, *settings) as routed, there(server, *settings[:1], *settings[2:]) as alone:
+        found, wanted = routed.solve(QUESTIONS[1]), alone.solve(QUESTIONS[1])
+    assert found.text == wanted.text
+    assert {node.step.author for node in found.tree.nodes} == {"draft"}

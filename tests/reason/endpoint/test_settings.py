@@ -1,0 +1,86 @@
+"""Before anything loads, servers are asked for what they offer, and what is wrong is a sentence about its setting."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reason
+from reason import ConfigError
+from tests.reason.endpoint.scripted_endpoint import ScriptedEndpoint
+
+HOME = Path(__file__).parents[3]
+WHOLE = ("engine=openai", "search=self_consistency", "search.n=3")
+
+
+def loading(server: ScriptedEndpoint, *settings: str) -> None:
+    reason.load(*WHOLE, f"engine.urls={server.url}", *settings).close()
+
+
+def test_a_missing_model_is_answered_with_what_there_is() -> None:
+    server = ScriptedEndpoint(models=["toy", "small"])
+    with pytest.raises(ConfigError, match=f"^engine.model must be set; {server.url} offers small, toy$"):
+        loading(server)
+    with pytest.raises(ConfigError, match=r"^engine\.model=toyy is not there; .* offers small, toy$"):
+        loading(server, "engine.model=toyy")
+    loading(server, "engine.model=toy")
+    server.close()
+
+
+def test_a_name_that_is_not_listed_but_taken_is_one() -> None:
+    for models in (["toy"], None):
+        server = ScriptedEndpoint(models=models, any_model=True)
+        loading(server, "engine.model=alias")
+        server.close()
+
+
+def test_a_key_that_is_missing_or_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ScriptedEndpoint(key="sk-right")
+    monkeypatch.setenv("A_KEY", "sk-wrong")
+    with pytest.raises(ConfigError, match=r"^engine\.api_key: .* asks for a key; take it from the environment"):
+        loading(server, "engine.model=toy")
+    with pytest.raises(ConfigError, match=r"^engine\.api_key: .* refuses it$"):
+        loading(server, "engine.model=toy", "engine.api_key='${oc.env:A_KEY}'")
+    monkeypatch.setenv("A_KEY", "sk-right")
+    loading(server, "engine.model=toy", "engine.api_key='${oc.env:A_KEY}'")
+    server.close()
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    server = ScriptedEndpoint()
+    server.close()
+    with pytest.raises(ConfigError, match=f"^engine.urls: nothing answers at {server.url} "):
+        loading(server, "engine.model=toy")
+
+
+def test_a_run_over_a_vendor_leaves_its_key_nowhere(tmp_path: Path) -> None:
+    """The whole program: three answers by conversation, rows and settings on disk, resumed."""
+    server = ScriptedEndpoint(key="sk-secret")
+    folder = tmp_path / "run"
+    settings = [*WHOLE, f"engine.urls=[{server.url}]", "engine.model=toy", "question=1+1?", f"hydra.run.dir={folder}"]
+    done = _solve(*settings, "engine.api_key='${oc.env:A_KEY}'")
+    assert done.returncode == 0, done.stderr
+    assert "text in, text out: no hidden states" in done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert (summary["model"], summary["spent"]["calls"], summary["spent"]["tokens"]) == ("toy", 3, 30)
+    assert server.paths == 3 * ["/v1/chat/completions"]
+    again = _solve(f"resume={folder}")
+    assert again.returncode == 0, again.stderr
+    texts = [file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()]
+    assert not any("sk-secret" in text for text in [*texts, done.stdout, done.stderr])
+    refused = _solve(*settings[:-1], "engine.api_key=sk-secret", f"hydra.run.dir={tmp_path / 'other'}")
+    assert refused.returncode == 2
+    assert "engine.api_key must come from the environment" in refused.stderr
+    assert not (tmp_path / "other").exists()
+    server.close()
+
+
+def _solve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(HOME / "scripts" / "solve.py"), *arguments]
+    environment = {**os.environ, "A_KEY": "sk-secret", "PYTHONPATH": str(HOME)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
