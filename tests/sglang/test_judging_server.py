@@ -1,0 +1,155 @@
+"""Reward models on real servers score as in this process, and read only what they have not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from decoding.core import Tokens
+from reason.prm.base import Adapter
+from reason.prm.expectation import Expectation
+from reason.prm.math_shepherd import MathShepherd
+from reason.prm.qwen import QwenPrm
+from reason.prm.rlhflow import RlhflowPrm
+from reason.prm.scorer import PrmScorer
+from reason.prm.served import HEADS, ServedPrm
+from reason.prm.skywork import SkyworkPrm
+from reason.prm.token_classification import TokenClassifier
+from search.tree import Step
+from tests.reason import test_prm_formats as formats
+from tests.sglang.conftest import BUILT, SKIP
+from tests.sglang.serving import TARGET, RealServer
+
+BUNDLED = TARGET.parent / "prm"
+QUESTION = "How many apples does Sam have?"
+FIRST = ["Let x = 12.\n\n", "Then 2x + 7 = 31.\n\n", "The answer is \\boxed{31}."]
+PATHS = [FIRST[:1], FIRST[:2], FIRST, [FIRST[0], "- first -\n\n", "So c = 5; it is: 52"], ["+7\n\n", "ünïcode ки\n\n"]]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A format, and what saves a tiny checkpoint of it; None for the bundled one."""
+
+    name: str
+    adapter: Adapter
+    save: Callable[[Path], object] | None
+
+
+FORMS = {
+    form.name: form
+    for form in (
+        Form("prm", Expectation(), None),
+        Form("qwen_prm", QwenPrm(), formats.save_qwen),
+        Form("skywork_prm", SkyworkPrm(), formats.save_skywork),
+        Form("token_classification", TokenClassifier(), formats.save_trl),
+        Form("math_shepherd", MathShepherd(), formats.save_shepherd),
+        Form("rlhflow_prm", RlhflowPrm(), formats.save_rlhflow),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Judge:
+    form: Form
+    folder: Path
+    server: RealServer
+
+    def served(self) -> ServedPrm:
+        return ServedPrm(format=self.form.name, path=str(self.folder), urls=self.server.url, max_tokens=500)
+
+    def local(self) -> PrmScorer:
+        return PrmScorer(adapter=self.form.adapter, path=str(self.folder), device="cpu", max_tokens=500, kv_mib=64)
+
+
+@pytest.fixture(scope="module")
+def judges(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Judge]]:
+    """A server for each format, all loading at once."""
+    if not BUILT:
+        pytest.skip(SKIP)
+    folder = tmp_path_factory.mktemp("judges")
+    with ExitStack() as stack:
+        made = {}
+        for name, form in FORMS.items():
+            path = BUNDLED if form.save is None else folder / name
+            if form.save is not None:
+                form.save(path)
+            ours = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "decoding.sglang_plugin.models"}
+            variables = ours if form.adapter.head in HEADS else {}
+            server = RealServer(folder / f"{name}.log", model=path, variables=variables)
+            stack.callback(server.kill)
+            made[name] = Judge(form, path, server)
+        for judge in made.values():
+            judge.server.wait()
+        yield made
+
+
+def scores(scorer: PrmScorer, *batches: Sequence[Sequence[str]]) -> list[list[float] | None]:
+    """Of the paths of the batches, one batch after the other."""
+    with closing(scorer):
+        encode = partial(scorer.loaded.tokenizer.encode, add_special_tokens=False)
+        prompt: Tokens = tuple(encode(QUESTION))
+        bound = scorer.bind(QUESTION, prompt)
+
+        async def story() -> list[list[float] | None]:
+            found: list[list[float] | None] = []
+            for batch in batches:
+                paths = [[Step(tuple(encode(text)), text) for text in path] for path in batch]
+                found += (await bound.score(paths)).scores
+            return found
+
+        return asyncio.run(story())
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_scores_are_those_of_this_process_one_step_at_a_time_or_whole(judges: dict[str, Judge], name: str) -> None:
+    judge = judges[name]
+    whole, stepwise = scores(judge.served(), PATHS), scores(judge.served(), *([path] for path in PATHS))
+    ours = scores(judge.local(), PATHS)
+    assert len({score for path in ours for score in path or ()}) > 4, "scores that are all alike compare nothing"
+    for mine, theirs, again in zip(ours, whole, stepwise, strict=True):
+        assert mine == pytest.approx(theirs, abs=2e-5)
+        assert theirs == pytest.approx(again, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", ["prm", "qwen_prm"])
+def test_what_was_read_before_comes_from_the_servers_cache(judges: dict[str, Judge], name: str) -> None:
+    """It used to be read again with every step."""
+    judge = judges[name]
+    log = judge.server.log
+    scores(judge.served(), [FIRST[:2]])
+    seen = len(log.read_text(errors="replace"))
+    scores(judge.served(), [FIRST[:2]], [FIRST])
+    cached = [line for line in log.read_text(errors="replace")[seen:].splitlines() if "#cached-token: " in line]
+    assert max(int(line.partition("#cached-token: ")[2].partition(",")[0]) for line in cached) > 10, cached
+
+
+def test_a_path_that_is_too_long_for_the_server_is_not_scored(judges: dict[str, Judge]) -> None:
+    long = ["1 + " * 400 + "\n\n"]
+    scorer = judges["qwen_prm"].served()
+    assert scores(scorer, [long, FIRST])[0] is None
+
+
+def test_a_server_without_our_class_for_the_head_is_refused(judges: dict[str, Judge], tmp_path: Path) -> None:
+    """A language model of the same vocabulary: its two words are not a head's outputs."""
+    judge = judges["prm"]
+    classifier = ServedPrm(
+        format="token_classification", path=str(judge.folder), urls=judge.server.url, adapter=_Misread()
+    )
+    with pytest.raises(ValueError, match="SGLANG_EXTERNAL_MODEL_PACKAGE"):
+        classifier.load()
+
+
+class _Misread(TokenClassifier):
+    architectures = ("LlamaForCausalLM",)
+
+
+def test_a_server_of_another_vocabulary_is_refused(judges: dict[str, Judge]) -> None:
+    one, other = judges["qwen_prm"], judges["skywork_prm"]
+    with pytest.raises(ValueError, match="vocabulary is another one|not a server of this model"):
+        ServedPrm(format="qwen_prm", path=str(one.folder), urls=other.server.url).load()
