@@ -61,7 +61,7 @@ def test_all_are_started_used_by_the_printed_line_and_stopped_by_a_signal(tmp_pa
     wanted = "serve_models.servers=[target,draft,router]"
     process = start(tmp_path, python, wanted, "target.workers=2", "hydra.run.dir=logs", *FREE)
     assert process.stdout is not None
-    said = []
+    said: list[str] = []
     while not said or not said[-1].startswith("Ctrl-C"):
         said.append(process.stdout.readline())
         assert said[-1], process.communicate()

@@ -11,6 +11,7 @@ from pathlib import Path
 ON_CPU = (
     *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
     *("--sampling-backend", "pytorch", "--grammar-backend", "none", "--disable-overlap-schedule"),
+    "--sleep-on-idle",  # an idle server would keep a core busy with asking for work
     *("--mem-fraction-static", "0.7"),  # of what is free as it starts, and others start beside it
 )
 """Flags of a server without a GPU; give `--max-total-tokens` too, or it takes that share of the memory."""

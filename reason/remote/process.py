@@ -80,7 +80,7 @@ class ServerProcess:
         return self.log.read_text(errors="replace")[-characters:]
 
     def pause(self) -> None:
-        """Takes the processor away from it: a server waits for work by asking for it all the time."""
+        """Takes the processor away from it."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -41,17 +42,20 @@ class Form:
     save: Callable[[Path], object] | None
 
 
-FORMS = {
-    form.name: form
-    for form in (
-        Form("prm", Expectation(), None),
+WAVES = {
+    "heads": (
         Form("qwen_prm", QwenPrm(), formats.save_qwen),
         Form("skywork_prm", SkyworkPrm(), formats.save_skywork),
         Form("token_classification", TokenClassifier(), formats.save_trl),
+    ),
+    "words": (
+        Form("prm", Expectation(), None),
         Form("math_shepherd", MathShepherd(), formats.save_shepherd),
         Form("rlhflow_prm", RlhflowPrm(), formats.save_rlhflow),
-    )
+    ),
 }
+"""Servers that run at the same time: six would want twelve GB."""
+EVERY = pytest.mark.parametrize("judges", WAVES, indirect=True)
 
 
 @dataclass(frozen=True)
@@ -68,22 +72,22 @@ class Judge:
 
 
 @pytest.fixture(scope="module")
-def judges(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Judge]]:
-    """A server for each format, all loading at once."""
+def judges(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Judge]]:
+    """The servers of a wave, by format, all loading at once."""
     if not BUILT:
         pytest.skip(SKIP)
     folder = tmp_path_factory.mktemp("judges")
     with ExitStack() as stack:
         made = {}
-        for name, form in FORMS.items():
-            path = BUNDLED if form.save is None else folder / name
+        for form in WAVES[request.param]:
+            path = BUNDLED if form.save is None else folder / form.name
             if form.save is not None:
                 form.save(path)
             ours = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "decoding.sglang_plugin.models"}
             variables = ours if form.adapter.head in HEADS else {}
-            server = RealServer(folder / f"{name}.log", model=path, variables=variables)
+            server = RealServer(folder / f"{form.name}.log", model=path, variables=variables)
             stack.callback(server.kill)
-            made[name] = Judge(form, path, server)
+            made[form.name] = Judge(form, path, server)
         for judge in made.values():
             judge.server.wait()
         yield made
@@ -106,50 +110,51 @@ def scores(scorer: PrmScorer, *batches: Sequence[Sequence[str]]) -> list[list[fl
         return asyncio.run(story())
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_the_scores_are_those_of_this_process_one_step_at_a_time_or_whole(judges: dict[str, Judge], name: str) -> None:
-    judge = judges[name]
-    whole, stepwise = scores(judge.served(), PATHS), scores(judge.served(), *([path] for path in PATHS))
-    ours = scores(judge.local(), PATHS)
-    assert len({score for path in ours for score in path or ()}) > 4, "scores that are all alike compare nothing"
-    for mine, theirs, again in zip(ours, whole, stepwise, strict=True):
-        assert mine == pytest.approx(theirs, abs=2e-5)
-        assert theirs == pytest.approx(again, abs=2e-5)
+@EVERY
+def test_the_scores_are_those_of_this_process_one_step_at_a_time_or_whole(judges: dict[str, Judge]) -> None:
+    for name, judge in judges.items():
+        whole, stepwise = scores(judge.served(), PATHS), scores(judge.served(), *([path] for path in PATHS))
+        ours = scores(judge.local(), PATHS)
+        assert len({score for path in ours for score in path or ()}) > 4, f"{name}: all alike, which compares nothing"
+        for mine, theirs, again in zip(ours, whole, stepwise, strict=True):
+            assert mine == pytest.approx(theirs, abs=2e-5), name
+            assert theirs == pytest.approx(again, abs=2e-5), name
 
 
-@pytest.mark.parametrize("name", ["prm", "qwen_prm"])
-def test_what_was_read_before_comes_from_the_servers_cache(judges: dict[str, Judge], name: str) -> None:
-    """It used to be read again with every step."""
-    judge = judges[name]
-    log = judge.server.log
-    scores(judge.served(), [FIRST[:2]])
-    seen = len(log.read_text(errors="replace"))
-    scores(judge.served(), [FIRST[:2]], [FIRST])
-    cached = [line for line in log.read_text(errors="replace")[seen:].splitlines() if "#cached-token: " in line]
-    assert max(int(line.partition("#cached-token: ")[2].partition(",")[0]) for line in cached) > 10, cached
+@EVERY
+def test_what_was_read_before_comes_from_the_servers_cache(judges: dict[str, Judge]) -> None:
+    for name, judge in judges.items():
+        scores(judge.served(), [FIRST[:2]])
+        log = judge.server.log
+        seen = len(log.read_text(errors="replace"))
+        scores(judge.served(), [FIRST[:2]], [FIRST])
+        hits = re.findall(r"#cached-token: (\d+)", log.read_text(errors="replace")[seen:])
+        assert max(map(int, hits)) > 10, name
 
 
-def test_a_path_that_is_too_long_for_the_server_is_not_scored(judges: dict[str, Judge]) -> None:
+@pytest.mark.parametrize("judges", ["heads"], indirect=True)
+def test_a_path_that_is_too_long_is_not_scored(judges: dict[str, Judge]) -> None:
     long = ["1 + " * 400 + "\n\n"]
-    scorer = judges["qwen_prm"].served()
-    assert scores(scorer, [long, FIRST])[0] is None
+    assert scores(judges["qwen_prm"].served(), [long, FIRST])[0] is None
 
 
-def test_a_server_without_our_class_for_the_head_is_refused(judges: dict[str, Judge], tmp_path: Path) -> None:
-    """A language model of the same vocabulary: its two words are not a head's outputs."""
-    judge = judges["prm"]
-    classifier = ServedPrm(
-        format="token_classification", path=str(judge.folder), urls=judge.server.url, adapter=_Misread()
-    )
+@pytest.mark.parametrize("judges", ["heads"], indirect=True)
+def test_a_server_of_another_vocabulary_is_refused(judges: dict[str, Judge]) -> None:
+    one, other = judges["qwen_prm"], judges["skywork_prm"]
+    with pytest.raises(ValueError, match=r"vocabulary is another one|not a server of this model"):
+        ServedPrm(format="qwen_prm", path=str(one.folder), urls=other.server.url).load()
+
+
+@pytest.mark.parametrize("judges", ["words"], indirect=True)
+def test_a_language_model_where_a_head_is_wanted_is_refused(judges: dict[str, Judge]) -> None:
+    judge = judges["rlhflow_prm"]
     with pytest.raises(ValueError, match="SGLANG_EXTERNAL_MODEL_PACKAGE"):
-        classifier.load()
+        ServedPrm(
+            format="token_classification", path=str(judge.folder), urls=judge.server.url, adapter=_Misread()
+        ).load()
 
 
 class _Misread(TokenClassifier):
+    """Takes a language model for a classifier."""
+
     architectures = ("LlamaForCausalLM",)
-
-
-def test_a_server_of_another_vocabulary_is_refused(judges: dict[str, Judge]) -> None:
-    one, other = judges["qwen_prm"], judges["skywork_prm"]
-    with pytest.raises(ValueError, match="vocabulary is another one|not a server of this model"):
-        ServedPrm(format="qwen_prm", path=str(one.folder), urls=other.server.url).load()

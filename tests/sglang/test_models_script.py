@@ -48,8 +48,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     process = program(folder, "serve_models", *settings)
     try:
         assert process.stdout is not None
-        said = [line for line in iter(process.stdout.readline, "Ctrl-C stops the servers\n")]
-        assert said[-1].startswith("python scripts/solve.py "), process.communicate()
+        said = ["nothing"]
+        while said[-1] and not said[-1].startswith("python scripts/solve.py "):
+            said.append(process.stdout.readline())
+        assert said[-1], process.communicate()
         yield Running(process, said[-1], folder / "logs")
     finally:
         process.send_signal(signal.SIGINT)
