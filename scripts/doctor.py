@@ -136,6 +136,7 @@ def settings(overrides: Sequence[str]) -> Iterator[Finding]:
     """Whether what these settings name is there: models, packages and servers."""
     from reason import ConfigError, build
     from reason.compose import composed
+    from reason.prm.served import ServedPrm
 
     try:
         config, choices = composed(overrides)
@@ -145,8 +146,8 @@ def settings(overrides: Sequence[str]) -> Iterator[Finding]:
         return
     chosen = ", ".join(f"{key}={choices[key]}" for key in ("model", "scorer", "search", "engine") if key in choices)
     yield Finding("settings", OK, chosen)
-    if plan.engine.servers is not None:
-        yield from map(server, plan.engine.servers.urls)
+    asked = [plan.engine.servers, plan.scorer.servers if isinstance(plan.scorer, ServedPrm) else None]
+    yield from map(server, (url for servers in asked if servers is not None for url in servers.urls))
 
 
 def server(url: str) -> Finding:
@@ -156,7 +157,7 @@ def server(url: str) -> Finding:
     try:
         status = httpx2.get(f"{url}/health", timeout=5.0).status_code
     except httpx2.TransportError as error:
-        remedy = "start one there: python -m sglang.launch_server --model-path ... --port ..."
+        remedy = "start one there: python scripts/serve_models.py"
         return Finding(url, BROKEN, f"nothing answers ({error})", remedy)
     if status != 200:
         return Finding(url, BROKEN, f"answers {status} at /health", "see its log; it may still be loading")

@@ -64,7 +64,7 @@ class Servers:
             try:
                 httpx2.get(f"{url}/health", timeout=5.0)
             except httpx2.TransportError as error:
-                start = "python -m sglang.launch_server --model-path ... --port ..."
+                start = "python scripts/serve_models.py"
                 raise ConnectionError(f"nothing answers at {url} ({error}); start a server there: {start}") from error
 
     def open(self, path: str, *, tokenizer: Any, vocab_size: int | None) -> RemoteEngine:
