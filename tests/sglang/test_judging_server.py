@@ -1,4 +1,4 @@
-"""Reward models on real servers score as in this process, and read only what they have not read."""
+"""Reward models on real servers score as Hugging Face has them, and read only what they have not read."""
 
 from __future__ import annotations
 
@@ -13,62 +13,38 @@ from pathlib import Path
 import pytest
 
 from decoding.core import Tokens
-from reason.prm.base import Adapter
-from reason.prm.expectation import Expectation
-from reason.prm.math_shepherd import MathShepherd
-from reason.prm.qwen import QwenPrm
-from reason.prm.rlhflow import RlhflowPrm
 from reason.prm.scorer import PrmScorer
 from reason.prm.served import HEADS, ServedPrm
-from reason.prm.skywork import SkyworkPrm
 from reason.prm.token_classification import TokenClassifier
 from search.tree import Step
-from tests.reason import test_prm_formats as formats
+from tests.reason.test_prm_formats import CASES, Case
 from tests.sglang.conftest import BUILT, SKIP
-from tests.sglang.serving import TARGET, RealServer
+from tests.sglang.serving import RealServer
 
-BUNDLED = TARGET.parent / "prm"
 QUESTION = "How many apples does Sam have?"
 FIRST = ["Let x = 12.\n\n", "Then 2x + 7 = 31.\n\n", "The answer is \\boxed{31}."]
 PATHS = [FIRST[:1], FIRST[:2], FIRST, [FIRST[0], "- first -\n\n", "So c = 5; it is: 52"], ["+7\n\n", "ünïcode ки\n\n"]]
 
 
-@dataclass(frozen=True)
-class Form:
-    """A format, and what saves a tiny checkpoint of it; None for the bundled one."""
-
-    name: str
-    adapter: Adapter
-    save: Callable[[Path], object] | None
-
-
-WAVES = {
-    "heads": (
-        Form("qwen_prm", QwenPrm(), formats.save_qwen),
-        Form("skywork_prm", SkyworkPrm(), formats.save_skywork),
-        Form("token_classification", TokenClassifier(), formats.save_trl),
-    ),
-    "words": (
-        Form("prm", Expectation(), None),
-        Form("math_shepherd", MathShepherd(), formats.save_shepherd),
-        Form("rlhflow_prm", RlhflowPrm(), formats.save_rlhflow),
-    ),
+WAVES: dict[str, dict[str, Case]] = {
+    "heads": {"qwen_prm": CASES["qwen"], "skywork_prm": CASES["skywork"], "token_classification": CASES["trl"]},
+    "words": {"math_shepherd": CASES["math_shepherd"], "rlhflow_prm": CASES["rlhflow"]},
 }
-"""Servers that run at the same time: six would want twelve GB."""
+"""Servers that run at the same time; a server wants two GB. The bundled model is asked in test_models_script.py."""
 EVERY = pytest.mark.parametrize("judges", WAVES, indirect=True)
 
 
 @dataclass(frozen=True)
 class Judge:
-    form: Form
+    """A server of a format, and the scores of a path from Hugging Face's own classes."""
+
+    name: str
     folder: Path
     server: RealServer
+    plain: Callable[[Sequence[str]], list[float]]
 
     def served(self) -> ServedPrm:
-        return ServedPrm(format=self.form.name, path=str(self.folder), urls=self.server.url, max_tokens=500)
-
-    def local(self) -> PrmScorer:
-        return PrmScorer(adapter=self.form.adapter, path=str(self.folder), device="cpu", max_tokens=500, kv_mib=64)
+        return ServedPrm(format=self.name, path=str(self.folder), urls=self.server.url, max_tokens=500)
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +53,16 @@ def judges(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if not BUILT:
         pytest.skip(SKIP)
     folder = tmp_path_factory.mktemp("judges")
+    ours = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "decoding.sglang_plugin.models"}
     with ExitStack() as stack:
         made = {}
-        for form in WAVES[request.param]:
-            path = BUNDLED if form.save is None else folder / form.name
-            if form.save is not None:
-                form.save(path)
-            ours = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "decoding.sglang_plugin.models"}
-            variables = ours if form.adapter.head in HEADS else {}
-            server = RealServer(folder / f"{form.name}.log", model=path, variables=variables)
+        for name, case in WAVES[request.param].items():
+            path = folder / name
+            plain = partial(case.reference, case.save(path), QUESTION)
+            variables = ours if case.adapter.head in HEADS else {}
+            server = RealServer(folder / f"{name}.log", model=path, variables=variables)
             stack.callback(server.kill)
-            made[form.name] = Judge(form, path, server)
+            made[name] = Judge(name, path, server, plain)
         for judge in made.values():
             judge.server.wait()
         yield made
@@ -111,11 +86,11 @@ def scores(scorer: PrmScorer, *batches: Sequence[Sequence[str]]) -> list[list[fl
 
 
 @EVERY
-def test_the_scores_are_those_of_this_process_one_step_at_a_time_or_whole(judges: dict[str, Judge]) -> None:
+def test_the_scores_are_those_of_the_plain_model_one_step_at_a_time_or_whole(judges: dict[str, Judge]) -> None:
     for name, judge in judges.items():
         whole, stepwise = scores(judge.served(), PATHS), scores(judge.served(), *([path] for path in PATHS))
-        ours = scores(judge.local(), PATHS)
-        assert len({score for path in ours for score in path or ()}) > 4, f"{name}: all alike, which compares nothing"
+        ours = [judge.plain(path) for path in PATHS]
+        assert len({score for path in ours for score in path}) > 4, f"{name}: all alike, which compares nothing"
         for mine, theirs, again in zip(ours, whole, stepwise, strict=True):
             assert mine == pytest.approx(theirs, abs=2e-5), name
             assert theirs == pytest.approx(again, abs=2e-5), name
