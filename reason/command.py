@@ -18,7 +18,7 @@ from reason import compose
 from reason.complaints import ConfigError
 
 FAILED, WRONG_SETTINGS, INTERRUPTED = 1, 2, 130
-"""Exit codes: nothing was solved, a setting is wrong, stopped by a signal."""
+"""Exit codes: nothing came of it, a setting is wrong, stopped by a signal."""
 
 
 class JobFailed(Exception):

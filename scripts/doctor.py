@@ -142,6 +142,7 @@ def settings(overrides: Sequence[str]) -> Iterator[Finding]:
     from reason import ConfigError, build
     from reason.compose import composed
     from reason.endpoint.settings import Endpoints
+    from reason.prm.served import ServedPrm
 
     try:
         config, choices = composed(overrides)
@@ -151,11 +152,11 @@ def settings(overrides: Sequence[str]) -> Iterator[Finding]:
         return
     chosen = ", ".join(f"{key}={choices[key]}" for key in ("model", "scorer", "search", "engine") if key in choices)
     yield Finding("settings", OK, chosen)
-    servers = plan.engine.servers
-    if isinstance(servers, Endpoints):
-        yield from (endpoint(servers, url) for url in servers.urls)
-    elif servers is not None:
-        yield from map(server, servers.urls)
+    for servers in (plan.engine.servers, plan.scorer.servers if isinstance(plan.scorer, ServedPrm) else None):
+        if isinstance(servers, Endpoints):
+            yield from (endpoint(servers, url) for url in servers.urls)
+        elif servers is not None:
+            yield from map(server, servers.urls)
 
 
 def server(url: str) -> Finding:
@@ -165,7 +166,7 @@ def server(url: str) -> Finding:
     try:
         status = httpx2.get(f"{url}/health", timeout=5.0).status_code
     except httpx2.TransportError as error:
-        remedy = "start one there: python -m sglang.launch_server --model-path ... --port ..."
+        remedy = "start one there: python scripts/serve_models.py"
         return Finding(url, BROKEN, f"nothing answers ({error})", remedy)
     if status != 200:
         return Finding(url, BROKEN, f"answers {status} at /health", "see its log; it may still be loading")

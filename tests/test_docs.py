@@ -70,6 +70,11 @@ def test_every_setting_is_one(line: str, monkeypatch: pytest.MonkeyPatch) -> Non
         build.check(config, choices)
 
 
+@pytest.mark.parametrize("line", [line for line in commands() if line.startswith("python scripts/serve_models.py")])
+def test_every_setting_of_the_servers_is_one(line: str) -> None:
+    composed(shlex.split(line, comments=True)[2:], "serve_models")
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: str(page.name))
 def test_python_in_pages_is_python(page: Path) -> None:
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):

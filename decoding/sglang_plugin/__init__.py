@@ -5,4 +5,6 @@ Drafters, acceptance rules and noise are those of `decoding`; only what fits the
 
 REASON            coupled acceptance: a request's seed decides its tokens, and they are those of `LocalEngine`
 REASON_RECURSIVE  recursive rejection: the right distribution, other tokens every time
+
+`models` has the reward models that SGLang lacks; it is told of them by `SGLANG_EXTERNAL_MODEL_PACKAGE`.
 """

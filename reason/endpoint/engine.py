@@ -16,8 +16,9 @@ from reason.endpoint.introduction import Facts, meet
 from reason.endpoint.spelling import Spelling
 from reason.endpoint.wire import Ended, Form, Reply, reply_of
 from reason.remote.attempts import Attempts, Errand
-from reason.remote.client import Client
+from reason.remote.calls import Calls
 from reason.remote.faults import Lost, Unreachable
+from reason.remote.stats import RemoteStats
 from reason.remote.workers import Worker, Workers
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 _LONGEST_S = 20.0  # between attempts: vendors count requests by the minute
 
 
-class EndpointEngine(Client):
-    """Implements `core.Engine` over OpenAI-compatible servers.
+class EndpointEngine:
+    """Implements `core.Engine` over OpenAI-compatible servers. May be called from any thread and several event loops.
 
     A request is one HTTP request with a seed of its own. Several samples in one (`n`) would share the work on the
     prompt, which servers with a prefix cache share anyway, but one seed for all is not what a branch's seed means,
@@ -60,11 +61,12 @@ class EndpointEngine(Client):
         rest_s: float = 5.0,
         shortest_s: float = 0.5,
     ) -> None:
-        super().__init__(request_timeout_s, None if key is None else {"Authorization": f"Bearer {key}"})
+        self._calls = Calls(request_timeout_s, None if key is None else {"Authorization": f"Bearer {key}"})
+        self._stats = RemoteStats()
         self._form, self._spelling = form, Spelling(tokenizer)
         self._knows_tokens = not isinstance(tokenizer, ByteText)
-        servers = [Endpoint(url, self._http, key) for url in urls]
-        self._facts = Facts.common(self._introduce([meet(server, form) for server in servers]))
+        servers = [Endpoint(url, self._calls.http, key) for url in urls]
+        self._facts = Facts.common(self._calls.introduce([meet(server, form) for server in servers]))
         self._workers = Workers(servers, most=most, rest_s=rest_s)
         self._attempts = Attempts(
             self._workers,
@@ -81,6 +83,26 @@ class EndpointEngine(Client):
     def facts(self) -> Facts:
         """What the servers turned out to be; where they differ, what holds of all."""
         return self._facts
+
+    @property
+    def stats(self) -> RemoteStats:
+        """A snapshot; cheap, callable at any time."""
+        snapshot = self._stats.snapshot()
+        assert isinstance(snapshot, RemoteStats)
+        return snapshot
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """One generation per request, in order. Cancelling takes all of them back from the servers.
+
+        Raises: OversizedRequest or ValueError before anything is sent; NoServer; RuntimeError once closed.
+        """
+        for request in requests:
+            self._validate(request)
+        return await self._calls.together([self._run(request) for request in requests])
+
+    def close(self) -> None:
+        """Takes back what is with the servers and ends the client's thread. Calling it twice is harmless."""
+        self._calls.close()
 
     def _lost(self) -> str:
         """What is lost against an engine in this process, in one line."""
@@ -100,8 +122,17 @@ class EndpointEngine(Client):
             asked = f"{len(request.prefix)} prefix tokens + max_tokens={request.params.max_tokens} = {total} tokens"
             raise OversizedRequest(f"{asked} exceed the servers' limit of {self._facts.tokens} tokens")
 
-    async def _write(self, request: GenerationRequest) -> Generation:
-        errand = Errand(request)
+    async def _run(self, request: GenerationRequest) -> Generation:
+        self._stats.came()
+        try:
+            generation = await self._written(request)
+        finally:
+            self._stats.left()
+        self._stats.charge(generation.spent)
+        return generation
+
+    async def _written(self, request: GenerationRequest) -> Generation:
+        errand = Errand(request.group)
         left = None if request.deadline is None else request.deadline - time.monotonic()
         try:
             if left is not None and left <= 0:
@@ -111,7 +142,7 @@ class EndpointEngine(Client):
         except TimeoutError:
             spent = Spent(calls=1, prompt_tokens=len(request.prefix), seconds=time.monotonic() - errand.began)
             return Generation(tokens=(), logprobs=(), finish="deadline", spent=spent)
-        return self._generation(errand, reply)
+        return self._generation(request, reply, time.monotonic() - errand.began)
 
     async def _send(self, request: GenerationRequest, worker: Worker[Endpoint]) -> Reply:
         self._stats.sent(True)
@@ -138,8 +169,7 @@ class EndpointEngine(Client):
             return await server.stream(form.path, body, stop)
         return reply_of(await server.complete(form.path, body))
 
-    def _generation(self, errand: Errand, reply: Reply) -> Generation:
-        request = errand.request
+    def _generation(self, request: GenerationRequest, reply: Reply, seconds: float) -> Generation:
         finish = _finish(reply.ended, bool(request.params.stop))
         tokens, logprobs = self._spelled(request.prefix, reply, finish)
         written = len(tokens) if reply.tokens is None else reply.tokens
@@ -153,7 +183,7 @@ class EndpointEngine(Client):
                 prompt_tokens=len(request.prefix) if reply.prompt_tokens is None else reply.prompt_tokens,
                 cached_tokens=reply.cached_tokens,
                 forwards=written,
-                seconds=time.monotonic() - errand.began,
+                seconds=seconds,
             ),
         )
 

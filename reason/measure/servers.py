@@ -15,7 +15,7 @@ from reason.checkpoint import find_model, load_tokenizer
 from reason.compose import make, member
 from reason.measure.workload import Question, Workload, questions
 from reason.prompt import Prompt
-from reason.remote.launch import ServerProcess
+from reason.remote.process import ServerProcess
 from reason.remote.servers import Servers
 
 PLAIN, NGRAM, OURS = "plain", "NGRAM", "REASON"

@@ -6,17 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from decoding.core import Tokens, is_count
+from decoding.core import Reader, Tokens, is_count
 from reason.checkpoint import Checkpoint, load_tokenizer, read_vocabulary
 from reason.prm.base import Adapter, StepFormat
 from reason.prm.bound import BoundPrm
 from reason.prm.checkpoint import find_reward_model, token_limit
-
-if TYPE_CHECKING:
-    from decoding.reader import PrefixReader
-    from reason.prm.expectation import ExpectationReader
 
 DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -32,6 +28,14 @@ def check_same_vocabulary(setting: str, ours: Mapping[str, int], writers: Mappin
         )
 
 
+class OpenReader(Reader, Protocol):
+    """A reader that holds something: weights, or connections."""
+
+    def close(self) -> None:
+        """Gives it back."""
+        ...
+
+
 @dataclass(frozen=True)
 class Loaded:
     """What a loaded reward model consists of. `limit` is in tokens."""
@@ -39,7 +43,7 @@ class Loaded:
     checkpoint: Checkpoint
     tokenizer: Any
     form: StepFormat
-    reader: PrefixReader | ExpectationReader
+    reader: OpenReader
     limit: int
 
 
@@ -116,18 +120,24 @@ class PrmScorer:
             check_same_vocabulary(f"{self.group}.path={self.path}", ours.get_vocab(), writer.get_vocab())
 
     def _open(self, writer: Any) -> Loaded:
-        from reason.prm.reading import open_reader
-
         self.check()
         checkpoint = self.checkpoint
         tokenizer = load_tokenizer(checkpoint.source)
         self._check_tokenizers(tokenizer, writer)
         form, words = self.adapter.format(tokenizer), self.adapter.words(tokenizer)
-        reader, room = open_reader(
+        reader, room = self._open_reader(checkpoint, tokenizer, words)
+        limit = token_limit(checkpoint, self.adapter, self.max_tokens, self.group)
+        limit = limit if room is None else min(limit, room)
+        return Loaded(checkpoint, tokenizer, form, reader, limit)
+
+    def _open_reader(self, checkpoint: Checkpoint, tokenizer: Any, words: Tokens) -> tuple[OpenReader, int | None]:
+        """The reader, and the longest sequence it has room for, if it knows; `words` as in `base.Adapter`."""
+        from reason.prm.reading import open_reader
+
+        del tokenizer
+        return open_reader(
             checkpoint.source, self.adapter.head, words, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib
         )
-        limit = min(room, token_limit(checkpoint, self.adapter, self.max_tokens, self.group))
-        return Loaded(checkpoint, tokenizer, form, reader, limit)
 
     def close(self) -> None:
         """Lets go of the weights and ends the reader. *Mutates* the scorer."""

@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from decoding.core import GenerationRequest
 from reason.remote.faults import Busy, Lost, NoServer, Passing, Unreachable
 from reason.remote.stats import RemoteStats
 from reason.remote.workers import S, Worker, Workers
@@ -19,10 +18,10 @@ R = TypeVar("R")
 
 @dataclass
 class Errand:
-    """A request under way. `dark_since` is when it found no server, `full_since` when one had no room, and nothing else
-    has happened to it since; `late` says that nobody waits for it any more."""
+    """A request under way, of the problem `group`. `dark_since` is when it found no server, `full_since` when one had
+    no room, and nothing else has happened to it since; `late` says that nobody waits for it any more."""
 
-    request: GenerationRequest
+    group: str = ""
     late: bool = False
     losses: int = 0
     dark_since: float | None = None
@@ -67,7 +66,7 @@ class Attempts(Generic[S]):
     async def _attempt(self, errand: Errand, send: Callable[[Worker[S]], Awaitable[R]]) -> R:
         worker = None
         try:
-            worker = self._workers.pick(errand.request.group)
+            worker = self._workers.pick(errand.group)
             found = await self._at(worker, send)
         except Busy as fault:
             self._stats.full += 1

@@ -5,66 +5,66 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from decoding.core import FinishReason, Generation, GenerationRequest, OversizedRequest, Spent
 from decoding.stopping import StopRule
 from reason.remote.client import Client
 from reason.remote.introduction import Facts, meet
-from reason.remote.post import Errand, Post
-from reason.remote.server import Server
+from reason.remote.post import Errand
+from reason.remote.stats import RemoteStats
 from reason.remote.wire import Reason, Reply
-from reason.remote.workers import Workers
+from reason.remote.writing import Writing
 
 log = logging.getLogger(__name__)
 
 _FINISH: dict[Reason, FinishReason] = {"stop": "stop", "eos": "eos", "length": "length", "abort": "deadline"}
 
 
-class RemoteEngine(Client):
-    """Implements `core.Engine` over SGLang servers.
+class RemoteEngine:
+    """Implements `core.Engine` over SGLang servers. May be called from any thread and from several event loops.
 
-    urls               of servers that all serve the model, or of a router in front of them
-    stop_rule          ends generations as every engine of ours does; the servers' own stops only save them work
-    vocab_size         ids from here on would kill a server and are not sent
-    tokenizer          what the servers' is compared with; None compares nothing
-    request_timeout_s  a server that takes longer over one request hangs
-    patience_s         how long to wait while no server answers
-    most               requests that one server has at once; the others wait here
-    losses             servers that one request may lose before it is held to be the reason
+    client      to servers that all serve the model, or to a router in front of them; closed with the engine
+    stop_rule   ends generations as every engine of ours does; the servers' own stops only save them work
+    vocab_size  ids from here on would kill a server and are not sent
+    tokenizer   what the servers' is compared with; None compares nothing
 
     Raises: ValueError or ConnectionError where a server is not what is needed, or not there.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        *,
-        stop_rule: StopRule,
-        vocab_size: int,
-        tokenizer: Any = None,
-        request_timeout_s: float = 600.0,
-        patience_s: float = 120.0,
-        losses: int = 3,
-        most: int = 256,
-        rest_s: float = 5.0,
-    ) -> None:
-        super().__init__(request_timeout_s)
-        self._stop, self._vocab_size = stop_rule, vocab_size
-        servers = [Server(url, self._http) for url in urls]
-        self._facts = Facts.common(self._introduce([meet(server, tokenizer, vocab_size) for server in servers]))
-        workers = Workers(servers, most=most, rest_s=rest_s)
-        self._post = Post(workers, self._facts, self._stats, patience_s=patience_s, losses=losses)
+    def __init__(self, client: Client, *, stop_rule: StopRule, vocab_size: int, tokenizer: Any = None) -> None:
+        self._client, self._stop, self._vocab_size = client, stop_rule, vocab_size
+        self._facts = Facts.common(client.meet(partial(meet, tokenizer=tokenizer, vocab_size=vocab_size)))
         if not self._facts.seeded:
-            log.warning("%s: what is sampled there does not depend on the seed and will not repeat", ", ".join(urls))
+            log.warning(
+                "%s: what is sampled there does not depend on the seed and will not repeat", ", ".join(client.urls)
+            )
+
+    @property
+    def stats(self) -> RemoteStats:
+        """A snapshot; cheap, callable at any time."""
+        snapshot = self._client.stats.snapshot()
+        assert isinstance(snapshot, RemoteStats)
+        return snapshot
 
     @property
     def facts(self) -> Facts:
         """What the servers say of themselves; where they differ, what holds of all."""
         return self._facts
 
-    async def _settle(self) -> None:
-        await self._post.settle()
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """One generation per request, in order. Cancelling takes all of them back from the servers.
+
+        Raises: OversizedRequest or ValueError before anything is sent; NoServer; RuntimeError once closed.
+        """
+        for request in requests:
+            self._validate(request)
+        return await self._client.together([self._run(request) for request in requests])
+
+    def close(self) -> None:
+        """Takes back what is with the servers and ends the client's thread. Calling it twice is harmless."""
+        self._client.close()
 
     def _validate(self, request: GenerationRequest) -> None:
         if request.hidden:
@@ -77,16 +77,19 @@ class RemoteEngine(Client):
             asked = f"{len(request.prefix)} prefix tokens + max_tokens={request.params.max_tokens} = {total} tokens"
             raise OversizedRequest(f"{asked} exceed the servers' limit of {self._facts.tokens} tokens")
 
-    async def _write(self, request: GenerationRequest) -> Generation:
-        errand = Errand(request)
-        return self._generation(errand, await self._post.reply(errand))
+    async def _run(self, request: GenerationRequest) -> Generation:
+        errand = Errand(ask=Writing(request, self._facts), group=request.group, deadline=request.deadline)
+        reply = await self._client.reply(errand)
+        generation = self._generation(request, reply, time.monotonic() - errand.began)
+        self._client.stats.charge(generation.spent)
+        return generation
 
-    def _generation(self, errand: Errand, reply: Reply | None) -> Generation:
-        seconds, prefix = time.monotonic() - errand.began, errand.request.prefix
+    def _generation(self, request: GenerationRequest, reply: Reply | None, seconds: float) -> Generation:
+        prefix = request.prefix
         if reply is None:
             spent = Spent(calls=1, prompt_tokens=len(prefix), seconds=seconds)
             return Generation(tokens=(), logprobs=(), finish="deadline", spent=spent)
-        length, ended = self._stop.first_end(reply.tokens, len(reply.tokens), errand.request.params)
+        length, ended = self._stop.first_end(reply.tokens, len(reply.tokens), request.params)
         forwards = min(reply.forwards, length)
         return Generation(
             tokens=reply.tokens[:length],

@@ -1,20 +1,17 @@
-"""One SGLang server as a process of ours: its command, its start, whether it answers, its end."""
+"""The command that starts an SGLang server, or the router in front of several."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ON_CPU = (
     *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
     *("--sampling-backend", "pytorch", "--grammar-backend", "none", "--disable-overlap-schedule"),
+    "--sleep-on-idle",  # an idle server would keep a core busy with asking for work
     *("--mem-fraction-static", "0.7"),  # of what is free as it starts, and others start beside it
 )
 """Flags of a server without a GPU; give `--max-total-tokens` too, or it takes that share of the memory."""
@@ -36,6 +33,7 @@ class Launch:
     flags     added to SGLang's command
     gpus      numbers of those it may see; empty for none, and then it runs on the CPU
     packages  a folder that its Python looks into first; None for none
+    variables added to its environment
     """
 
     python: Path
@@ -45,10 +43,16 @@ class Launch:
     flags: Sequence[str] = ()
     gpus: Sequence[int] = ()
     packages: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
+
+    @property
+    def health(self) -> str:
+        """What answers with success once it is up."""
+        return f"{self.url}/health"
 
     @property
     def command(self) -> list[str]:
@@ -59,80 +63,49 @@ class Launch:
     @property
     def environment(self) -> dict[str, str]:
         """What it needs besides what this process has."""
-        before = [str(self.packages)] if self.packages else []
-        path = {"PYTHONPATH": os.pathsep.join([*before, *filter(None, [os.environ.get("PYTHONPATH")])])}
+        path = search_path(self.packages)
         if self.gpus:
-            return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus)), **path}
-        return {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **path}
+            return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus)), **path, **self.variables}
+        return {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **path, **self.variables}
 
 
-@dataclass
-class ServerProcess:
-    """A server and all processes it starts, a group of their own. Its output goes to `log`."""
+@dataclass(frozen=True, kw_only=True)
+class RouterLaunch:
+    """What SGLang's router is started with; a setting that is missing here is one of `Launch`.
 
-    launch: Launch
-    log: Path
-    _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
+    workers  addresses of the servers it deals requests to, which may still be loading
+    """
 
-    def start(self) -> None:
-        """Starts it, or starts it again at the same address; returns before it is up."""
-        # Without compiled files a start takes twice as long.
-        inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        environment: Mapping[str, str] = inherited | self.launch.environment
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.launch.command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+    python: Path
+    workers: Sequence[str]
+    port: int
+    host: str = "127.0.0.1"
+    flags: Sequence[str] = ()
+    patience_s: int = 900
 
     @property
-    def ended(self) -> int | None:
-        """Its exit status; None while it runs."""
-        assert self._process is not None, "it was not started"
-        return self._process.poll()
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
 
-    def wait(self, patience_s: float) -> None:
-        """Returns once it answers. Raises: RuntimeError with the end of its log if it does not."""
-        import httpx2
+    @property
+    def health(self) -> str:
+        """See `Launch.health`. Its own /health answers before it has a server."""
+        return f"{self.url}/readiness"
 
-        until = time.monotonic() + patience_s
-        with httpx2.Client(timeout=10) as http:
-            while time.monotonic() < until and self.ended is None:
-                with suppress(httpx2.TransportError):
-                    if http.get(f"{self.launch.url}/health").is_success:
-                        return
-                time.sleep(0.5)
-        status = "does not answer" if self.ended is None else f"ended with {self.ended}"
-        raise RuntimeError(f"the server at {self.launch.url} {status}; its log ends:\n{self.last_words()}")
+    @property
+    def command(self) -> list[str]:
+        named = ["--host", self.host, "--port", str(self.port), "--prometheus-port", str(free_port())]
+        waits = ["--worker-startup-timeout-secs", str(self.patience_s)]
+        launcher = [str(self.python), "-m", "sglang_router.launch_router"]
+        return [*launcher, "--worker-urls", *self.workers, *named, *waits, *self.flags]
 
-    def last_words(self, characters: int = 4000) -> str:
-        """The end of its log."""
-        return self.log.read_text(errors="replace")[-characters:]
+    @property
+    def environment(self) -> dict[str, str]:
+        """Nothing besides what this process has."""
+        return {}
 
-    def pause(self) -> None:
-        """Takes the processor away from it: a server waits for work by asking for it all the time."""
-        self._signal(signal.SIGSTOP)
 
-    def resume(self) -> None:
-        """Gives it back."""
-        self._signal(signal.SIGCONT)
-
-    def stop(self, grace_s: float = 10.0) -> None:
-        """Asks it to end, then makes all of it end. Calling it twice is harmless."""
-        if self._process is not None:
-            self._signal(signal.SIGCONT)
-            self._signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace_s)
-            self.kill()
-
-    def kill(self) -> None:
-        """Ends all of its processes at once. Calling it twice is harmless."""
-        if self._process is not None:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
-            self._process = None  # its number may soon be another's
-
-    def _signal(self, number: int) -> None:
-        assert self._process is not None, "it was not started"
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+def search_path(packages: Path | None) -> dict[str, str]:
+    """The environment in which Python looks into this folder first, then where this one was told to."""
+    before = [str(packages)] if packages else []
+    return {"PYTHONPATH": os.pathsep.join([*before, *filter(None, [os.environ.get("PYTHONPATH")])])}

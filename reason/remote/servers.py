@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 from reason.remote.addresses import addresses, require_counts, require_packages, require_seconds
 
 if TYPE_CHECKING:
+    from reason.remote.client import Client
     from reason.remote.engine import RemoteEngine
 
 
 @dataclass(frozen=True, kw_only=True)
 class Servers:
-    """SGLang servers of one model; `RemoteEngine` says what the settings are.
+    """SGLang servers of one model.
+
+    urls               of servers that all serve the model, or of a router in front of them
+    request_timeout_s  a server that takes longer over one request hangs
+    patience_s         how long to wait while no server answers
+    most               requests that one server has at once; the others wait here
+    losses             servers that one request may lose before it is held to be the reason
 
     Raises: ValueError naming the setting.
     """
@@ -42,7 +49,7 @@ class Servers:
             try:
                 httpx2.get(f"{url}/health", timeout=5.0)
             except httpx2.TransportError as error:
-                start = "python -m sglang.launch_server --model-path ... --port ..."
+                start = "python scripts/serve_models.py"
                 raise ConnectionError(
                     f"urls: nothing answers at {url} ({error}); start a server there: {start}"
                 ) from error
@@ -60,10 +67,18 @@ class Servers:
             return str(tokenizer.decode(list(tokens), skip_special_tokens=False))
 
         return RemoteEngine(
-            tuple(self.urls),
+            self.client(),
             stop_rule=StopRule(decode, eos_ids(path, tokenizer)),
             vocab_size=vocab_size or max(tokenizer.get_vocab().values()) + 1,
             tokenizer=tokenizer,
+        )
+
+    def client(self) -> Client:
+        """What asks these servers."""
+        from reason.remote.client import Client
+
+        return Client(
+            tuple(self.urls),
             request_timeout_s=self.request_timeout_s,
             patience_s=self.patience_s,
             most=self.most,

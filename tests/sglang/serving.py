@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from reason.remote.launch import Launch, ServerProcess, free_port
+from reason.remote.launch import Launch, free_port
+from reason.remote.process import ServerProcess
 
 HERE = Path(__file__).parent
 VENV = Path(os.environ.get("SGLANG_VENV", HERE.parents[1] / ".venv-sglang"))
@@ -14,15 +16,24 @@ PATIENCE_S = 600  # a first start compiles Python; on a busy machine that takes 
 
 
 class RealServer:
-    """The bundled target on a port of its own; `flags` are added to the command. Returns before it is up."""
+    """The bundled target, or another `model`, on a port of its own; `flags` are added to the command, `variables` to
+    the environment. Returns before it is up."""
 
-    def __init__(self, log: Path, *flags: str, tokens: int = 8192) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *flags: str,
+        tokens: int = 8192,
+        model: Path = TARGET,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         launch = Launch(
             python=VENV / "bin" / "python",
-            model=str(TARGET),
+            model=str(model),
             port=free_port(),
             flags=("--max-total-tokens", str(tokens), *flags),
             packages=HERE / "shim",
+            variables=variables or {},
         )
         self.log, self.url = log, launch.url
         self._process = ServerProcess(launch, log)

@@ -7,6 +7,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:-"$here/../../.venv-sglang"}
 "${PYTHON:-python3}" -m venv "$folder"
 "$folder/bin/python" -m pip install -q -r "$here/requirements.txt"
-"$folder/bin/python" -m pip install -q --no-deps sglang==0.5.23
+"$folder/bin/python" -m pip install -q --no-deps sglang==0.5.23 sglang-router==0.3.2
 "$folder/bin/python" -m pip install -q --no-deps -e "$here/../.."
 "$folder/bin/python" -m compileall -q "$folder/lib" || true # a server starts in half the time

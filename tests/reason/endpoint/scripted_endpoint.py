@@ -109,7 +109,11 @@ class ScriptedEndpoint:
 
     def close(self) -> None:
         """Dies: nobody is answered any more, connections break."""
-        self._server.close()
+
+        async def shut() -> None:  # on its own loop: connections may be ending there
+            self._server.close()
+
+        self._loop.run(shut())
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -60,7 +61,13 @@ class ScriptedServer:
     @property
     def generations(self) -> list[dict[str, Any]]:
         """The requests of branches: not the looks a client takes first, and not those that generate nothing."""
-        return [body for body in self.bodies if body["sampling_params"].get("custom_params")]
+        return [body for body in self.bodies if body["sampling_params"].get("custom_params") or self.reads(body)]
+
+    @staticmethod
+    def reads(body: dict[str, Any]) -> bool:
+        """Whether a reward model's outputs are asked for, not by way of introduction."""
+        asked = "logprob_start_len" in body and ("token_ids_logprob" in body or "top_logprobs_num" in body)
+        return asked and body["input_ids"] != [0, 0]
 
     def release(self) -> None:
         """Lets those that hang come to their end."""
@@ -74,7 +81,11 @@ class ScriptedServer:
 
     def close(self) -> None:
         """Dies: nobody is answered any more, connections break."""
-        self._server.close()
+
+        async def shut() -> None:  # on its own loop: connections may be ending there
+            self._server.close()
+
+        self._loop.run(shut())
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -113,7 +124,7 @@ class ScriptedServer:
         biased = [int(token) for token in body["sampling_params"].get("logit_bias", {})]
         if any(token >= self.vocab_size for token in biased):
             return await _send(writer, 400, {"error": {"message": "logit_bias must has keys in the vocabulary"}})
-        branch = "custom_params" in body["sampling_params"]
+        branch = "custom_params" in body["sampling_params"] or self.reads(body)
         act: Act = self.script.pop(0) if self.script and branch else "ok"
         if act in ERRORS:
             return await _send(writer, *ERRORS[act])
@@ -143,7 +154,17 @@ class ScriptedServer:
         if "logprob_start_len" in body:
             read = body["input_ids"][body["logprob_start_len"] :]
             meta["input_token_logprobs"] = [[None, read[0], None], *([-1.0, token, None] for token in read[1:])]
+            meta["input_top_logprobs"] = [None, *([[-0.5, 7, None]] for _ in read[1:])]
+            after = [[[logprob, i, None] for i, logprob in enumerate(two_words(token))] for token in read]
+            meta["input_token_ids_logprobs"] = [None, *after[:-1]]
+            meta["output_token_ids_logprobs"] = after[-1:]
         return {"text": "", "output_ids": said, "meta_info": meta}
+
+
+def two_words(token: int) -> tuple[float, float]:
+    """The log-probabilities of the only two words that may follow a token."""
+    share = (token % 10 + 1) / 12
+    return math.log(share), math.log(1 - share)
 
 
 class ByteVocabulary:

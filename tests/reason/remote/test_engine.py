@@ -11,6 +11,7 @@ import pytest
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams
 from decoding.stopping import StopRule
+from reason.remote.client import Client
 from reason.remote.engine import RemoteEngine
 from reason.remote.faults import NoServer, Refused
 from tests.reason.remote.scripted_server import Act, ByteVocabulary, ScriptedServer
@@ -38,9 +39,11 @@ def connect() -> Iterator[Connect]:
 
     def start(*servers: ScriptedServer, **more: Any) -> RemoteEngine:
         vocabulary = ByteVocabulary()
-        settings: dict[str, Any] = {"vocab_size": 257, "tokenizer": vocabulary, "rest_s": 0.2, "patience_s": 20}
+        settings: dict[str, Any] = {"vocab_size": 257, "tokenizer": vocabulary}
+        settings |= {key: more.pop(key) for key in tuple(more) if key in settings}
+        client = Client([s.url for s in servers], **({"rest_s": 0.2, "patience_s": 20} | more))
         rule = StopRule(lambda ids: vocabulary.decode(ids), frozenset({256}))
-        engines.append(RemoteEngine([s.url for s in servers], stop_rule=rule, **(settings | more)))
+        engines.append(RemoteEngine(client, stop_rule=rule, **settings))
         return engines[-1]
 
     yield start

@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from reason.remote.launch import Launch, ServerProcess, free_port
+from reason.remote.launch import Launch, free_port
+from reason.remote.process import ServerProcess
 
 
 def launch(folder: Path, body: str) -> Launch:
