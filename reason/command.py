@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from hydra.core.hydra_config import HydraConfig
@@ -16,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from reason import compose
 from reason.complaints import ConfigError
+from reason.records import REFUSED, write_json
 
 FAILED, WRONG_SETTINGS, INTERRUPTED = 1, 2, 130
 """Exit codes: nothing came of it, a setting is wrong, stopped by a signal."""
@@ -34,18 +36,23 @@ def leave(code: int) -> NoReturn:
 
     Raises: SystemExit or JobFailed.
     """
-    if HydraConfig.get().mode is RunMode.MULTIRUN:
+    if _in_sweep():
         raise JobFailed(code)
     sys.exit(code)
 
 
 @contextmanager
 def in_one_sentence(program: str) -> Iterator[None]:
-    """A wrong setting is told on stderr without a traceback. Raises: SystemExit or, in a sweep, JobFailed."""
+    """A wrong setting is told on stderr without a traceback, and by a sweep's job in its folder too (`REFUSED`), for
+    the report that gathers them. Raises: SystemExit or, in a sweep, JobFailed."""
     try:
         yield
     except ConfigError as error:
         print(f"{program}: {error}", file=sys.stderr, flush=True)
+        if _in_sweep():
+            job = HydraConfig.get()
+            told = {"overrides": list(job.overrides.task), "error": str(error)}
+            write_json(Path(job.runtime.output_dir) / REFUSED, told)
         leave(WRONG_SETTINGS)
 
 
@@ -66,6 +73,10 @@ def ended_well(program: str) -> Iterator[None]:
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
         print(f"{program}: {error if isinstance(error, ConfigError) else compose.explain(error)}", file=sys.stderr)
         sys.exit(WRONG_SETTINGS)
+
+
+def _in_sweep() -> bool:
+    return HydraConfig.get().mode is RunMode.MULTIRUN
 
 
 def quiet() -> None:

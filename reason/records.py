@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+REFUSED = "refused.json"
+"""What a job of a sweep leaves whose settings are wrong: its `overrides` and the `error`."""
 
 
 class ResultFile:

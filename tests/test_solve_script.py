@@ -162,6 +162,11 @@ def test_a_wrong_job_of_a_sweep_is_told_and_the_others_run(launcher: str, settin
     assert code == 2
     told = [err, *(log.read_text() for log in tmp_path.glob("sweep/.submitit/*/*.err"))]
     assert "solve: search.n must be an int >= 1, got 0" in "".join(told)
+    refused = json.loads((tmp_path / "sweep" / "0" / "refused.json").read_text())
+    assert refused == {
+        "overrides": [*settings, "search.n=0", "limit=1"],
+        "error": "search.n must be an int >= 1, got 0",
+    }
     assert (tmp_path / "sweep" / "1" / "summary.json").exists()
 
 

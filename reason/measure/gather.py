@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reason.metrics import Difference, paired_bootstrap
-from reason.records import Row
+from reason.records import REFUSED, Row
 from reason.resume import FILE, flat, saved
 from reason.rows import spent_of
 from reason.run import INDEX, PAGES
@@ -42,8 +42,8 @@ class Measured:
 class Found:
     """A run: its folder, what tells it from the others (`label`), and its numbers or why there are none (`broken`).
 
-    `about` are the names of task, model, search and the rest; `state` is done, interrupted or unfinished; `page` is
-    what to look at.
+    `about` are the names of task, model, search and the rest; `state` is done, interrupted, unfinished or refused;
+    `page` is what to look at.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ def find_runs(folders: Iterable[Path]) -> list[Found]:
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(f"{folder}: there is no such folder")
-        homes += sorted(file.parent for file in folder.rglob(FILE))
+        homes += sorted(file.parent for file in (*folder.rglob(FILE), *folder.rglob(REFUSED)))
     if not homes:
         raise ValueError(f"no run (a folder with {FILE}) in {', '.join(map(str, folders))}")
     unique = list(dict.fromkeys(home.resolve() for home in homes))
@@ -116,6 +116,9 @@ def _settings(home: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
 
 
 def _found(home: Path, label: str) -> Found:
+    if (home / REFUSED).exists() and not (home / FILE).exists():
+        told = json.loads((home / REFUSED).read_text(encoding="utf-8"))
+        return Found(home, " ".join(told["overrides"]), {}, "refused", None, told["error"], None)
     about: Mapping[str, Any] = {}
     state, measured, broken = "unfinished", None, None
     try:

@@ -16,6 +16,7 @@ from decoding.core import Spent
 from reason import resume
 from reason.measure.gather import COSTS, find_runs, labels, pareto
 from reason.pages.report import front, report_page
+from reason.records import REFUSED, write_json
 from search.kv import KVUse
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,13 @@ def test_every_run_is_found_and_nothing_on_disk_is_changed(runs: Path) -> None:
     assert {file: file.read_bytes() for file in before} == before
     assert find_runs([runs, runs / "0"])[0].folder == found[0].folder  # a run named twice is there once
     assert len(find_runs([runs, runs / "0"])) == 5
+
+
+def test_a_job_that_was_refused_is_listed_with_the_reason(runs: Path) -> None:
+    write_json(runs / "5" / REFUSED, {"overrides": ["search.n=0"], "error": "search.n must be an int >= 1, got 0"})
+    refused = find_runs([runs])[-1]
+    assert (refused.label, refused.state) == ("search.n=0", "refused")
+    assert refused.broken == "search.n must be an int >= 1, got 0"
 
 
 def test_runs_are_named_by_what_differs() -> None:
