@@ -34,7 +34,12 @@ def settings(tiny_writer: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(SCRIPT), *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+    # A suite that runs in the background ignores Ctrl-C, and so would what it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
