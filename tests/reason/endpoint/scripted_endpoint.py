@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 from typing import Any, Literal
 
 from reason.endpoint.wire import first_stop
-from reason.loop import LoopThread
+from tests.scripted_http import ScriptedHttp
 
 Act = Literal[
     "ok",
@@ -61,7 +61,7 @@ ERRORS: dict[str, tuple[int, Any, dict[str, str]]] = {
 }
 
 
-class ScriptedEndpoint:
+class ScriptedEndpoint(ScriptedHttp):
     """Says `SAID` to everybody, a byte a token; `script` has the acts of its first generations.
 
     bodies      the generations it was asked for, after those by which a client gets to know it
@@ -91,9 +91,7 @@ class ScriptedEndpoint:
         self.keys: set[str | None] = set()
         self.dropped = self.under_way = self.most = 0
         self.let_go = asyncio.Event()
-        self._loop = LoopThread()
-        self._server = self._loop.run(asyncio.start_server(self._serve, "127.0.0.1", port))
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        super().__init__(port)
 
     @property
     def url(self) -> str:
@@ -107,31 +105,19 @@ class ScriptedEndpoint:
 
         self._loop.run(go())
 
-    def close(self) -> None:
-        """Dies: nobody is answered any more, connections break."""
-
-        async def shut() -> None:  # on its own loop: connections may be ending there
-            self._server.close()
-
-        self._loop.run(shut())
-        self._loop.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                lines = head.decode().split("\r\n")
-                fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
-                self.keys.add(fields.get("authorization"))
-                size = int(fields.get("content-length", 0))
-                body = json.loads(await reader.readexactly(size)) if size else None
-                if self.key is not None and fields.get("authorization") != f"Bearer {self.key}":
-                    await _send(writer, *ERRORS["denied"])
-                elif not await self._answer(lines[0].split()[1], body, reader, writer):
-                    break
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+    async def _respond(
+        self,
+        path: str,
+        fields: Mapping[str, str],
+        body: Any,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        self.keys.add(fields.get("authorization"))
+        if self.key is not None and fields.get("authorization") != f"Bearer {self.key}":
+            await _send(writer, *ERRORS["denied"])
+            return True
+        return await self._answer(path, body, reader, writer)
 
     async def _answer(self, path: str, body: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """False where the connection is to be closed."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from reason.loop import LoopThread
+from tests.scripted_http import ScriptedHttp
 
 Act = Literal["ok", "full", "die", "cut", "hang", "native_400", "openai_400", "too_long", "crash_500", "no_workers"]
 """What becomes of a /generate: an answer; the queue is full; the socket closes; half an answer; an answer only once it
@@ -24,7 +24,7 @@ ERRORS: dict[str, tuple[int, Any]] = {
 }
 
 
-class ScriptedServer:
+class ScriptedServer(ScriptedHttp):
     """Says `text` to everybody, one byte a token, its end included; `script` has the acts of its first generations.
 
     bodies, aborted   what it was sent
@@ -50,9 +50,7 @@ class ScriptedServer:
         self.aborted: list[str] = []
         self.under_way: dict[str, asyncio.Event] = {}
         self.hanging = True
-        self._loop = LoopThread()
-        self._server = self._loop.run(asyncio.start_server(self._serve, "127.0.0.1", port))
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        super().__init__(port)
 
     @property
     def url(self) -> str:
@@ -79,27 +77,15 @@ class ScriptedServer:
 
         self._loop.run(let_go())
 
-    def close(self) -> None:
-        """Dies: nobody is answered any more, connections break."""
-
-        async def shut() -> None:  # on its own loop: connections may be ending there
-            self._server.close()
-
-        self._loop.run(shut())
-        self._loop.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                lines = head.decode().split("\r\n")
-                sizes = [int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length")]
-                body = json.loads(await reader.readexactly(sizes[0])) if sizes else None
-                if not await self._answer(lines[0].split()[1], body, writer):
-                    break
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+    async def _respond(
+        self,
+        path: str,
+        fields: Mapping[str, str],
+        body: Any,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        return await self._answer(path, body, writer)
 
     async def _answer(self, path: str, body: Any, writer: asyncio.StreamWriter) -> bool:
         """False where the connection is to be closed."""
