@@ -89,7 +89,7 @@ def _shared_pages(block: AttentionBlock, put: Callable[[np.ndarray], Tensor]) ->
 
 
 def attend(q_THD: Tensor, kv_KPE: Tensor, blocks: Sequence[PlacedBlock], scale: float) -> Tensor:
-    """Attention output `[T, H * D]`; softmax in float32. `kv_KPE` is one layer of the pool, with this pass's rows."""
+    """Attention output `[T, H * D]`; softmax in float32 or wider. `kv_KPE` is one layer of the pool, with this pass's rows."""
     if len(blocks) == 1:
         return _attend_block(q_THD, kv_KPE, blocks[0], scale)
     return torch.cat([_attend_block(q_THD, kv_KPE, block, scale) for block in blocks])
@@ -135,4 +135,5 @@ def _scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
 
 
 def _softmax(scores: Tensor) -> Tensor:
-    return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    return scores.softmax(-1, dtype=wide).to(scores.dtype)

@@ -23,7 +23,7 @@ from reason.models.fused import FusedDecoder
 
 Head = Callable[[Tensor], Tensor]
 Device = Literal["auto", "cpu", "cuda"] | str
-DType = Literal["auto", "float32", "bfloat16"] | str
+DType = Literal["auto", "float32", "float64", "bfloat16"] | str
 
 
 def pick_device(device: Device) -> torch.device:
@@ -40,7 +40,7 @@ def pick_device(device: Device) -> torch.device:
 
 def pick_dtype(dtype: DType, device: torch.device) -> torch.dtype:
     """`auto` is bfloat16 on CUDA and float32 on CPU, where bfloat16 is slower than it is small."""
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    known = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
     known["auto"] = known["bfloat16" if device.type == "cuda" else "float32"]
     if dtype not in known:
         raise ValueError(f"dtype must be one of {', '.join(known)}; got {dtype!r}")

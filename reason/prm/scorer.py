@@ -14,7 +14,7 @@ from reason.prm.base import Adapter, StepFormat
 from reason.prm.bound import BoundPrm
 from reason.prm.checkpoint import find_reward_model, token_limit
 
-DTYPES = ("auto", "float32", "bfloat16")
+DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -52,7 +52,7 @@ class PrmScorer:
 
     path        a folder, a hub id, or bundled:NAME
     device      auto (CUDA if there is one), cpu, cuda, cuda:1, ...
-    dtype       auto (float32 on CPU, bfloat16 elsewhere), float32 or bfloat16
+    dtype       auto (float32 on CPU, bfloat16 elsewhere), float32, float64 or bfloat16
     max_tokens  longest path that is scored; None for what model and format allow
     kv_mib      budget of the prefix cache, in MiB
     group       the group of settings it is made from, for errors

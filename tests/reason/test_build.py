@@ -59,7 +59,7 @@ WRONG = {
     ("scorer.path=/no/such/folder", "model.path=HERE"): "scorer.path=/no/such/folder: there is no such folder",
     ("scorer.path=bundled:giant", "model.path=HERE"): "scorer.path=bundled:giant: not among the bundled models",
     ("scorer.path=nobody-has-this/model", "model.path=HERE"): "scorer.path=nobody-has-this/model: no such folder",
-    ("scorer.dtype=float8",): "scorer.dtype must be one of auto, float32, bfloat16; got 'float8'",
+    ("scorer.dtype=float8",): "scorer.dtype must be one of auto, float32, float64, bfloat16; got 'float8'",
     ("scorer.device=gpu",): "scorer.device must be auto, cpu, cuda or cuda:N, got 'gpu'",
     (
         "scorer=token_classification",

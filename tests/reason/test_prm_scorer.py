@@ -55,7 +55,7 @@ def test_building_a_scorer_imports_no_torch() -> None:
         ({"path": ""}, "path must be"),
         ({"device": 0}, "device must be"),
         ({"device": "gpu"}, "device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
-        ({"dtype": "float8"}, "float32, bfloat16"),
+        ({"dtype": "float8"}, "float32, float64, bfloat16"),
         ({"max_tokens": 0}, "max_tokens must be"),
         ({"max_tokens": True}, "max_tokens must be"),
         ({"kv_mib": "1GB"}, "kv_mib must be"),

@@ -1,0 +1,44 @@
+"""In float64 a search leaves the same bytes whatever is decoded beside it and however it is accelerated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+import reason
+from reason.compose import members
+
+QUESTIONS = (
+    "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3.",
+    "x0 = 4. Each next term is 3 times the one before plus 2, modulo 17. Find x3.",
+)
+
+
+FLOAT64 = ("engine.dtype=float64", "scorer.dtype=float64")
+
+
+def saved(*overrides: str, at_once: bool) -> list[str]:
+    """The trees of the questions as they are written to disk, searched together or one after the other."""
+
+    async def search(solver: reason.Solver) -> list[str]:
+        if at_once:
+            results = await asyncio.gather(*(solver.asolve(question) for question in QUESTIONS))
+        else:
+            results = [await solver.asolve(question) for question in QUESTIONS]
+        return [json.dumps(result.tree.to_dict()) for result in results]
+
+    with reason.load("search.n=4", *FLOAT64, *overrides) as solver:
+        return asyncio.run(search(solver))
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        *([f"search={name}"] for name in members("search")),
+        ["search=rebase", "router=arbitrage", "router.dtype=float64", "draft.dtype=float64"],
+    ],
+)
+def test_speculation_and_company_leave_no_trace(chosen: list[str]) -> None:
+    assert saved(*chosen, "speculation=stand", at_once=True) == saved(*chosen, "speculation=off", at_once=False)
