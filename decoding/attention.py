@@ -89,7 +89,7 @@ def _shared_pages(block: AttentionBlock, put: Callable[[np.ndarray], Tensor]) ->
 
 
 def attend(q_THD: Tensor, kv_KPE: Tensor, blocks: Sequence[PlacedBlock], scale: float) -> Tensor:
-    """Attention output `[T, H * D]`; softmax in float32 or wider. `kv_KPE` is one layer of the pool, with this pass's rows."""
+    """Attention output `[T, H * D]`; softmax in float32 at least. `kv_KPE`: a layer of the pool, this pass included."""
     if len(blocks) == 1:
         return _attend_block(q_THD, kv_KPE, blocks[0], scale)
     return torch.cat([_attend_block(q_THD, kv_KPE, block, scale) for block in blocks])

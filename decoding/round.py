@@ -27,7 +27,7 @@ from decoding.sampler import SamplingRows
 from decoding.scheduler import Scheduler, Turn
 from decoding.shared_kv import SharedKV
 from decoding.sharing import Group, group_by_prefix
-from decoding.speculation import Branch, Controller, Draft, Drafter, Feedback, Load, RoundCost
+from decoding.speculation import Branch, Controller, Draft, Drafter, Feedback, Load, Plan, RoundCost
 from decoding.stats import EngineStats, Moment
 from decoding.stopping import StopRule
 from decoding.target import Acceptance, Accepted, Target
@@ -78,7 +78,7 @@ class RoundLoop:
         begin = time.perf_counter()
         turns = self._scheduler.turns()
         branches = {turn.sequence.arrival: turn.sequence.branch() for turn in turns if turn.complete}
-        drafts = self._draft(turns, branches)
+        plan, drafts = self._draft(turns, branches)
         drafted = time.perf_counter()
         batch, feeds = self._pack(turns, drafts)
         packed = time.perf_counter()
@@ -91,7 +91,7 @@ class RoundLoop:
         self._keep_hidden(verdict)
         committed = time.perf_counter()
         if verdict is not None:
-            self._observe(verdict, None if any(turn.count > 1 for turn in turns) else batch, begin)
+            self._observe(verdict, plan, None if any(turn.count > 1 for turn in turns) else batch, begin)
         stats, now = self._stats, time.perf_counter()
         stats.seconds_drafting += (drafted - begin) + (now - committed)
         stats.seconds_model += ran - packed
@@ -99,8 +99,8 @@ class RoundLoop:
         stats.seconds_bookkeeping += (packed - drafted) + (committed - accepted)
         return ended
 
-    def _draft(self, turns: Items[Turn[Job]], branches: dict[int, Branch]) -> dict[int, Draft]:
-        """A draft for every sequence whose next token is chosen this round, within rows and pages to spare."""
+    def _draft(self, turns: Items[Turn[Job]], branches: dict[int, Branch]) -> tuple[Plan, dict[int, Draft]]:
+        """The plan, and a draft for every sequence that chooses a token this round, within rows and pages to spare."""
         jobs = [turn.sequence for turn in turns if turn.complete]
         views = [branches[job.arrival] for job in jobs]
         context = sum(len(job.tokens) for job in jobs)
@@ -108,13 +108,13 @@ class RoundLoop:
         load = Load(len(self._scheduler.running), len(self._scheduler.waiting), context, spare)
         plan = self._speculation.controller.plan(views, load)
         if not plan.total:
-            return {}
+            return plan, {}
         drafts = self._speculation.drafter.propose(views, plan)
         fitting = {}
         for job, draft in zip(jobs, drafts, strict=True):
             fitting[job.arrival] = draft.within(nodes=spare, depth=job.remaining - 1)
             spare -= len(fitting[job.arrival])
-        return fitting
+        return plan, fitting
 
     def _pack(self, turns: Items[Turn[Job]], drafts: dict[int, Draft]) -> tuple[RowBatch, list[Feed]]:
         total = sum(turn.count for turn in turns) + sum(len(draft) for draft in drafts.values())
@@ -207,26 +207,28 @@ class RoundLoop:
                 rows = [first, *(first + 1 + node for node in verdict.outcomes[i].path)]
                 job.hidden = verdict.target.hidden_Wh[rows[new - 1]]
 
-    def _observe(self, verdict: _Verdict, batch: RowBatch | None, begin: float) -> None:
+    def _observe(self, verdict: _Verdict, plan: Plan, batch: RowBatch | None, begin: float) -> None:
         """Tells drafter and controller; `batch` is given when all it fed were last tokens and their drafts."""
-        k = self._speculation.drafter.feedback_k
+        k = self._speculation.drafter.feedback_k if plan.learn else 0
         ids, logprobs = verdict.target.top(k) if k else (None, None)
         feedback = []
         for i, feed in enumerate(verdict.feeds):
             rows = slice(verdict.target.first[i], verdict.target.first[i] + 1 + len(feed.draft))
             top = (None, None) if ids is None or logprobs is None else (ids[rows], logprobs[rows])
             feedback.append(Feedback(verdict.branches[i], feed.draft, verdict.outcomes[i].path, *top))
-        self._speculation.drafter.observe(feedback)
+        if plan.learn:
+            self._speculation.drafter.observe(feedback)
         cost = None
         if batch is not None:
             context = sum(len(branch.tokens) for branch in verdict.branches)
             cost = RoundCost(len(feedback), len(batch.tokens_T), context, time.perf_counter() - begin)
-            self._compare(verdict, cost)
+            self._compare(verdict, plan, cost)
         self._speculation.controller.observe(feedback, cost)
 
-    def _compare(self, verdict: _Verdict, cost: RoundCost) -> None:
+    def _compare(self, verdict: _Verdict, plan: Plan, cost: RoundCost) -> None:
         """Notes what the round took, and what its tokens would have taken one by one."""
-        plain = self._speculation.controller.plain_seconds(cost.branches, cost.context_tokens) / cost.branches
+        plain = self._speculation.controller.plain_seconds(cost.branches, cost.context_tokens)
+        plain = (cost.seconds if plain and not plan.total else plain) / cost.branches
         for feed, branch in zip(verdict.feeds, verdict.branches, strict=True):
             job = job_of(feed)
             tokens = len(job.tokens) - len(branch.tokens)

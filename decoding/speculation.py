@@ -220,12 +220,14 @@ class Plan:
     total      at most so many over all branches
     price      take no more nodes than are worth it; None where they are free
     template   fill this shape instead of growing where acceptance is likeliest; `nodes` cut it per branch
+    learn      whether the drafter is told what came of the round
     """
 
     nodes: tuple[int, ...]
     total: int
     price: Price | None = None
     template: Template | None = None
+    learn: bool = True
 
 
 @dataclass(frozen=True)

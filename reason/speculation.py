@@ -40,10 +40,10 @@ class SpeculationPlan:
         """
         from decoding.round import Speculation
 
-        controller = copy.deepcopy(self.controller)  # it learns what its own engine's rounds cost
         if "source" not in self.node:
-            return Speculation(make("speculation", self.node), controller, self.acceptance)
+            return Speculation(make("speculation", self.node), acceptance=self.acceptance)
         source = _source(self.node["source"], writer=tokenizer, writer_path=writer)
+        controller = copy.deepcopy(self.controller)  # it learns what its own engine's rounds cost
         return Speculation(_drafter(self.node, source), controller, self.acceptance)
 
     @property

@@ -61,7 +61,6 @@ def best_first(
     asked: Asked,
     limits: Limits,
     kind: int,
-    sharpness: float,
     sampling: Sampling,
     keys_BD2: npt.NDArray[np.int32],
     hits: Counts,
@@ -120,7 +119,7 @@ def best_first(
         key, other = np.int32(0), np.int32(0)
         if kind == COUPLED:
             key, other = keys_BD2[b, level, 0], keys_BD2[b, level, 1]
-        drawn = draw(kind, ids_K, q_K, left, temperature == 0, key, other, sharpness, ids_W, chance_W)
+        drawn = draw(kind, ids_K, q_K, left, temperature == 0, key, other, ids_W, chance_W)
         for w in range(drawn):
             guess = kind_of(trust, w, chance_W[w])
             chance = np.float32(reached * calibrated(hits, trials, guess, chance_W[w]))

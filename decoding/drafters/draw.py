@@ -76,7 +76,6 @@ def draw(
     cold: bool,
     key: np.int32,
     other: np.int32,
-    sharpness: float,
     ids_W: Ints,
     chance_W: Floats,
 ) -> int:
@@ -85,7 +84,6 @@ def draw(
     kept        of `ids` and `q`, the candidates that are left
     cold        the target takes its likeliest token
     key, other  the noise key of the children's position: the target's own for `coupled`, else a fresh one
-    sharpness   how far apart perturbed scores are taken to be in `chance`
     """
     width = len(ids_W)
     if kind == IID:
@@ -107,10 +105,10 @@ def draw(
         scores[k] = np.log(q_K[k]) + (0.0 if cold and kind == COUPLED else gumbel_of(key, other, ids_K[k]))
     highest, total = scores[:kept].max() if kept > 0 else 0.0, 0.0
     for k in range(kept if kind == COUPLED else 0):
-        total += np.exp(sharpness * (scores[k] - highest))
+        total += np.exp(scores[k] - highest)
     for w in range(min(width, kept)):
         best = int(np.argmax(scores))
         ids_W[w] = ids_K[best]
-        chance_W[w] = np.exp(sharpness * (scores[best] - highest)) / total if kind == COUPLED else q_K[best]
+        chance_W[w] = np.exp(scores[best] - highest) / total if kind == COUPLED else q_K[best]
         scores[best] = -np.inf
     return min(width, kept)

@@ -34,7 +34,6 @@ class Knobs(NamedTuple):
     draw: DrawKind
     width: int
     depth: int
-    sharpness: float
 
 
 class Parents(NamedTuple):
@@ -117,7 +116,6 @@ def grow(
                 child_PW,
                 plan.template is not None,
                 floor_B,
-                knobs.sharpness,
             )
         )
         if not len(level.token) or float((level.reach - earned).sum()) < least_gain:
@@ -154,7 +152,7 @@ def from_table(source: Tabled, calibration: Calibration, knobs: Knobs, branches:
     )
     keys_BD2, sampling = _Noise(branches, knobs).keys_BD2, Sampling.of(branches)
     asked, counts = source.asked(branches), (calibration.hits, calibration.trials)
-    return Grown(*best_first(asked, limits, CODES[knobs.draw], knobs.sharpness, sampling, keys_BD2, *counts))
+    return Grown(*best_first(asked, limits, CODES[knobs.draw], sampling, keys_BD2, *counts))
 
 
 def _deepest(branches: Sequence[Branch], depth: int) -> Ints:
@@ -239,7 +237,6 @@ def _expand(
     child_PW: Ints,
     filling: bool,
     floor_B: Floats,
-    sharpness: float,
 ) -> tuple[Ints, Ints, Ints, Floats, Ints, Ints, Ints, Ints, Floats]:
     """Draws the children of every parent; keeps those of the template, or those likelier than their branch's floor."""
     contexts, candidates = ids_FK.shape
@@ -255,9 +252,7 @@ def _expand(
         b = parents.branch[f]
         temperature = sampling.temperature_B[b]
         kept = temper(logp_FK[f], temperature, sampling.top_k_B[b], sampling.top_p_B[b], sampling.min_p_B[b], q_FK[f])
-        drawn = draw(
-            kind, ids_FK[f], q_FK[f], kept, temperature == 0, keys_F2[f, 0], keys_F2[f, 1], sharpness, ids_W, chance_W
-        )
+        drawn = draw(kind, ids_FK[f], q_FK[f], kept, temperature == 0, keys_F2[f, 0], keys_F2[f, 1], ids_W, chance_W)
         for w in range(drawn):
             there = child_PW[parents.place[f] + 1, w] if filling else 0
             if there >= allowed_B[b]:

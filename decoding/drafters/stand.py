@@ -51,7 +51,7 @@ class Stand:
     capacity     entries at most, over all problems; those not learned from for longest are forgotten
     """
 
-    max_order: int = 8
+    max_order: int = 12
     min_order: int = 1
     width: int = 10
     mix: bool = True

@@ -32,23 +32,19 @@ class TreeDrafter:
     draw        how children are picked
     width       children of a node at most, where no template says
     depth       levels at most
-    sharpness   see `draw.pick`
 
     Raises: ValueError for a source that only ranks and a draw that needs probabilities.
     """
 
     source: Source
     draw: DrawKind = "coupled"
-    width: int = 4
+    width: int = 8
     depth: int = 20
-    sharpness: float = 1.5
 
     def __post_init__(self) -> None:
         for name in ("width", "depth"):
             if not is_count(getattr(self, name), at_least=1):
                 raise ValueError(f"{name} must be an int >= 1, got {getattr(self, name)!r}")
-        if not self.sharpness > 0:
-            raise ValueError(f"sharpness must be > 0, got {self.sharpness!r}")
         if self.draw not in CODES:
             raise ValueError(f"draw must be one of {', '.join(CODES)}, got {self.draw!r}")
         if self.draw != "likely" and not self.source.has_probabilities:
@@ -67,7 +63,7 @@ class TreeDrafter:
     def propose(self, branches: Sequence[Branch], plan: Plan) -> list[Draft]:
         if not branches or not plan.total:
             return [_EMPTY] * len(branches)
-        knobs = Knobs(self.draw, self.width, self.depth, self.sharpness)
+        knobs = Knobs(self.draw, self.width, self.depth)
         if self._table is not None and plan.template is None:
             return _drafts(from_table(self._table, self._calibration, knobs, branches, plan), branches, plan)
         begin = time.perf_counter()

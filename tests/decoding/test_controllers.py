@@ -22,6 +22,7 @@ from decoding.controllers.goodput import Goodput
 from decoding.controllers.rehearsal import rehearse
 from decoding.controllers.template import BUNDLED, FromTemplate
 from decoding.controllers.throughput import Throughput
+from decoding.controllers.trials import Trials
 from decoding.core import SamplingParams, Tokens
 from decoding.drafters.tree import TreeDrafter
 from decoding.speculation import (
@@ -361,6 +362,69 @@ class TestThroughput:
         assert controller.plain_seconds(3, 100) == before > 0
 
 
+def decode(trials: Trials, count: int, rounds: int, *, gain: float, cost: float, rng: random.Random) -> float:
+    """Plain rounds' share, on a machine where guessing commits `gain` times the tokens for `cost` times the seconds."""
+    plain = 0
+    for _ in range(rounds):
+        guess = trials.guess(count)
+        plain += not guess
+        took = (cost if guess else 1.0) * rng.lognormvariate(0, 0.15) * (20.0 if rng.random() < 0.02 else 1.0)
+        trials.observe(count, guessed=guess, tokens=round(count * gain) if guess else count, cost=took)
+    return plain / rounds
+
+
+class TestTrials:
+    """Guessing is given up where it does not pay, taken up again where it does, at a small price either way."""
+
+    @pytest.mark.parametrize(("gain", "cost"), [(2.0, 1.2), (1.5, 1.2)])
+    def test_what_pays_is_kept(self, gain: float, cost: float) -> None:
+        trials, rng = Trials(), random.Random(1)
+        decode(trials, 20, 200, gain=gain, cost=cost, rng=rng)
+        assert decode(trials, 20, 1000, gain=gain, cost=cost, rng=rng) < 0.04
+
+    @pytest.mark.parametrize(("gain", "cost"), [(1.2, 1.6), (1.0, 1.2)])
+    def test_what_does_not_pay_is_left(self, gain: float, cost: float) -> None:
+        trials, rng = Trials(), random.Random(2)
+        assert decode(trials, 20, 200, gain=gain, cost=cost, rng=rng) > 0.75
+        assert decode(trials, 20, 1000, gain=gain, cost=cost, rng=rng) > 0.96
+
+    def test_it_changes_its_mind_when_things_change(self) -> None:
+        trials, rng = Trials(), random.Random(3)
+        decode(trials, 20, 500, gain=1.0, cost=1.5, rng=rng)
+        decode(trials, 20, 500, gain=2.5, cost=1.2, rng=rng)
+        assert decode(trials, 20, 300, gain=2.5, cost=1.2, rng=rng) < 0.1
+
+    def test_loads_are_judged_apart(self) -> None:
+        trials, rng = Trials(), random.Random(4)
+        for _ in range(30):
+            decode(trials, 2, 20, gain=2.0, cost=1.1, rng=rng)
+            decode(trials, 64, 20, gain=1.1, cost=1.5, rng=rng)
+        assert decode(trials, 2, 200, gain=2.0, cost=1.1, rng=rng) < 0.1
+        assert decode(trials, 64, 200, gain=1.1, cost=1.5, rng=rng) > 0.9
+
+    def test_what_plain_rounds_take_is_known_after_the_first_trial(self) -> None:
+        trials = Trials()
+        assert trials.plain_cost(4) is None
+        while trials.guess(4):
+            trials.observe(4, guessed=True, tokens=8, cost=1.0)
+        assert trials.plain_cost(4) is None
+        trials.observe(4, guessed=False, tokens=4, cost=1.5)
+        assert trials.plain_cost(4) == trials.plain_cost(100) == pytest.approx(1.5)
+
+
+def test_a_pause_is_plain_and_teaches_the_drafter_now_and_then() -> None:
+    controller = Throughput()
+    controller.pace(Machine().costs(40))
+    taught = []
+    for _ in range(400):
+        plan = controller.plan(branches(3), AMPLE)
+        taught += [plan.learn] if not plan.total else []
+        seconds = controller.curve.seconds(3, 0, 100) * (3.0 if plan.total else 1.0)
+        controller.observe([Feedback(one, Draft(), ()) for one in branches(3)], RoundCost(3, 3, 100, seconds))
+    assert len(taught) > 300
+    assert 0.2 < sum(taught) / len(taught) < 0.3
+
+
 def expected_tokens(source: Fake, text: Tokens, draft: Draft) -> float:
     """Nodes that come true, for a target whose distribution is the source's."""
     total, reach = 0.0, {-1: 1.0}
@@ -419,7 +483,7 @@ def test_on_a_machine_throughput_is_as_good_as_the_best_number_and_as_no_drafts(
     throughput.pace([machine.cost(b, n, 100) for b in (1, 8) for n in (0, 4, 16) for _ in range(3)])
     got = simulate(throughput, machine, count)
     fixed = {n: simulate(Fixed(n), machine, count) for n in (0, 1, 2, 4, 8)}
-    assert got > 0.98 * max(fixed.values())
+    assert got > 0.95 * max(fixed.values())  # trials cannot tell a gain of a few percent from luck
     assert got > 0.98 * fixed[0]
 
 

@@ -202,7 +202,7 @@ class TestBestFirst:
         if drafter.draw == "coupled" and not cold:
             keys = torch.from_numpy(row_keys([one.seed], [len(text)]))
             scores = scores + gumbel(keys, torch.from_numpy(ids))[0].numpy()
-        chance = np.exp(drafter.sharpness * (scores - scores.max()))
+        chance = np.exp(scores - scores.max())
         chance = chance / chance.sum() if drafter.draw == "coupled" else q
         hits, trials, found = drafter._calibration.hits, drafter._calibration.trials, {}
         for rank, k in enumerate(np.argsort(-scores, kind="stable")[: drafter.width]):
@@ -650,7 +650,6 @@ class TestCalibration:
     [
         ({"width": 0}, "width must be an int >= 1, got 0"),
         ({"depth": 2.0}, "depth must be an int >= 1, got 2.0"),
-        ({"sharpness": 0}, "sharpness must be > 0, got 0"),
         ({"draw": "lucky"}, "draw must be one of likely, coupled, without_replacement, iid, got 'lucky'"),
     ],
     ids=str,
