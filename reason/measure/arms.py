@@ -53,6 +53,11 @@ class Outcome:
     totals: dict[str, Any]
     timeline: list[tuple[float, int, int]]
 
+    def per_problem(self, name: str) -> float:
+        """One of the `totals` for each problem. An arm that was resumed has those of its last part only."""
+        solved: int = len(self.rows) - self.totals.get("resumed", 0)
+        return float(self.totals[name]) / max(1, solved)
+
 
 def check_arms(arms: Sequence[Arm]) -> None:
     """Raises: ConfigError for the first arm whose settings are wrong; loads nothing."""

@@ -28,11 +28,11 @@ BARS: dict[str, Callable[[Sequence[Sample]], float]] = {
 
 @dataclass(frozen=True)
 class Summary:
-    """One arm in numbers; all but `seconds`, `rounds` and `engine_kv` are means per problem.
+    """One arm in numbers; all but `engine_kv` and `busy` are means per problem.
 
     accuracy, low, high  of the chosen answers, with the 95 % interval of a bootstrap over problems
     forwards             target forward passes, summed over branches
-    rounds               forward passes of the whole run, each for the whole batch
+    seconds, rounds      of the whole run, divided among its problems; a round is a forward pass for the whole batch
     frontier_kv, kept_kv, peak_kv   see `search.kv.KVUse`
     engine_kv            what the engine's running branches of a problem held, measured
     busy                 share of the time the engine had work
@@ -48,7 +48,7 @@ class Summary:
     scorer_calls: float
     scored_tokens: float
     seconds: float
-    rounds: int
+    rounds: float
     frontier_kv: float
     kept_kv: float
     peak_kv: float
@@ -100,8 +100,8 @@ def summarise(outcome: Outcome) -> Summary:
         forwards=mean([s.forwards for s in spent]),
         scorer_calls=mean([s.scorer_calls for s in spent]),
         scored_tokens=mean([s.scored_tokens for s in spent]),
-        seconds=totals["seconds"],
-        rounds=totals.get("forwards", 0),
+        seconds=outcome.per_problem("seconds"),
+        rounds=outcome.per_problem("forwards"),
         frontier_kv=mean([row["kv"]["frontier_tokens"] for row in rows]),
         kept_kv=mean([row["kv"]["kept_tokens"] for row in rows]),
         peak_kv=mean([row["kv"]["peak_tokens"] for row in rows]),

@@ -54,7 +54,8 @@ def report(outcomes: Sequence[Outcome], *, command: str, machine: Mapping[str, A
         "KV in tokens, per problem. *Frontier*: all open branches before each decision, prompt excluded, mean over "
         "the decisions, as the published ETS code counts. *Kept*: what the next step needs, prompt included. *Engine*: "
         "what the running branches of a problem held, measured by the engine, mean over its rounds. *Forwards*: "
-        "target forward passes, summed over branches. *Busy*: share of the time the engine had work.",
+        "target forward passes, summed over branches. *Seconds*: wall time of the run over its problems, many of which "
+        "are under way at once; as good as the machine was idle. *Busy*: share of it in which the engine had work.",
         "## Against samples bought with the same tokens",
         _equal_table(compared),
         "Difference in accuracy to so many samples, in points, with its interval. `>` marks a search that spent more "
@@ -158,7 +159,8 @@ def _summary_table(summaries: Sequence[Summary]) -> str:
             str(s.width),
             f"{s.accuracy:.3f}",
             f"{s.low:.3f} to {s.high:.3f}",
-            *(f"{x:,.0f}" for x in (s.tokens, s.forwards, s.scorer_calls, s.scored_tokens, s.seconds)),
+            *(f"{x:,.0f}" for x in (s.tokens, s.forwards, s.scorer_calls, s.scored_tokens)),
+            f"{s.seconds:.1f}",
             *(f"{x:,.0f}" for x in (s.frontier_kv, s.kept_kv, s.peak_kv)),
             "-" if s.engine_kv is None else f"{s.engine_kv:,.0f}",
             "-" if s.busy is None else f"{s.busy:.0%}",

@@ -60,6 +60,7 @@ class Routed:
     target    tokens of the steps the large model wrote; of the oracle, which has both write everything, those kept
     wasted    tokens written by either and thrown away
     forwards  forward passes of the large model
+    seconds   of the run, divided among its problems
     """
 
     setting: Setting
@@ -96,7 +97,7 @@ def routed(setting: Setting, outcome: Outcome, folder: Path) -> Routed:
         forwards=per_sample([s.forwards for s in spent]),
         steps=per_sample([k.steps for k in kept]),
         rewritten=per_sample([k.target_steps for k in kept]),
-        seconds=outcome.totals["seconds"],
+        seconds=outcome.per_problem("seconds"),
     )
 
 

@@ -89,7 +89,7 @@ def _curve(points: Sequence[Routed]) -> Curve:
 def _table(found: Sweeps, ratios: Sequence[float]) -> str:
     (target,) = found["target_only"]
     head = ["router", "accuracy", "large tokens", "share", "large passes", "small tokens", "thrown away"]
-    head += ["steps rewritten", *(f"cost at 1:{ratio:g}" for ratio in ratios), "seconds"]
+    head += ["steps rewritten", *(f"cost at 1:{ratio:g}" for ratio in ratios), "seconds a problem"]
     rows = [
         [
             p.setting.name,
@@ -101,7 +101,7 @@ def _table(found: Sweeps, ratios: Sequence[float]) -> str:
             f"{p.wasted.mean():.1f}",
             f"{p.rewritten.sum() / p.steps.sum():.0%}",
             *(f"{p.cost(ratio).mean() / target.cost(ratio).mean():.2f}" for ratio in ratios),
-            f"{p.seconds:.0f}",
+            f"{p.seconds:.2f}",
         ]
         for points in found.values()
         for p in points
