@@ -79,10 +79,12 @@ def findings(outcomes: Sequence[Outcome], compared: Compared) -> list[str]:
         f"{label} ({against.bar}: {_points(against.difference)})"
         for label, found in compared.items()
         for against in found
-        if against.difference.low <= 0 and against.enough
+        if against.difference.low <= 0  # where too few samples were drawn, they had fewer tokens than the search
     ]
     lines.append(
-        "Not better than samples at equal tokens, by the interval: " + ("; ".join(losers) or "none of them") + "."
+        "Not better than samples for as many tokens or fewer, by the interval: "
+        + ("; ".join(losers) or "none of them")
+        + "."
     )
     return [*lines, *_ets_lines(outcomes)]
 

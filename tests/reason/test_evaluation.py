@@ -87,7 +87,7 @@ def test_findings_say_who_wins_who_does_not_and_what_ets_saves() -> None:
     text = "\n".join(findings(outcomes, compare(outcomes)))
     assert "furthest ahead of best-of-N is rebase 4: +50.0" in text
     assert "cheapest tree search to reach that is rebase 4: 1.000 with 0.50 times the tokens" in text
-    assert "Not better than samples at equal tokens, by the interval: mcts 4" in text
+    assert "Not better than samples for as many tokens or fewer, by the interval: mcts 4" in text
     assert "ets 4 against rebase 4: KV smaller by 2.50x kept" in text
 
 
