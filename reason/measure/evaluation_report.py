@@ -81,11 +81,8 @@ def findings(outcomes: Sequence[Outcome], compared: Compared) -> list[str]:
         for against in found
         if against.difference.low <= 0  # where too few samples were drawn, they had fewer tokens than the search
     ]
-    lines.append(
-        "Not better than samples for as many tokens or fewer, by the interval: "
-        + ("; ".join(losers) or "none of them")
-        + "."
-    )
+    listed = "; ".join(losers) or "none of them"
+    lines.append(f"Not better than samples for as many tokens or fewer, by the interval: {listed}.")
     return [*lines, *_ets_lines(outcomes)]
 
 
