@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 _TRIAL = 2  # rounds the other way
-_FIRST = 10  # rounds before the first trial, and after the verdict has changed
+_WARM = 512  # tokens before the first trial: guessing has to learn before it can pay
+_WARM_ROUNDS = (8, 64)  # but at least and at most so many rounds
+_AGAIN = 8  # rounds before the next trial when the verdict has changed
 _LONGEST = 160  # rounds between trials at most: what trials may cost is a matter of their share
 _MEMORY = 64.0  # rounds of either way
 _HICCUP = 5.0  # of what a round should take: more is somebody else's doing
@@ -24,11 +26,8 @@ class _Way:
     cost: float = 0.0
 
     def observe(self, tokens: float, cost: float) -> None:
-        self.fade(1 - 1 / _MEMORY)
-        self.tokens, self.cost = self.tokens + tokens, self.cost + min(cost, _HICCUP)
-
-    def fade(self, keep: float) -> None:
-        self.tokens, self.cost = keep * self.tokens, keep * self.cost
+        keep = 1 - 1 / _MEMORY
+        self.tokens, self.cost = keep * self.tokens + tokens, keep * self.cost + min(cost, _HICCUP)
 
     @property
     def rate(self) -> float:
@@ -39,8 +38,8 @@ class _Way:
 class _Load:
     """The trials of one size of batch. The cycle is `wait` rounds as it pays, then a trial."""
 
+    wait: int
     pays: bool = True
-    wait: int = _FIRST
     at: int = 0
     guessing: _Way = field(default_factory=_Way)
     plain: _Way = field(default_factory=_Way)
@@ -50,18 +49,23 @@ class _Load:
         return self.pays if self.at < self.wait else not self.pays
 
     def observe(self, guessed: bool, tokens: float, cost: float) -> None:
-        way = self.guessing if guessed else self.plain
-        if self.at == self.wait:
-            way.fade(0.5)  # a trial is to find out what has changed
-        way.observe(tokens, cost)
+        if self.at == self.wait:  # a trial is to find out how it is now
+            self._set(guessed, _Way())
+        (self.guessing if guessed else self.plain).observe(tokens, cost)
         self.at += 1
         if self.at == self.wait + _TRIAL:
             paid, self.pays = self.pays, self.guessing.rate > self.plain.rate
-            self.at, self.wait = 0, min(2 * self.wait, _LONGEST) if self.pays == paid else _FIRST
+            self.at, self.wait = 0, min(2 * self.wait, _LONGEST) if self.pays == paid else _AGAIN
+
+    def _set(self, guessed: bool, way: _Way) -> None:
+        if guessed:
+            self.guessing = way
+        else:
+            self.plain = way
 
 
 class Trials:
-    """Starts with guessing, which has to learn before it can pay."""
+    """Starts with guessing."""
 
     def __init__(self) -> None:
         self._loads: dict[int, _Load] = {}
@@ -83,4 +87,5 @@ class Trials:
         return sum(way.cost for way in known) / tokens if tokens else None
 
     def _of(self, branches: int) -> _Load:
-        return self._loads.setdefault(branches.bit_length(), _Load())
+        least, most = _WARM_ROUNDS
+        return self._loads.setdefault(branches.bit_length(), _Load(min(max(_WARM // max(1, branches), least), most)))

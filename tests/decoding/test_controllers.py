@@ -386,7 +386,13 @@ class TestTrials:
     def test_what_does_not_pay_is_left(self, gain: float, cost: float) -> None:
         trials, rng = Trials(), random.Random(2)
         assert decode(trials, 20, 200, gain=gain, cost=cost, rng=rng) > 0.75
-        assert decode(trials, 20, 1000, gain=gain, cost=cost, rng=rng) > 0.96
+        assert decode(trials, 20, 1000, gain=gain, cost=cost, rng=rng) > 0.94
+
+    def test_guessing_may_learn_first(self) -> None:
+        trials, rng = Trials(), random.Random(5)
+        for known in range(60):
+            decode(trials, 4, 5, gain=1 + known / 40, cost=1.2, rng=rng)
+        assert decode(trials, 4, 300, gain=2.5, cost=1.2, rng=rng) < 0.1
 
     def test_it_changes_its_mind_when_things_change(self) -> None:
         trials, rng = Trials(), random.Random(3)
