@@ -115,6 +115,13 @@ def _sift(ids: Ints, p: Floats, at: int) -> None:
 
 
 @compiled
+def _kept(order: int, least: int) -> bool:
+    """Whether contexts of so many ids have entries: 1, 2, 3, 4, 6, 8, 12, 16, ... from `least` up. A context of 11 says
+    little that 8 and 12 do not, and an entry is looked at for every order at every node."""
+    return order >= least and (order <= 4 or order == 6 or order % 4 == 0)
+
+
+@compiled
 def _often(met: float) -> int:
     """How often an entry was met, in three kinds."""
     return (1 if met >= 2 else 0) + (1 if met >= 5 else 0)
@@ -137,8 +144,10 @@ def _judge(
             key = salts_FZ[f, z]
             for order in range(tails_FO.shape[1]):
                 key = extended(key, tails_FO[f, -1 - order])
+                if not _kept(order + 1, least):
+                    continue
                 at = _slot(entries.key_S, key)
-                if order < least - 1 or entries.count_S[at] == 0:
+                if entries.count_S[at] == 0:
                     continue
                 shared = 0.0
                 for k in range(entries.ids_SK.shape[1]):
@@ -157,14 +166,14 @@ def _judge(
 
 @compiled
 def _learn(entries: Entries, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats, stamp: int) -> int:
-    """Averages each row into its context's entries of every order from `least` up; how many entries are new."""
+    """Averages each row into its context's entries of every order kept from `least` up; how many entries are new."""
     new = 0
     for f in range(len(tails_FO)):
         for z in range(salts_FZ.shape[1]):
             key = salts_FZ[f, z]
             for order in range(1, tails_FO.shape[1] + 1):
                 key = extended(key, tails_FO[f, -order])
-                if order >= least:
+                if _kept(order, least):
                     new += _average(entries, key, ids_FK[f], p_FK[f], stamp)
     return new
 
@@ -217,13 +226,13 @@ def blend_one(
         key = salts_Z[z]
         for order in range(orders):
             key = extended(key, tail_O[-1 - order])
-            slots[order, z] = _slot(entries.key_S, key)
+            slots[order, z] = _slot(entries.key_S, key) if _kept(order + 1, least) else -1
     ids, p = np.empty(width * orders * salts, dtype=np.int64), np.empty(width * orders * salts, dtype=np.float32)
     left, found, trust = 1.0, 0, 0
     for order in range(orders - 1, least - 2, -1):
         for z in range(salts):
             at = slots[order, z]
-            met = entries.count_S[at]
+            met = entries.count_S[at] if at >= 0 else 0.0
             if met == 0 or left < _LEAST_SAY:
                 continue
             say = share_OZ3[order, z, _often(met)]
@@ -302,7 +311,7 @@ class NGramTable:
         return self._right / self._tried
 
     def learn(self, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats) -> None:
-        """Averages the target's distribution after each context into that context's entries of orders `least` to O,
+        """Averages the target's distribution after each context into that context's entries of the orders kept, `least` to O,
         under every salt. A context is its last O ids, the last one in the last column; distributions come best first.
         *Mutates*."""
         salts, orders = salts_FZ.shape[1], tails_FO.shape[1]

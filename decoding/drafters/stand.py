@@ -43,7 +43,7 @@ class _State:
 class Stand:
     """`Source` of n-gram distributions. The defaults are ours; `conf/speculation/stand_published.yaml` has the paper's.
 
-    max_order    longest context, in tokens; the orders tried are max_order, ..., min_order
+    max_order    longest context, in tokens; the orders tried are ..., 12, 8, 6, 4, 3, 2, 1, between it and min_order
     width        tokens kept per context
     mix          blend the orders; False takes the longest known context alone
     prompt       learn the n-grams of a problem's prompt before its first token (cold start)
