@@ -311,8 +311,8 @@ class NGramTable:
         return self._right / self._tried
 
     def learn(self, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats) -> None:
-        """Averages the target's distribution after each context into that context's entries of the orders kept, `least` to O,
-        under every salt. A context is its last O ids, the last one in the last column; distributions come best first.
+        """Averages the target's distribution after each context into that context's entries of the orders kept from
+        `least` to O, under every salt. A context is its last O ids, the last one in the last column; distributions come best first.
         *Mutates*."""
         salts, orders = salts_FZ.shape[1], tails_FO.shape[1]
         step = max(1, self.capacity // (2 * salts * orders))

@@ -228,7 +228,7 @@ def test_a_problem_of_long_ago_is_learned_anew() -> None:
         ({"max_order": 0}, "max_order must be an int >= 1, got 0"),
         ({"width": True}, "width must be an int >= 1, got True"),
         ({"capacity": 1.5}, "capacity must be an int >= 1, got 1.5"),
-        ({"min_order": 9}, "min_order must be at most max_order=8, got 9"),
+        ({"min_order": 13}, "min_order must be at most max_order=12, got 13"),
     ],
     ids=str,
 )
