@@ -312,8 +312,8 @@ class NGramTable:
 
     def learn(self, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats) -> None:
         """Averages the target's distribution after each context into that context's entries of the orders kept from
-        `least` to O, under every salt. A context is its last O ids, the last one in the last column; distributions come best first.
-        *Mutates*."""
+        `least` to O, under every salt. A context is its last O ids, the last one in the last column; distributions come
+        best first. *Mutates*."""
         salts, orders = salts_FZ.shape[1], tails_FO.shape[1]
         step = max(1, self.capacity // (2 * salts * orders))
         for at in range(0, len(tails_FO), step):
