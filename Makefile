@@ -18,7 +18,7 @@ lint: .venv/ready ## ruff: rules and format
 	$(BIN)/ruff format --check .
 
 types: .venv/ready ## mypy over sources, scripts and tests
-	$(BIN)/mypy reason search decoding scripts tests
+	$(BIN)/mypy
 
 test: .venv/ready ## pytest on the CPU
 	$(BIN)/python -m pytest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ import pytest
 
 from decoding import compiled as door
 
+config: Any = numba.config
+
 
 @pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "constants.py").write_text("WIDTH = 4\n")
-    monkeypatch.setattr(door, "_HERE", tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(door, "_HERE", tmp_path)
+        door._sources.cache_clear()
+        yield tmp_path
     door._sources.cache_clear()
-    return tmp_path
 
 
 def folder() -> Path:
@@ -28,17 +33,11 @@ def folder() -> Path:
 def test_a_change_in_any_file_is_another_cache(
     sources: Path, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numba.config, "CACHE_DIR", chosen and str(tmp_path / chosen))
+    monkeypatch.setattr(config, "CACHE_DIR", chosen and str(tmp_path / chosen))
     before = folder()
     assert folder() == before
     assert before.is_relative_to(tmp_path / (chosen or "__pycache__"))
     (sources / "constants.py").write_text("WIDTH = 8\n")
     door._sources.cache_clear()
     assert folder() != before
-    assert (chosen and str(tmp_path / chosen)) == numba.config.CACHE_DIR
-
-
-@pytest.fixture(autouse=True)
-def afterwards() -> Any:
-    yield
-    door._sources.cache_clear()
+    assert (chosen and str(tmp_path / chosen)) == config.CACHE_DIR
