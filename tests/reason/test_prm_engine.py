@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from decoding.reader import PrefixReader
 from reason.prm.math_shepherd import MathShepherd
 from reason.prm.scorer import PrmScorer
 from reason.prm.token_classification import TokenClassifier
 from search.tree import Step
+from tests.pretended_gpu import some_gpu
 from tests.reason import prm_tiny as tiny
 from tests.reason.test_prm_formats import CASES, SOLUTIONS, Case
 
@@ -134,13 +134,14 @@ def test_a_classifier_with_three_labels_is_refused(tmp_path: Path) -> None:
         PrmScorer(adapter=TokenClassifier(), path=str(tmp_path), device="cpu").load()
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_scores_on_a_gpu_are_close_to_those_on_the_cpu(run: Run) -> None:
-    on_gpu = PrmScorer(adapter=run.case.adapter, path=str(run.model.folder), device="cuda", dtype="float32", kv_mib=8)
-    question = QUESTIONS[0]
-    bound = on_gpu.bind(question, tuple(run.model.tokenizer.encode(question)))
-    scored = asyncio.run(bound.score([run.path(s) for s in SOLUTIONS]))
-    for solution, got in zip(SOLUTIONS, scored.scores, strict=True):
-        assert got == pytest.approx(run.case.reference(run.model, question, solution), abs=1e-2)
-    on_gpu.close()
+def test_scores_on_a_gpu_are_close_to_those_on_the_cpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with some_gpu(monkeypatch):
+        on_gpu = PrmScorer(
+            adapter=run.case.adapter, path=str(run.model.folder), device="cuda", dtype="float32", kv_mib=8
+        )
+        question = QUESTIONS[0]
+        bound = on_gpu.bind(question, tuple(run.model.tokenizer.encode(question)))
+        scored = asyncio.run(bound.score([run.path(s) for s in SOLUTIONS]))
+        for solution, got in zip(SOLUTIONS, scored.scores, strict=True):
+            assert got == pytest.approx(run.case.reference(run.model, question, solution), abs=1e-2)
+        on_gpu.close()

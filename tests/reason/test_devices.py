@@ -1,0 +1,52 @@
+"""Models, pools, scores and drafts that belong on the GPU are put there, and read back before NumPy sees them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import reason
+from reason.compose import members
+from tests.pretended_gpu import pretended_gpu, some_gpu
+
+QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
+
+
+def test_the_pretended_gpu_refuses_what_a_real_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch):
+        there, here = torch.ones(2, 3, device="cuda"), torch.ones(3)
+        assert (there[0] * 2).device == there.new_empty(1).device == torch.device("cuda:0") != here.device
+        with pytest.raises(RuntimeError, match="1 on the CPU"):
+            there + here
+        with pytest.raises(TypeError, match="numpy"):
+            there.numpy()
+        with pytest.raises(TypeError, match="array"):
+            np.asarray(there)
+        assert torch.equal((there + here.to(there)).cpu(), torch.full((2, 3), 2.0))
+
+
+def texts(*overrides: str) -> list[str]:
+    """What the search wrote, leaf by leaf."""
+    with reason.load("search.n=2", "engine.dtype=float32", *overrides) as solver:
+        tree = solver.solve(QUESTION).tree
+        return [tree.text(leaf) for leaf in tree.leaves()]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ["speculation=off"],
+        ["search=ets", "speculation=stand_draft_model"],
+        ["search=rebase", "speculation=suffix", "router=arbitrage", "router.dtype=float32", "draft.dtype=float32"],
+        ["search=rebase", "router=entropy", "draft.dtype=float32", "speculation=off", "scorer=likelihood"],
+        *(["speculation=stand", "controller=chain", f"acceptance={rule}"] for rule in members("acceptance")),
+    ],
+    ids=" ".join,
+)
+def test_a_search_on_the_gpu_writes_what_it_writes_on_the_cpu(
+    chosen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = texts("engine.device=cpu", *chosen)
+    with some_gpu(monkeypatch):
+        assert texts("engine.device=cuda", *chosen) == expected
