@@ -78,6 +78,7 @@ class RoundLoop:
         begin = time.perf_counter()
         turns = self._scheduler.turns()
         branches = {turn.sequence.arrival: turn.sequence.branch() for turn in turns if turn.complete}
+        scheduled = time.perf_counter()
         plan, drafts = self._draft(turns, branches)
         drafted = time.perf_counter()
         batch, feeds = self._pack(turns, drafts)
@@ -93,10 +94,10 @@ class RoundLoop:
         if verdict is not None:
             self._observe(verdict, plan, None if any(turn.count > 1 for turn in turns) else batch, begin)
         stats, now = self._stats, time.perf_counter()
-        stats.seconds_drafting += (drafted - begin) + (now - committed)
+        stats.seconds_drafting += (drafted - scheduled) + (now - committed)
         stats.seconds_model += ran - packed
         stats.seconds_sampling += accepted - ran
-        stats.seconds_bookkeeping += (packed - drafted) + (committed - accepted)
+        stats.seconds_bookkeeping += (scheduled - begin) + (packed - drafted) + (committed - accepted)
         return ended
 
     def _draft(self, turns: Items[Turn[Job]], branches: dict[int, Branch]) -> tuple[Plan, dict[int, Draft]]:
