@@ -5,9 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from reason.loop import LoopThread
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked. `rest` is what the client sends after it: nothing, then the end of the stream when it leaves."""
+
+    path: str
+    fields: Mapping[str, str]
+    body: Any
+    rest: asyncio.StreamReader
 
 
 class ScriptedHttp:
@@ -34,20 +45,13 @@ class ScriptedHttp:
                 fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
                 size = int(fields.get("content-length", 0))
                 body = json.loads(await reader.readexactly(size)) if size else None
-                if not await self._respond(lines[0].split()[1], fields, body, reader, writer):
+                if not await self._respond(Request(lines[0].split()[1], fields, body, reader), writer):
                     break
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    async def _respond(
-        self,
-        path: str,
-        fields: Mapping[str, str],
-        body: Any,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> bool:
+    async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         """Answers; False where the connection is to be closed."""
         raise NotImplementedError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from email.utils import formatdate
 from typing import Any, Literal
 
 from reason.endpoint.wire import first_stop
-from tests.scripted_http import ScriptedHttp
+from tests.scripted_http import Request, ScriptedHttp
 
 Act = Literal[
     "ok",
@@ -105,22 +105,11 @@ class ScriptedEndpoint(ScriptedHttp):
 
         self._loop.run(go())
 
-    async def _respond(
-        self,
-        path: str,
-        fields: Mapping[str, str],
-        body: Any,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> bool:
-        self.keys.add(fields.get("authorization"))
-        if self.key is not None and fields.get("authorization") != f"Bearer {self.key}":
-            await _send(writer, *ERRORS["denied"])
-            return True
-        return await self._answer(path, body, reader, writer)
-
-    async def _answer(self, path: str, body: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """False where the connection is to be closed."""
+    async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        path, body = request.path, request.body
+        self.keys.add(request.fields.get("authorization"))
+        if self.key is not None and request.fields.get("authorization") != f"Bearer {self.key}":
+            return await _send(writer, *ERRORS["denied"])
         if path == "/v1/models":
             if self.models is None:
                 return await _send(writer, 404, {"detail": "Not Found"})
@@ -130,11 +119,10 @@ class ScriptedEndpoint(ScriptedHttp):
             return await _send(writer, 404, {"error": {"message": f"no model {body['model']}"}})
         if body.get("max_tokens", 0) == 1 and "temperature" not in body:  # a client that looks around
             return await _send(writer, 200, self._reply(path, body))
-        return await self._generate(path, body, reader, writer)
+        return await self._generate(request, writer)
 
-    async def _generate(
-        self, path: str, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
+    async def _generate(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        path, body = request.path, request.body
         self.bodies.append(body)
         self.paths.append(path)
         act: Act = self.script.pop(0) if self.script else "ok"
@@ -148,20 +136,20 @@ class ScriptedEndpoint(ScriptedHttp):
             return False
         if act == "html":
             return await _send(writer, 200, "<html>")
-        if act == "hang" and not await self._hangs(reader):
+        if act == "hang" and not await self._hangs(request.rest):
             return False
         if body["stream"]:
-            return await self._streams(path, body, reader, writer, broken=act == "cut")
+            return await self._streams(request, writer, broken=act == "cut")
         reply = self._reply(path, body)
         if act == "filtered":
             reply["choices"][0]["finish_reason"] = "content_filter"
         return await _send(writer, 200, reply, cut=act == "cut")
 
-    async def _hangs(self, reader: asyncio.StreamReader) -> bool:
+    async def _hangs(self, rest: asyncio.StreamReader) -> bool:
         """Whether the client was still there when it was let go."""
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        gone = asyncio.create_task(reader.read(1))
+        gone = asyncio.create_task(rest.read(1))
         go = asyncio.create_task(self.let_go.wait())
         await asyncio.wait({gone, go}, return_when=asyncio.FIRST_COMPLETED)
         self.under_way -= 1
@@ -202,22 +190,14 @@ class ScriptedEndpoint(ScriptedHttp):
             length += 5 * (self.prefill == "new_turn")
         return length
 
-    async def _streams(
-        self,
-        path: str,
-        body: dict[str, Any],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        *,
-        broken: bool,
-    ) -> bool:
+    async def _streams(self, request: Request, writer: asyncio.StreamWriter, *, broken: bool) -> bool:
         """A byte an event, for as long as there is a reader."""
         writer.write(b"HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-        gone = asyncio.create_task(reader.read(1))
-        said = SAID[: body["max_tokens"]]
+        gone = asyncio.create_task(request.rest.read(1))
+        said = SAID[: request.body["max_tokens"]]
         for i, letter in enumerate(said[:3] if broken else said):
             finish = None if i + 1 < len(said) else ("stop" if said == SAID else "length")
-            piece = {"text": letter} if path == "/v1/completions" else {"delta": {"content": letter}}
+            piece = {"text": letter} if request.path == "/v1/completions" else {"delta": {"content": letter}}
             writer.write(f"data: {json.dumps({'choices': [{**piece, 'finish_reason': finish}]})}\n\n".encode())
             await writer.drain()
             await asyncio.sleep(0.02)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from tests.scripted_http import ScriptedHttp
+from tests.scripted_http import Request, ScriptedHttp
 
 Act = Literal["ok", "full", "die", "cut", "hang", "native_400", "openai_400", "too_long", "crash_500", "no_workers"]
 """What becomes of a /generate: an answer; the queue is full; the socket closes; half an answer; an answer only once it
@@ -77,18 +77,8 @@ class ScriptedServer(ScriptedHttp):
 
         self._loop.run(let_go())
 
-    async def _respond(
-        self,
-        path: str,
-        fields: Mapping[str, str],
-        body: Any,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> bool:
-        return await self._answer(path, body, writer)
-
-    async def _answer(self, path: str, body: Any, writer: asyncio.StreamWriter) -> bool:
-        """False where the connection is to be closed."""
+    async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        path, body = request.path, request.body
         if path == "/generate":
             return await self._generate(body, writer)
         if self.router and path in ("/model_info", "/server_info", "/abort_request"):
