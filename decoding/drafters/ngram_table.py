@@ -116,9 +116,9 @@ def _sift(ids: Ints, p: Floats, at: int) -> None:
 
 @compiled
 def _kept(order: int, least: int) -> bool:
-    """Whether contexts of so many ids have entries: 1, 2, 3, 4, 6, 8, 12, 16, ... from `least` up. A context of 11 says
-    little that 8 and 12 do not, and an entry is looked at for every order at every node."""
-    return order >= least and (order <= 4 or order == 6 or order % 4 == 0)
+    """Whether contexts of so many ids have entries: `least`, then what follows of 1, 2, 3, 4, 6, 8, 12, 16, ... A context
+    of 11 says little that 8 and 12 do not, and an entry is looked at for every order at every node."""
+    return order == least or (order > least and (order <= 4 or order == 6 or order % 4 == 0))
 
 
 @compiled
@@ -314,11 +314,11 @@ class NGramTable:
         """Averages the target's distribution after each context into that context's entries of the orders kept from
         `least` to O, under every salt. A context is its last O ids, the last one in the last column; distributions come
         best first. *Mutates*."""
-        salts, orders = salts_FZ.shape[1], tails_FO.shape[1]
-        step = max(1, self.capacity // (2 * salts * orders))
+        each = salts_FZ.shape[1] * sum(_kept(order, least) for order in range(1, 1 + tails_FO.shape[1]))
+        step = max(1, self.capacity // (2 * each))
         for at in range(0, len(tails_FO), step):
             rows = slice(at, at + step)
-            self._make_room(len(tails_FO[rows]) * salts * (orders - least + 1))
+            self._make_room(each * len(tails_FO[rows]))
             self._stamp += 1
             here = salts_FZ[rows], tails_FO[rows], least, ids_FK[rows], p_FK[rows]
             self._used += _study(self.entries, *here, self._stamp, self._right, self._tried)
