@@ -116,7 +116,7 @@ def _sift(ids: Ints, p: Floats, at: int) -> None:
 
 @compiled
 def _kept(order: int, least: int) -> bool:
-    """Whether contexts of so many ids have entries: `least`, then what follows of 1, 2, 3, 4, 6, 8, 12, 16, ... A context
+    """Whether contexts of so many ids have entries: `least`, then what follows of 1, 2, 3, 4, 6, 8, 12, ... A context
     of 11 says little that 8 and 12 do not, and an entry is looked at for every order at every node."""
     return order == least or (order > least and (order <= 4 or order == 6 or order % 4 == 0))
 
