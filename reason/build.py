@@ -82,8 +82,7 @@ class Plan:
             engine = self.routing.engine(
                 writer,
                 tokenizer=tokenizer,
-                decode=prompt.decode,
-                delimiter=self.form.delimiter,
+                prompt=prompt,
                 # a small model that guesses for the large one has nothing to guess for itself
                 speculation=None if self.speculation.loads_a_model else self.speculation.parts,
             )

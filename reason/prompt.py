@@ -71,6 +71,7 @@ class Prompt:
         self._tokenizer = tokenizer
         self._anchor = tuple(tokenizer.encode("x", add_special_tokens=False))
         self._anchor_text = self._text(self._anchor)
+        self._break = tuple(tokenizer.encode("\n", add_special_tokens=False))
         if form.raw is None and getattr(tokenizer, "chat_template", "") is None:
             raise ValueError("this model has no chat template; set model.prompt.raw, for instance to '{question}\\n'")
 
@@ -101,6 +102,17 @@ class Prompt:
             raise ValueError(f"this model's chat template refuses the conversation: {error}") from error
         if not text.endswith(form.answer_start):
             text += form.answer_start
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def encode_more(self, text: str) -> Tokens:
+        """The ids of a text from the middle of a solution.
+
+        Encoded behind a line break, because some tokenizers put a space before what they encode; by itself where the
+        two would become one token.
+        """
+        ids = tuple(self._tokenizer.encode("\n" + text, add_special_tokens=False))
+        if ids[: len(self._break)] == self._break:
+            return ids[len(self._break) :]
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, tokens: Tokens) -> str:

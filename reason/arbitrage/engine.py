@@ -12,6 +12,7 @@ from typing import Any
 
 from decoding.core import Authorship, Engine, Generation, GenerationRequest, Spent, Tokens
 from reason.arbitrage.base import BoundRouter, Crossroads, Router, Verdict
+from reason.arbitrage.translated import Translated
 from search.base import StepScorer
 from search.seeds import derive_seed
 from search.steps import split_steps
@@ -30,15 +31,21 @@ class _Written:
 
 
 class Arbitrage:
-    """Two engines of one vocabulary and a router. `bind` gives the engine of one problem.
+    """Two engines and a router. `bind` gives the engine of one problem.
 
-    draft, target   any engines
+    draft, target   any engines; a draft of another vocabulary comes `Translated`
     decode          token ids to text
     delimiter       the text that ends a step
     """
 
     def __init__(
-        self, draft: Engine, target: Engine, router: Router, *, decode: Callable[[Tokens], str], delimiter: str
+        self,
+        draft: Engine | Translated,
+        target: Engine,
+        router: Router,
+        *,
+        decode: Callable[[Tokens], str],
+        delimiter: str,
     ) -> None:
         self.draft, self.target, self.router = draft, target, router
         self.decode, self.delimiter = decode, delimiter
@@ -50,7 +57,8 @@ class Arbitrage:
 
     def bind(self, question: str, root: Tokens, scorer: StepScorer | None) -> BoundArbitrage:
         """The engine for the problem whose prompt is `root`, read with its scorer."""
-        return BoundArbitrage(self, self.router.bind(question, root), root, scorer)
+        draft = self.draft.bind(question, root) if isinstance(self.draft, Translated) else self.draft
+        return BoundArbitrage(self, draft, self.router.bind(question, root), root, scorer)
 
     def check(self) -> None:
         """Asserts what can be asserted of either engine when it is idle."""
@@ -76,8 +84,10 @@ class BoundArbitrage:
     engine would have written.
     """
 
-    def __init__(self, parts: Arbitrage, router: BoundRouter, root: Tokens, scorer: StepScorer | None) -> None:
-        self._parts, self._router, self._root, self._scorer = parts, router, root, scorer
+    def __init__(
+        self, parts: Arbitrage, draft: Engine, router: BoundRouter, root: Tokens, scorer: StepScorer | None
+    ) -> None:
+        self._parts, self._small, self._router, self._root, self._scorer = parts, draft, router, root, scorer
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """See `core.Engine`. `authors` of a generation say who wrote what, and by what number that was decided."""
@@ -136,7 +146,7 @@ class BoundArbitrage:
         return kept
 
     async def _draft(self, one: GenerationRequest) -> Generation:
-        (draft,) = await self._parts.draft.generate([one])
+        (draft,) = await self._small.generate([one])
         return replace(draft, spent=replace(draft.spent, forwards=0, draft_forwards=draft.spent.forwards))
 
     async def _read(

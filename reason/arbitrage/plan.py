@@ -6,21 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from decoding.core import Engine, Tokens
+from decoding.core import Engine
 from reason import engines
 from reason.arbitrage.base import Router
 from reason.arbitrage.engine import Arbitrage
 from reason.arbitrage.entropy import Entropy
 from reason.arbitrage.fixed import Off
+from reason.arbitrage.translated import Translated
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.complaints import ConfigError
 from reason.compose import complaints, make
 from reason.endpoint.settings import Endpoints
 from reason.engines import EnginePlan
-from reason.models.vocabulary import check_same_vocabulary
+from reason.models.vocabulary import check_steps
 from reason.prm.base import Scorer
 from reason.prm.none import NoScorer
-from reason.prompt import PromptFormat
+from reason.prompt import Prompt, PromptFormat
 
 if TYPE_CHECKING:
     from decoding.round import Speculation
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RouterPlan:
-    """Checked settings: a router, and the small model's checkpoint and engine settings."""
+    """Checked settings: a router, and the small model's checkpoint, vocabulary and engine settings."""
 
     router: Router
     checkpoint: Checkpoint
+    vocabulary: str
     draft: EnginePlan
 
     def engine(
@@ -39,20 +41,20 @@ class RouterPlan:
         target: Engine,
         *,
         tokenizer: Any,
-        decode: Callable[[Tokens], str],
-        delimiter: str,
+        prompt: Prompt,
         speculation: Callable[[Any, str], Speculation] | None,
     ) -> Arbitrage:
         """The two engines as one; loads the small model. Raises: ConfigError."""
         source = self.checkpoint.source
         with complaints("draft"):
-            check_same_vocabulary(
-                source, load_tokenizer(source).get_vocab(), "model.path", tokenizer.get_vocab(), what="steps"
-            )
+            own = load_tokenizer(source)
+            check_steps(self.vocabulary, source, own.get_vocab(), "model.path", tokenizer.get_vocab())
+            asked = Prompt(prompt.form, own) if self.vocabulary == "own" else prompt
         with complaints("router"):
             self.router.load(tokenizer)
-        draft = self.draft.open(self.checkpoint, tokenizer=tokenizer, speculation=speculation)
-        return Arbitrage(draft, target, self.router, decode=decode, delimiter=delimiter)
+        engine = self.draft.open(self.checkpoint, tokenizer=own, speculation=speculation)
+        draft = engine if asked is prompt else Translated(engine, asked, prompt, end=tokenizer.eos_token_id)
+        return Arbitrage(draft, target, self.router, decode=prompt.decode, delimiter=prompt.form.delimiter)
 
 
 def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint, form: PromptFormat) -> RouterPlan | None:
@@ -70,11 +72,10 @@ def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint, form: P
     node = config["draft"]
     checkpoint = find_model(node["path"], key="draft.path")
     ours, writers = read_vocabulary(checkpoint.source), read_vocabulary(writer.source)
-    if ours is not None and writers is not None:
-        with complaints("draft"):
-            check_same_vocabulary(str(node["path"]), ours, "model.path", writers, what="steps")
-    draft = engines.check("draft", {key: value for key, value in node.items() if key != "path"})
+    with complaints("draft"):
+        check_steps(node["vocabulary"], str(node["path"]), ours, "model.path", writers)
+    draft = engines.check("draft", {key: value for key, value in node.items() if key not in ("path", "vocabulary")})
     draft = draft.fit(checkpoint, form=form, scorer=scorer, sampling=None, goes_on="router")
     if isinstance(router, Entropy) and isinstance(draft.servers, Endpoints) and not draft.servers.logprobs:
         raise ConfigError("router=entropy reads the small model's log-probabilities; set draft.logprobs=true")
-    return RouterPlan(router, checkpoint, draft)
+    return RouterPlan(router, checkpoint, node["vocabulary"], draft)

@@ -9,7 +9,7 @@ from reason.checkpoint import Checkpoint, find_model, read_vocabulary
 from reason.complaints import ConfigError, refused
 from reason.compose import complaints, composed
 from reason.fleet.settings import Draft, Judge, Listening, Target
-from reason.models.vocabulary import check_same_vocabulary
+from reason.models.vocabulary import check_steps
 from reason.prm.served import HEADS, ServedPrm
 
 
@@ -48,9 +48,8 @@ def _target(section: Target) -> Checkpoint:
 def _draft(section: Draft, writer: Checkpoint | None) -> str:
     found = find_model(section.path, key="draft.path")
     ours, writers = read_vocabulary(found.source), None if writer is None else read_vocabulary(writer.source)
-    if ours is not None and writers is not None:
-        with complaints("draft"):
-            check_same_vocabulary(str(section.path), ours, "target.path", writers, what="steps")
+    with complaints("draft"):
+        check_steps(section.vocabulary, str(section.path), ours, "target.path", writers)
     return found.source
 
 

@@ -13,6 +13,8 @@ def settings_for(sections: Mapping[str, Listening], urls: Mapping[str, Sequence[
 
     >>> settings_for({"target": Target(port=1)}, {"target": ["http://h:1"]})
     ['engine=sglang', 'engine.urls=[http://h:1]']
+    >>> settings_for({"draft": Draft(port=2, path="hub/small", vocabulary="own")}, {"draft": ["http://h:2"]})[2:]
+    ['draft.urls=[http://h:2]', 'draft.path=hub/small', 'draft.vocabulary=own']
     """
     found: list[str] = []
     for name, section in sections.items():
@@ -25,6 +27,7 @@ def settings_for(sections: Mapping[str, Listening], urls: Mapping[str, Sequence[
         elif isinstance(section, Draft):
             found += [f"router={section.router}", "engine@draft=sglang", f"draft.urls={at}"]
             found += [f"draft.path={one}" for one in path]
+            found += [] if section.vocabulary == Draft.vocabulary else [f"draft.vocabulary={section.vocabulary}"]
         elif isinstance(section, Judge):
             found += ["scorer=sglang_prm", f"scorer.format={section.format}", f"scorer.urls={at}"]
             found += [f"scorer.path={one}" for one in path]

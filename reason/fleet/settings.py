@@ -124,9 +124,11 @@ class Target(Served):
 
 @dataclass(frozen=True, kw_only=True)
 class Draft(Served):
-    """`router` is a member of conf/router: who will say which steps this model writes."""
+    """`router` is a member of conf/router: who will say which steps this model writes. `vocabulary` is `own` where it is
+    not target's."""
 
     router: str = "arbitrage"
+    vocabulary: str = "same"
 
 
 @dataclass(frozen=True, kw_only=True)
