@@ -124,8 +124,8 @@ class Target(Served):
 
 @dataclass(frozen=True, kw_only=True)
 class Draft(Served):
-    """`router` is a member of conf/router: who will say which steps this model writes. `vocabulary` is `own` where it is
-    not target's."""
+    """`router` is a member of conf/router: who will say which steps this model writes. `vocabulary` is `own` if it is
+    not that of target."""
 
     router: str = "arbitrage"
     vocabulary: str = "same"
