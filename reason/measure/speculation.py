@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from decoding.acceptance.coupled import Coupled
+from decoding.controllers.fixed import Fixed
 from decoding.controllers.rehearsal import rehearse
 from decoding.round import Speculation
-from decoding.speculation import RoundCost
+from decoding.speculation import Controller, RoundCost
 from reason.measure.bars import bars
 from reason.measure.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, Contender, throughput
 from reason.measure.oracle import Oracle
@@ -41,7 +42,7 @@ class Settings:
     Raises: ValueError for a name that nobody has.
     """
 
-    contenders: tuple[str, ...] = tuple(AT_EQUAL_NODES)
+    contenders: tuple[str, ...] = (*AT_EQUAL_NODES, ORACLE)
     problems: int = 2
     nodes: tuple[int, ...] = (8, 16, 64)
     temperatures_at_equal_nodes: tuple[float, ...] = (1.0,)
@@ -59,7 +60,7 @@ class Settings:
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        known = {"contenders": tuple(AT_EQUAL_NODES), "racers": (*AT_FULL_SPEED, *SPECIAL)}
+        known = {"contenders": (*AT_EQUAL_NODES, ORACLE), "racers": (*AT_FULL_SPEED, *SPECIAL)}
         for key, valid in known.items():
             if unknown := sorted(set(getattr(self, key)) - set(valid)):
                 raise ValueError(f"{key} must be from {', '.join(valid)}; got {', '.join(unknown)}")
@@ -132,11 +133,15 @@ class Bench:
         plain = self._run(work, PLAIN, live)
         points = []
         for name in self.settings.contenders:
-            contender = AT_EQUAL_NODES[name]
+            contender = AT_EQUAL_NODES.get(name)
             for nodes in self.settings.nodes:
-                done = self._run(work, self._parts(name, contender, temperature, nodes), live, nodes)
-                differing = done.differing(plain) if contender.exact else None
-                points.append(Point(name, temperature, nodes, done, differing))
+                if contender is None:
+                    parts = _oracle(plain, Fixed(nodes))
+                else:
+                    parts = self._parts(name, contender, temperature, nodes)
+                done = self._run(work, parts, live, nodes)
+                exact = contender is None or contender.exact
+                points.append(Point(name, temperature, nodes, done, done.differing(plain) if exact else None))
                 self.say(
                     f"T={temperature:<4g} {nodes:3d} nodes {name:<26} {done.tokens_per_forward:5.2f} tokens/forward"
                     f" {done.seconds:6.1f} s"
@@ -170,11 +175,7 @@ class Bench:
 
     def _racer(self, race: Race, truth: Run, costs: Sequence[RoundCost]) -> Speculation:
         if race.contender == ORACLE:
-            texts = {
-                (request.group, request.seed): request.prefix + output
-                for request, output in zip(truth.work.requests(), truth.outputs, strict=True)
-            }
-            return Speculation(Oracle(texts), throughput(costs), Coupled())
+            return _oracle(truth, throughput(costs))
         if race.contender in SPECIAL:
             return PLAIN
         contender = AT_FULL_SPEED[race.contender]
@@ -206,3 +207,12 @@ class Bench:
     def _work(self, questions: tuple[Question, ...], temperature: float) -> Workload:
         longest = self.settings.max_tokens or self.target.max_tokens
         return Workload(questions, self.settings.trajectories, temperature, longest)
+
+
+def _oracle(truth: Run, controller: Controller) -> Speculation:
+    """What knows all that was written in `truth`."""
+    texts = {
+        (request.group, request.seed): request.prefix + output
+        for request, output in zip(truth.work.requests(), truth.outputs, strict=True)
+    }
+    return Speculation(Oracle(texts), controller, Coupled())

@@ -47,7 +47,7 @@ def result(target: Target, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def test_everybody_is_measured_at_every_point(result: dict[str, Any]) -> None:
-    assert [row["contender"] for row in result["acceptance"]] == list(AT_EQUAL_NODES)
+    assert [row["contender"] for row in result["acceptance"]] == [*AT_EQUAL_NODES, ORACLE]
     races = Counter((row["temperature"], row["live"]) for row in result["speed"])
     assert races == {(1.0, 8): len(AT_FULL_SPEED) + 2}
 
