@@ -22,13 +22,11 @@ class Fleet:
     """plain     decodes token by token; a short queue
     guessing  two with our speculation, the second with less KV than it is asked to hold
     rejecting our speculation with the other rule
-    ngrams    SGLang's own
     """
 
     plain: RealServer
     guessing: tuple[RealServer, RealServer]
     rejecting: RealServer
-    ngrams: RealServer
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +45,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         plain = start("plain", "--max-running-requests", "4", "--max-queued-requests", "4")
         guessing = start("first", *ours, *nodes), start("second", *ours, *nodes, tokens=1024)
         rejecting = start("rejecting", "--speculative-algorithm", "REASON_RECURSIVE", *nodes)
-        ngrams = start("ngrams", "--speculative-algorithm", "NGRAM", *nodes)
-        for server in (plain, *guessing, rejecting, ngrams):
+        for server in (plain, *guessing, rejecting):
             server.wait()
-        yield Fleet(plain, guessing, rejecting, ngrams)
+        yield Fleet(plain, guessing, rejecting)
 
 
 @pytest.fixture

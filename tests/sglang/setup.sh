@@ -6,7 +6,8 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:-"$here/../../.venv-sglang"}
 "${PYTHON:-python3}" -m venv "$folder"
-"$folder/bin/python" -m pip install -q -r "$here/requirements.txt"
-"$folder/bin/python" -m pip install -q --no-deps sglang==0.5.23 sglang-router==0.3.2
-"$folder/bin/python" -m pip install -q --no-deps -e "$here/../.."
-"$folder/bin/python" -m compileall -q "$folder/lib" || true # a server starts in half the time
+pip() { "$folder/bin/python" -m pip install -q --no-compile "$@"; }
+pip -r "$here/requirements.txt"
+pip --no-deps sglang==0.5.23 sglang-router==0.3.2
+pip --no-deps -e "$here/../.."
+"$folder/bin/python" -m compileall -q -j 0 "$folder/lib" || true # on all cores; a server starts in half the time
