@@ -23,7 +23,7 @@ KNOBS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "random": ("rate", (0.25, 0.5, 0.75)),
     "cue": ("threshold", (1,)),
     "entropy": ("threshold", (0.05, 0.15, 0.3, 0.6)),
-    "reward_threshold": ("threshold", (0.01, 0.05, 0.2, 0.7, 0.95)),
+    "reward_threshold": ("threshold", (1e-6, 1e-3, 0.01, 0.05, 0.2, 0.7, 0.95)),
     "arbitrage": ("threshold", (0.1, 0.2, 0.35, 0.5, 0.65)),
     "oracle": ("threshold", (0.0, 0.25, 0.5, 0.8)),
 }
