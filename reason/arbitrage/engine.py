@@ -12,7 +12,7 @@ from typing import Any
 
 from decoding.core import Authorship, Engine, Generation, GenerationRequest, Spent, Tokens
 from reason.arbitrage.base import BoundRouter, Crossroads, Router, Verdict
-from reason.arbitrage.translated import Translated
+from reason.arbitrage.translated import Translation
 from search.base import StepScorer
 from search.seeds import derive_seed
 from search.steps import split_steps
@@ -33,22 +33,24 @@ class _Written:
 class Arbitrage:
     """Two engines and a router. `bind` gives the engine of one problem.
 
-    draft, target   any engines; a draft of another vocabulary comes `Translated`
-    decode          token ids to text
+    draft, target   any engines
+    decode          token ids of the target to text
     delimiter       the text that ends a step
+    translation     between their vocabularies, where the draft has another one
     """
 
     def __init__(
         self,
-        draft: Engine | Translated,
+        draft: Engine,
         target: Engine,
         router: Router,
         *,
         decode: Callable[[Tokens], str],
         delimiter: str,
+        translation: Translation | None = None,
     ) -> None:
         self.draft, self.target, self.router = draft, target, router
-        self.decode, self.delimiter = decode, delimiter
+        self.decode, self.delimiter, self.translation = decode, delimiter, translation
 
     @property
     def stats(self) -> Any:
@@ -57,7 +59,7 @@ class Arbitrage:
 
     def bind(self, question: str, root: Tokens, scorer: StepScorer | None) -> BoundArbitrage:
         """The engine for the problem whose prompt is `root`, read with its scorer."""
-        draft = self.draft.bind(question, root) if isinstance(self.draft, Translated) else self.draft
+        draft = self.draft if self.translation is None else self.translation.bind(self.draft, question, root)
         return BoundArbitrage(self, draft, self.router.bind(question, root), root, scorer)
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ from reason.arbitrage.base import Router
 from reason.arbitrage.engine import Arbitrage
 from reason.arbitrage.entropy import Entropy
 from reason.arbitrage.fixed import Off
-from reason.arbitrage.translated import Translated
+from reason.arbitrage.translated import Translation
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.complaints import ConfigError
 from reason.compose import complaints, make
@@ -49,12 +49,14 @@ class RouterPlan:
         with complaints("draft"):
             own = load_tokenizer(source)
             check_steps(self.vocabulary, source, own.get_vocab(), "model.path", tokenizer.get_vocab())
-            asked = Prompt(prompt.form, own) if self.vocabulary == "own" else prompt
+            translation = None
+            if self.vocabulary == "own":
+                translation = Translation(Prompt(prompt.form, own), prompt, tokenizer.eos_token_id)
         with complaints("router"):
             self.router.load(tokenizer)
-        engine = self.draft.open(self.checkpoint, tokenizer=own, speculation=speculation)
-        draft = engine if asked is prompt else Translated(engine, asked, prompt, end=tokenizer.eos_token_id)
-        return Arbitrage(draft, target, self.router, decode=prompt.decode, delimiter=prompt.form.delimiter)
+        draft = self.draft.open(self.checkpoint, tokenizer=own, speculation=speculation)
+        decode, delimiter = prompt.decode, prompt.form.delimiter
+        return Arbitrage(draft, target, self.router, decode=decode, delimiter=delimiter, translation=translation)
 
 
 def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint, form: PromptFormat) -> RouterPlan | None:

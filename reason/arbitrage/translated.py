@@ -7,8 +7,8 @@ has in its prefix cache stays a prefix. What it wrote itself it gets back in its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from decoding.core import Engine, Generation, GenerationRequest, Tokens
 from reason.prompt import Prompt
@@ -17,36 +17,24 @@ from search.steps import split_steps
 _HALF = "\ufffd"  # what the bytes of an unfinished character decode to
 
 
-class Translated:
-    """An engine of another vocabulary. `bind` gives the engine of one problem.
+@dataclass(frozen=True)
+class Translation:
+    """What the two vocabularies need to meet. `bind` gives the small model's engine of one problem.
 
-    engine         runs the small model
-    theirs, ours   how either model is asked, and the text of its ids
+    theirs, ours   how the small and the large model are asked, and the text of their ids
     end            the large model's id that ends a text; None if it has none
     """
 
-    def __init__(self, engine: Engine, theirs: Prompt, ours: Prompt, *, end: int | None) -> None:
-        self.engine, self.theirs, self.ours = engine, theirs, ours
-        self.end: Tokens = () if end is None else (end,)
+    theirs: Prompt
+    ours: Prompt
+    end: int | None
 
-    def bind(self, question: str, root: Tokens) -> BoundTranslated:
+    def bind(self, engine: Engine, question: str, root: Tokens) -> BoundTranslated:
         """The engine for the problem that the large model is asked with `root`. The small one is asked the question in
         its own way; a prompt that is more than the question (a conversation) it is given as text."""
         if root == self.ours.encode(question):
-            return BoundTranslated(self, root, self.theirs.encode(question))
-        return BoundTranslated(self, root, self.theirs.encode_text(self.ours.decode(root)))
-
-    def check(self) -> None:
-        """As the engine's, if it has one."""
-        check: Any = getattr(self.engine, "check", None)
-        if check is not None:
-            check()
-
-    def close(self) -> None:
-        """Closes the engine."""
-        close: Any = getattr(self.engine, "close", None)
-        if close is not None:
-            close()
+            return BoundTranslated(self, engine, root, self.theirs.encode(question))
+        return BoundTranslated(self, engine, root, self.theirs.encode_text(self.ours.decode(root)))
 
 
 class BoundTranslated:
@@ -57,8 +45,8 @@ class BoundTranslated:
     for either model's.
     """
 
-    def __init__(self, parts: Translated, root: Tokens, their_root: Tokens) -> None:
-        self._parts, self._root, self._their_root = parts, root, their_root
+    def __init__(self, between: Translation, engine: Engine, root: Tokens, their_root: Tokens) -> None:
+        self._between, self._engine, self._root, self._their_root = between, engine, root, their_root
         self._ids: dict[str, Tokens] = {}  # the small model's, of a step's text
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -67,28 +55,30 @@ class BoundTranslated:
             replace(request, prefix=self._prefix(request.prefix), params=replace(request.params, stop_token_ids=()))
             for request in requests
         ]
-        found = await self._parts.engine.generate(asked)
+        found = await self._engine.generate(asked)
         return [self._told(generation, request) for generation, request in zip(found, requests, strict=True)]
 
     def _prefix(self, ours: Tokens) -> Tokens:
-        prompt = self._parts.ours
+        prompt = self._between.ours
         steps = split_steps(ours[len(self._root) :], (), prompt.decode, prompt.form.delimiter)
-        return sum((self._theirs(step.text) for step in steps), self._their_root)
+        return tuple(chain(self._their_root, *(self._theirs(step.text) for step in steps)))
 
     def _theirs(self, text: str) -> Tokens:
         if text not in self._ids:
-            self._ids[text] = self._parts.theirs.encode_more(text)
+            self._ids[text] = self._between.theirs.encode_more(text)
         return self._ids[text]
 
     def _told(self, generation: Generation, request: GenerationRequest) -> Generation:
-        theirs, ours = self._parts.theirs, self._parts.ours
+        theirs, ours = self._between.theirs, self._between.ours
         ended = generation.finish == "eos"
         said = generation.tokens[:-1] if ended else generation.tokens
         whole = theirs.decode(said)
         text = _until(whole.rstrip(_HALF), request.params.stop)
         if text == whole:
             self._ids[text] = said
-        tokens = ours.encode_more(text) + (self._parts.end if ended else ())
+        tokens = ours.encode_more(text)
+        if ended and self._between.end is not None:
+            tokens = (*tokens, self._between.end)
         kept = tokens[: request.params.max_tokens]
         mean = sum(generation.logprobs) / max(1, len(tokens))
         return replace(

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import reason
 from decoding.core import Generation, GenerationRequest, SamplingParams, Spent, Tokens
 from reason import ConfigError
-from reason.arbitrage.translated import BoundTranslated, Translated
+from reason.arbitrage.translated import BoundTranslated, Translation
 from reason.byte_text import ByteText
 from reason.models.vocabulary import check_steps
 from reason.prompt import Prompt, PromptFormat
@@ -74,8 +74,8 @@ class Speaker:
 
 def bound(root: Tokens | None = None) -> tuple[Speaker, BoundTranslated]:
     speaker = Speaker()
-    parts = Translated(speaker, THEIRS, OURS, end=END)
-    return speaker, parts.bind("why?", OURS.encode("why?") if root is None else root)
+    between = Translation(THEIRS, OURS, END)
+    return speaker, between.bind(speaker, "why?", OURS.encode("why?") if root is None else root)
 
 
 def write(engine: BoundTranslated, said: Tokens = (), **params: Any) -> Generation:
@@ -116,14 +116,11 @@ def test_no_more_tokens_than_asked_for_in_either_vocabulary(most: int) -> None:
 
 
 def test_half_a_character_at_the_end_is_left_out() -> None:
-    parts = Translated(Speaker(), Prompt(OURS.form, ByteText()), THEIRS, end=0)
-
     class Half(Speaker):
         def _go_on(self, request: GenerationRequest) -> Generation:
             return self._said(tuple("aé".encode()[:2]), "length")
 
-    parts.engine = Half()
-    engine = parts.bind("why?", THEIRS.encode("why?"))
+    engine = Translation(OURS, THEIRS, 0).bind(Half(), "why?", THEIRS.encode("why?"))
     request = GenerationRequest(prefix=THEIRS.encode("why?"), params=SamplingParams(), seed=1)
     (found,) = asyncio.run(engine.generate([request]))
     assert THEIRS.decode(found.tokens) == "a"
