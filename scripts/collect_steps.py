@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from reason.tasks.base import Task
 
 DEFAULTS = ("router=oracle", "search=self_consistency", "search.n=4", "speculation=off")
-BUNDLED = ("+task=synthetic", "task.split=train", "task.size=2000", "task.difficulty=[1,4]", "task.seed=1")
+BUNDLED = ("+task=synthetic_mixed", "task.split=train", "task.size=2000", "task.seed=1")
 
 
 def judged(solver: Solver, task: Task, problem: Problem, pairs: list[Pair], rollouts: int, sampling: Any) -> list[Pair]:

@@ -23,13 +23,13 @@ from rich.console import Console
 
 from reason import ConfigError
 from reason.measure.arguments import positive
-from reason.measure.routing import KNOBS, Routed, Setting, routed
+from reason.measure.routing import KNOBS, Routed, Setting, least_seconds, routed
 from reason.measure.routing_report import ENDS, Race, draw_curves, report
 
 if TYPE_CHECKING:
     from reason.measure.arms import Arm
 
-BUNDLED = ("+task=synthetic", "task.size={problems}", "task.difficulty=[1,4]")
+BUNDLED = ("+task=synthetic_mixed", "task.size={problems}")
 COMMON = ("limit={problems}", "concurrency=32")
 RATIOS = (4.0, 8.0, 32.0)
 
@@ -73,18 +73,22 @@ def named(name: str) -> Setting:
         raise ConfigError(f"--race={name}: {value!r} is not a number") from None
 
 
-def race(setting: Setting, arms: dict[str, tuple[Arm, Arm]], laps: int, console: Console) -> Iterator[Race]:
-    """Runs the setting and target_only by turns in folders that are thrown away."""
+def race(setting: Setting, arms: dict[str, list[Arm]], laps: int, console: Console) -> Iterator[Race]:
+    """Runs the setting and the two models alone, its `arms`, by turns in folders that are thrown away."""
     from reason.measure.arms import run_arm
 
-    for speculation, pair in arms.items():
-        ratios = []
+    settings = [setting, *map(Setting, ENDS)]
+    for speculation, three in arms.items():
+        ratios, limits = [], []
         for lap in range(laps):
             console.print(f"race, speculation={speculation}, lap {lap + 1} of {laps}", style="bold")
-            with tempfile.TemporaryDirectory() as folder:
-                ours, theirs = (run_arm(arm, Path(folder, str(i)), console) for i, arm in enumerate(pair))
-            ratios.append(ours.totals["seconds"] / theirs.totals["seconds"])
-        yield Race(setting.name, speculation, ratios)
+            with tempfile.TemporaryDirectory() as name:
+                folders = [Path(name, one.name) for one in settings]
+                outcomes = [run_arm(arm, folder, console) for arm, folder in zip(three, folders, strict=True)]
+                ours, draft, target = map(routed, settings, outcomes, folders)
+            ratios.append(ours.seconds / target.seconds)
+            limits.append(least_seconds(ours, draft, target))
+        yield Race(setting.name, speculation, ratios, limits)
 
 
 def main() -> int:
@@ -109,10 +113,10 @@ def main() -> int:
             require_matplotlib()
         racer = None if args.race is None else named(args.race)
         last = args.temperatures[-1]
-        pairs: dict[str, tuple[Arm, Arm]] = {}
+        racing: dict[str, list[Arm]] = {}
         if racer is not None:
-            pairs = {s: (arm_of(racer, last, s), arm_of(Setting("target_only"), last, s)) for s in ("off", "stand")}
-        check_arms([arm_of(setting, temperature) for temperature, setting in plan] + [p[0] for p in pairs.values()])
+            racing = {s: [arm_of(one, last, s) for one in (racer, *map(Setting, ENDS))] for s in ("off", "stand")}
+        check_arms([arm_of(setting, temperature) for temperature, setting in plan] + [a[0] for a in racing.values()])
         for number, (temperature, setting) in enumerate(plan, 1):
             console.print(f"{number} of {len(plan)}: {setting.name}, T = {temperature:g}", style="bold", markup=False)
             folder = args.folder / f"{setting.name}-T{temperature:g}"
@@ -121,7 +125,7 @@ def main() -> int:
         plot = None if args.out is None else args.out.with_suffix(".png")
         if plot is not None:
             draw_curves(plot, sweeps)
-        races = [] if racer is None else list(race(racer, pairs, args.laps, console))
+        races = [] if racer is None else list(race(racer, racing, args.laps, console))
     except (ConfigError, ValueError) as error:
         console.print(str(error), style="red", markup=False)
         return 2

@@ -5,7 +5,9 @@ python scripts/train_router.py finetune pairs.jsonl --out routers/mine --base HU
 python scripts/solve.py router=arbitrage router.path=routers/mine          then use it
 
 evidence trains a small head on how a language model expected each step; finetune trains a whole reward model to
-classify steps, as Arbitrage did. A killed run goes on: with the evidence that was read, or at the epoch it was in.
+classify steps, as Arbitrage did. The better step is the one that scores higher or, with --label truth, the one that
+more often leads to the right answer (of pairs collected with --rollouts). A killed run goes on: with the evidence that
+was read, or at the epoch it was in.
 """
 
 from __future__ import annotations
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from reason.training.evidence import HeadRecipe
     from reason.training.router import Floats, Judgement, RouterRecipe
 
+CAPTION = (
+    "On problems not trained on. rho: rank correlation with how much better the large model's step is, by {label}. "
+    "10%...: what that rises by on average if the large model writes these steps. better: those of the first {share} "
+    "that are. ECE: error of the probability."
+)
 SOURCE = "the reward model to start from: folder, hub id or bundled:NAME (default %(default)s)"
 
 
@@ -52,9 +59,11 @@ def by_evidence(
 ) -> Floats:
     """Trains and saves a head; its probabilities for the held-out pairs."""
     from reason.training.evidence import gather_once, train_head
+    from reason.training.router import advantages
 
     found = gather_once(base, [*train, *held_out], device, folder / "evidence.npz")
-    head = train_head(base, found[: len(train)], [pair.advantage > recipe.margin for pair in train], recipe)
+    better = advantages(train, recipe.label) > recipe.margin
+    head = train_head(base, found[: len(train)], better.tolist(), recipe)
     head.save(folder)
     return head.likely(found[len(train) :])
 
@@ -73,14 +82,17 @@ def by_finetuning(
     return likelihoods(model, held_out, recipe, device)
 
 
-def table(judged: dict[str, Judgement]) -> Table:
+def table(judged: dict[str, Judgement], label: str) -> Table:
     from reason.training.router import SHARES
 
-    rises = (f"rise at {share:.0%}" for share in SHARES)
-    shown = Table("told by", "AUC", "Spearman", *rises, "calibration", "Spearman, truth", box=None)
+    with_truth = label == "score" and any(j.truth is not None for j in judged.values())
+    shares = [f"{share:.0%}" for share in SHARES]
+    names = ["told by", "AUC", "rho", *shares, "better", "ECE"] + ["truth"] * with_truth
+    shown = Table(*names, box=None, caption=CAPTION.format(label=label, share=shares[0]), caption_justify="left")
     for name, j in judged.items():
-        last = ["" if value is None else f"{value:.3f}" for value in (j.calibration, j.truth)]
-        shown.add_row(name, f"{j.auc:.3f}", f"{j.spearman:+.3f}", *(f"{rise:.3f}" for rise in j.realised), *last)
+        rises = [f"{rise:.3f}" for rise in j.realised]
+        last = ["" if value is None else f"{value:.3f}" for value in [j.calibration] + [j.truth] * with_truth]
+        shown.add_row(name, f"{j.auc:.3f}", f"{j.spearman:+.3f}", *rises, f"{j.improved[0]:.0%}", *last)
     return shown
 
 
@@ -93,7 +105,7 @@ def main() -> int:
     from reason.arbitrage.pairs import read_pairs
     from reason.checkpoint import find_model
     from reason.models.hf import pick_device
-    from reason.training.router import judge, split
+    from reason.training.router import advantages, judge, split
 
     recipe: Any = args.recipe(**{name: getattr(args, name) for name in asdict(args.recipe())})
     try:
@@ -102,19 +114,20 @@ def main() -> int:
         pairs = list(read_pairs(args.pairs))
         train, held_out = split(pairs, recipe.held_out, recipe.seed)
         args.out.mkdir(parents=True, exist_ok=True)
+        better = int((advantages(pairs, recipe.label) > recipe.margin).sum())
         method = by_evidence if args.method == "evidence" else by_finetuning
         likely = method(args.base, train, held_out, recipe, args.out, device)
     except (ConfigError, ValueError, OSError) as error:
         console.print(str(error), style="red", markup=False)
         return 2
-    judged = judge(likely, held_out, recipe.margin)
+    judged = judge(likely, held_out, recipe.margin, recipe.label)
     figures = {
         "method": args.method, "base": args.base, "recipe": asdict(recipe), "pairs": len(pairs),
-        "held_out": len(held_out), "better": sum(pair.advantage > recipe.margin for pair in pairs),
+        "held_out": len(held_out), "better": better,
         "judged": {name: asdict(judgement) for name, judgement in judged.items()},
     }  # fmt: skip
     (args.out / "report.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    console.print(table(judged))
+    console.print(table(judged, recipe.label))
     return 0
 
 

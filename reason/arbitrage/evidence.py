@@ -4,6 +4,8 @@ The verifier expected certain tokens and the step holds certain tokens. Where th
 how sure before and after, says whether the step is wrong and also whether anybody would have got it right, which the
 step's score does not. The language model runs unchanged, so a scorer may use the same weights.
 
+Where an earlier step is wrong already, no step is worth the large model: so what was seen in those counts, too.
+
 Shapes: K steps, T tokens of a step, F numbers of evidence, H hidden.
 """
 
@@ -12,14 +14,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from reason.prm.base import Floats, HeadKind, StepFormat
+from decoding.core import Reader, Spent, Tokens
+from reason.prm.base import Floats, HeadKind
 from reason.prm.expectation import Expectation
-from reason.prm.token_classification import SharedTokens
+from search.tree import Step
 
 KIND = "step_evidence"
 NAMES = (
@@ -27,27 +31,34 @@ NAMES = (
     "entropy, sum", "entropy, most", "tokens", "place of the worst", "log p of the worst", "log max p at the worst",
     "entropy at the worst", "log max p before the worst, sum", "log max p before the worst, least",
     "entropy before the worst, sum", "log max p after the worst, sum", "entropy after the worst, sum",
+    "steps before", "worst ratio of the steps before", "worst ratio of the step before",
+    "steps before with a ratio below 1/5", "tokens before", "log max p of the steps before, sum",
 )  # fmt: skip
 
 
-def evidence(statistics: Floats) -> Floats:
-    """The numbers `NAMES` of one step, `[F]`, from `[T, 3]`: log p(token), log max p and entropy at each token.
+def evidence(path: Sequence[Floats]) -> Floats:
+    """The numbers `NAMES` of a path's last step, `[F]`, from `[T, 3]` for each of its steps: log p(token), log max p
+    and entropy at each token.
 
-    >>> said = evidence(np.log([[0.5, 0.5, 2.0], [0.1, 0.8, 1.5]]))     # the second token is not the expected one
+    >>> said = evidence([np.log([[0.5, 0.5, 2.0], [0.1, 0.8, 1.5]])])     # the second token is not the expected one
     >>> float(said[NAMES.index("tokens not the likeliest")]), float(said[NAMES.index("place of the worst")])
     (1.0, 1.0)
     """
-    log_p, log_max, entropy = statistics.T
+    *earlier, step = path
+    log_p, log_max, entropy = step.T
     ratio = log_p - log_max
     worst = int(ratio.argmin())
     second = np.delete(ratio, worst).min(initial=0.0)
     before, after = slice(None, worst), slice(worst + 1, None)
+    ratios = np.array([(rows[:, 0] - rows[:, 1]).min() for rows in earlier])
     return np.array(
         [
             ratio[worst], second, (ratio < 0).sum(), log_p.sum(), log_max.sum(), log_max.min(),
             entropy.sum(), entropy.max(), len(ratio), worst, log_p[worst], log_max[worst],
             entropy[worst], log_max[before].sum(), log_max[before].min(initial=0.0),
             entropy[before].sum(), log_max[after].sum(), entropy[after].sum(),
+            len(earlier), ratios.min(initial=0.0), ratios[-1] if earlier else 0.0, (ratios < np.log(0.2)).sum(),
+            sum(map(len, earlier)), sum(rows[:, 1].sum() for rows in earlier),
         ]
     )  # fmt: skip
 
@@ -96,23 +107,35 @@ class EvidenceHead:
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvidence(Expectation):
-    """Adapter for the same language models as `Expectation`: a step's score is the head's probability."""
+    """Adapter for the same language models as `Expectation`, of whose output `evidence` is made."""
 
-    told_by: EvidenceHead
     head: ClassVar[HeadKind] = "token_statistics"
 
-    def format(self, tokenizer: Any) -> StepFormat:
-        """See `base.Adapter`."""
-        del tokenizer
-        return EvidenceSteps(self.told_by)
 
+class BoundEvidence:
+    """A head's word on the steps of one problem; every step is read once.
 
-@dataclass(frozen=True)
-class EvidenceSteps(SharedTokens):
-    """See `base.StepFormat`; outputs are `[T, 3]`, see `evidence`."""
+    reader   of log p, log max p and entropy
+    limit    tokens it has room for
+    prompt   what the writer of the steps was given, not empty
+    """
 
-    told_by: EvidenceHead
+    def __init__(self, head: EvidenceHead, reader: Reader, limit: int, prompt: Tokens) -> None:
+        self._head, self._reader, self._limit, self._prompt = head, reader, limit, prompt
+        self._seen: dict[Tokens, Floats] = {}  # of a step, by all tokens up to its end
 
-    def read(self, pieces: Sequence[Floats]) -> Floats:
-        """The head's word on each piece."""
-        return self.told_by.likely(np.stack([evidence(piece) for piece in pieces]))
+    async def likely(self, before: Sequence[Step], step: Step) -> tuple[float | None, Spent]:
+        """How likely the large model's step would be better, None beyond the limit; and what reading cost."""
+        path = (*before, step)
+        tokens = self._prompt + tuple(chain.from_iterable(step.tokens for step in path))
+        if len(tokens) > self._limit:
+            return None, Spent()
+        starts = list(accumulate((len(step.tokens) for step in path), initial=len(self._prompt)))
+        new = next((i for i, end in enumerate(starts[1:]) if tokens[:end] not in self._seen), len(path))
+        spent = Spent(scorer_calls=1, scored_tokens=len(tokens) - (starts[new] if self._seen else 0))
+        if new < len(path):
+            (rows,) = await self._reader.read([tokens], [starts[new]])
+            pieces = np.split(np.asarray(rows, dtype=np.float64), np.array(starts[new + 1 : -1]) - starts[new])
+            self._seen |= {tokens[:end]: piece for end, piece in zip(starts[new + 1 :], pieces, strict=True)}
+        found = evidence([self._seen[tokens[:end]] for end in starts[1:]])
+        return float(self._head.likely(found[None])[0]), spent

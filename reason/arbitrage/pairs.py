@@ -19,6 +19,7 @@ from reason.records import append_lines, whole_lines
 class Pair:
     """Both steps after one prefix.
 
+    before  the lengths of the steps that end the prefix, in tokens; what comes before them is the prompt
     doubt   minus the draft's mean log-probability, None if it gave none
     truth   how often each step leads to the right answer, see `rollouts.py`; None if that was not tried
     """
@@ -30,13 +31,21 @@ class Pair:
     draft_score: float
     target_score: float
     doubt: float | None
+    before: tuple[int, ...] = ()
     draft_truth: float | None = None
     target_truth: float | None = None
 
     @property
     def advantage(self) -> float:
-        """How much better the large model's step is."""
+        """How much better the large model's step scores."""
         return self.target_score - self.draft_score
+
+    @property
+    def gain(self) -> float | None:
+        """How much more often the large model's step leads to the right answer; None if that was not tried."""
+        if self.draft_truth is None or self.target_truth is None:
+            return None
+        return self.target_truth - self.draft_truth
 
 
 class Collector(Stateless):
@@ -61,7 +70,8 @@ class Collector(Stateless):
             mean = at.draft.mean_logprob
             doubt = None if mean is None else -mean
             tokens = (at.prefix, at.draft.tokens, at.target.tokens)
-            self._pairs[at.group].append(Pair(at.group, *tokens, draft, target, doubt))
+            before = tuple(len(step.tokens) for step in at.before)
+            self._pairs[at.group].append(Pair(at.group, *tokens, draft, target, doubt, before))
         return self._oracle.choose(draft, target, spent)
 
 
@@ -75,6 +85,6 @@ def read_pairs(file: Path) -> Iterator[Pair]:
     for number, line in enumerate(whole_lines(file), 1):
         try:
             row = json.loads(line)
-            yield Pair(**row | {name: tuple(row[name]) for name in ("prefix", "draft", "target")})
+            yield Pair(**row | {name: tuple(row[name]) for name in ("prefix", "draft", "target", "before")})
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file}, line {number}: not a pair of steps ({error})") from None

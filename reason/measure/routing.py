@@ -24,7 +24,7 @@ KNOBS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "cue": ("threshold", (1,)),
     "entropy": ("threshold", (0.05, 0.15, 0.3, 0.6)),
     "reward_threshold": ("threshold", (1e-6, 1e-3, 0.01, 0.05, 0.2, 0.7, 0.95)),
-    "arbitrage": ("threshold", (0.1, 0.2, 0.35, 0.5, 0.65)),
+    "arbitrage": ("threshold", (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)),
     "oracle": ("threshold", (0.0, 0.25, 0.5, 0.8)),
 }
 """Every router's knob and the values it is swept over."""
@@ -113,6 +113,14 @@ def _written(tree: Path) -> _Written:
     nodes = json.loads(tree.read_text(encoding="utf-8"))["nodes"]
     target = [node for node in nodes if node["author"] == "target"]
     return _Written(len(nodes), len(target), sum(len(node["tokens"]) for node in target))
+
+
+def least_seconds(setting: Routed, draft_only: Routed, target_only: Routed) -> float:
+    """The share of target_only's seconds that a setting's tokens take at each model's own seconds a token, measured
+    alone: the limit for this pair on this machine, at which reading and waiting for each other cost nothing."""
+    draft = draft_only.seconds / draft_only.draft.mean() * setting.draft.mean()
+    target = target_only.seconds / target_only.target.mean() * setting.target.mean()
+    return float((draft + target) / target_only.seconds)
 
 
 def area(points: Sequence[Routed], ends: Sequence[Routed], problems: npt.NDArray[np.intp], *, grid: int = 101) -> float:

@@ -21,11 +21,13 @@ ENDS = ("draft_only", "target_only")
 
 @dataclass(frozen=True)
 class Race:
-    """Seconds of a setting over those of target_only, run beside it: one ratio for each repetition."""
+    """Seconds of a setting over those of target_only, run beside it: one ratio for each repetition. `limits` are the
+    least the same tokens could take, see `routing.least_seconds`."""
 
     name: str
     speculation: str
     ratios: Sequence[float]
+    limits: Sequence[float]
 
 
 def report(
@@ -124,10 +126,17 @@ def _areas(found: Sweeps) -> str:
 
 def _races(races: Sequence[Race]) -> str:
     rows = [
-        [r.name, r.speculation, f"{np.median(r.ratios):.2f}", ", ".join(f"{ratio:.2f}" for ratio in r.ratios)]
+        [
+            r.name,
+            r.speculation,
+            f"{np.median(r.ratios):.2f}",
+            ", ".join(f"{ratio:.2f}" for ratio in r.ratios),
+            f"{np.median(r.limits):.2f}",
+        ]
         for r in races
     ]
-    return markdown(["router", "speculation", "seconds, target_only = 1 (median)", "each run"], rows)
+    head = ["router", "speculation", "seconds, target_only = 1 (median)", "each run", "least for its tokens"]
+    return markdown(head, rows)
 
 
 def _accuracy(point: Routed) -> str:

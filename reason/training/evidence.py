@@ -27,8 +27,8 @@ from reason.prm.reading import open_reader
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe:
-    """How a head is trained. `margin` and `held_out` as in `router.RouterRecipe`; a margin well above 0 tells steps
-    that the large model repairs from those that it would only write a little differently."""
+    """How a head is trained. `label`, `margin` and `held_out` as in `router.RouterRecipe`; a margin well above 0 tells
+    steps that the large model repairs from those that it would only write a little differently."""
 
     epochs: int = 60
     hidden: int = 32
@@ -36,7 +36,8 @@ class HeadRecipe:
     decay: float = 1e-2
     dropout: float = 0.1
     batch: int = 256
-    margin: float = 0.5
+    label: str = "score"
+    margin: float = 0.25
     held_out: float = 0.1
     seed: int = 0
 
@@ -48,8 +49,10 @@ def gather(base: str, pairs: Sequence[Pair], device: str, *, at_once: int = 64) 
         found: list[Floats] = []
         for i in range(0, len(pairs), at_once):
             some = pairs[i : i + at_once]
-            whole, starts = [p.prefix + p.draft for p in some], [len(p.prefix) for p in some]
-            found += [evidence(rows.astype(np.float64)) for rows in await reader.read(whole, starts)]
+            starts = [len(pair.prefix) - sum(pair.before) for pair in some]
+            read = await reader.read([pair.prefix + pair.draft for pair in some], starts)
+            for pair, rows in zip(some, read, strict=True):
+                found.append(evidence(np.split(rows.astype(np.float64), np.cumsum(pair.before))))
         return found
 
     reader, _ = open_reader(
@@ -61,7 +64,7 @@ def gather(base: str, pairs: Sequence[Pair], device: str, *, at_once: int = 64) 
 
 def gather_once(base: str, pairs: Sequence[Pair], device: str, file: Path) -> Floats:
     """As `gather`, from `file` if these very pairs were read before. *Mutates* the file."""
-    read = repr((base, [(pair.prefix, pair.draft) for pair in pairs]))
+    read = repr((base, NAMES, [(pair.prefix, pair.before, pair.draft) for pair in pairs]))
     key = hashlib.sha256(read.encode()).hexdigest()
     if file.exists():
         with np.load(file) as saved:

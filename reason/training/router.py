@@ -25,20 +25,22 @@ from reason.training.loop import save_whole
 
 logger = logging.getLogger(__name__)
 
-SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
+SHARES = (0.1, 0.2, 0.3, 0.5)
+LABELS = ("score", "truth")
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterRecipe:
-    """How a router is trained. `margin` is how much better a step must be to count as better; `held_out` the share of
-    problems it is judged on."""
+    """How a router is trained. `label` is what makes a step better: its `score`, or by rollouts the `truth`; `margin`
+    by how much; `held_out` the share of problems the router is judged on."""
 
     epochs: int = 3
     tokens_per_batch: int = 4096
     rate: float = 5e-4
     warmup: float = 0.05
+    label: str = "score"
     margin: float = 0.0
     held_out: float = 0.1
     seed: int = 0
@@ -48,7 +50,7 @@ class RouterRecipe:
 class Judgement:
     """How well a number tells where the large model is better.
 
-    realised     what scores rise by if the large model writes each of `SHARES` of the steps
+    realised     what the label's number rises by if the large model writes each of `SHARES` of the steps
     improved     the share of those steps that are better from it
     calibration  the expected calibration error of a probability; None for what is none
     truth        rank correlation with the advantage by ground truth, over the pairs that have it; None without any
@@ -62,6 +64,16 @@ class Judgement:
     truth: float | None = None
 
 
+def advantages(pairs: Sequence[Pair], label: str) -> Floats:
+    """How much better each large model's step is, `[N]`, by `score` or by `truth`. Raises: ValueError."""
+    if label not in LABELS:
+        raise ValueError(f"--label must be one of {', '.join(LABELS)}; got {label!r}")
+    found = [pair.advantage if label == "score" else pair.gain for pair in pairs]
+    if None in found:
+        raise ValueError("--label=truth needs pairs collected with --rollouts")
+    return np.array(found, dtype=np.float64)
+
+
 def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
     """Pairs to train on and, of this share of the problems, pairs to judge by."""
     groups = sorted({pair.group for pair in pairs})
@@ -70,10 +82,11 @@ def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], l
     return [p for p in pairs if p.group not in kept_out], [p for p in pairs if p.group in kept_out]
 
 
-def balanced(pairs: Sequence[Pair], margin: float, rng: random.Random) -> list[Pair]:
+def balanced(pairs: Sequence[Pair], recipe: RouterRecipe, rng: random.Random) -> list[Pair]:
     """As many pairs of either label: the larger class is thinned out. Raises: ValueError if one is empty."""
-    better = [pair for pair in pairs if pair.advantage > margin]
-    others = [pair for pair in pairs if pair.advantage <= margin]
+    labels = advantages(pairs, recipe.label) > recipe.margin
+    better = [pair for pair, label in zip(pairs, labels, strict=True) if label]
+    others = [pair for pair, label in zip(pairs, labels, strict=True) if not label]
     if not better or not others:
         raise ValueError("the large model is never, or always, better in these pairs; collect more")
     size = min(len(better), len(others))
@@ -87,7 +100,7 @@ def train_router(base: str, pairs: Sequence[Pair], recipe: RouterRecipe, folder:
     torch.manual_seed(recipe.seed)
     model = AutoModelForTokenClassification.from_pretrained(base, num_labels=2, dtype=torch.float32).to(device).train()
     rng = random.Random(recipe.seed)
-    epochs = [_batches(balanced(pairs, recipe.margin, rng), recipe, rng) for _ in range(recipe.epochs)]
+    epochs = [_batches(balanced(pairs, recipe, rng), recipe, rng) for _ in range(recipe.epochs)]
     steps = sum(len(epoch) for epoch in epochs)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate)
 
@@ -103,7 +116,7 @@ def train_router(base: str, pairs: Sequence[Pair], recipe: RouterRecipe, folder:
             continue
         total = 0.0
         for batch in epoch:
-            loss = cross_entropy(_logits(model, batch, device), _labels(batch, recipe.margin).to(device))
+            loss = cross_entropy(_logits(model, batch, device), _labels(batch, recipe).to(device))
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -127,20 +140,21 @@ def likelihoods(model: Any, pairs: Sequence[Pair], recipe: RouterRecipe, device:
     return likely
 
 
-def judge(likely: Floats, pairs: Sequence[Pair], margin: float) -> dict[str, Judgement]:
-    """The router's probabilities `[N]`, and the cheap numbers they have to beat, on pairs it has not seen."""
-    advantage = np.array([pair.advantage for pair in pairs])
+def judge(likely: Floats, pairs: Sequence[Pair], margin: float, label: str = "score") -> dict[str, Judgement]:
+    """The router's probabilities `[N]`, and the numbers they have to beat, on pairs it has not seen. The oracle knows
+    both steps' scores."""
+    advantage = advantages(pairs, label)
     better = advantage > margin
-    known = np.array([pair.draft_truth is not None for pair in pairs])
-    true = np.array([(pair.target_truth or 0.0) - (pair.draft_truth or 0.0) for pair in pairs])
+    known = np.array([pair.gain is not None for pair in pairs])
+    true = np.array([pair.gain or 0.0 for pair in pairs])
     told = {
         "router": likely,
-        "draft's score, negated": -np.array([pair.draft_score for pair in pairs]),
-        "draft's doubt": np.array([0.0 if pair.doubt is None else pair.doubt for pair in pairs]),
-        "length of the step": np.array([float(len(pair.draft)) for pair in pairs]),
+        "own score, negated": -np.array([pair.draft_score for pair in pairs]),
+        "own doubt": np.array([0.0 if pair.doubt is None else pair.doubt for pair in pairs]),
+        "own length": np.array([float(len(pair.draft)) for pair in pairs]),
         "tokens before it": np.array([float(len(pair.prefix)) for pair in pairs]),
         "chance": np.random.default_rng(0).random(len(pairs)),
-        "oracle": advantage,
+        "oracle": advantages(pairs, "score"),
     }
     return {
         name: Judgement(
@@ -156,8 +170,8 @@ def judge(likely: Floats, pairs: Sequence[Pair], margin: float) -> dict[str, Jud
 
 
 def realised(values: Floats, advantage: Floats, share: float) -> float:
-    """What the steps' scores rise by on average if the large model writes this share of them, those of the largest
-    values (the paper's objective, section 3.2; ties in the order given).
+    """What the steps' scores, or chances, rise by on average if the large model writes this share of them, those of
+    the largest values (the paper's objective, section 3.2; ties in the order given).
 
     >>> realised(np.array([0.9, 0.1, 0.5]), np.array([0.6, 0.3, -0.3]), 2 / 3)
     0.1
@@ -240,8 +254,8 @@ def _logits(model: Any, batch: Sequence[Pair], device: str) -> torch.Tensor:
     return logits_BL2[torch.arange(len(batch)), ends_B].float()
 
 
-def _labels(batch: Sequence[Pair], margin: float) -> torch.Tensor:
-    return torch.tensor([int(pair.advantage > margin) for pair in batch])
+def _labels(batch: Sequence[Pair], recipe: RouterRecipe) -> torch.Tensor:
+    return torch.from_numpy((advantages(batch, recipe.label) > recipe.margin).astype(np.int64))
 
 
 def _resume(checkpoint: Path, model: Any, optimizer: Any, schedule: Any, device: str) -> int:

@@ -7,7 +7,9 @@ import json
 import random
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +18,15 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import reason
-from decoding.core import SamplingParams, Tokens
-from reason.arbitrage.evidence import NAMES, EvidenceHead, evidence
+from decoding.core import SamplingParams, Spent, Tokens
+from reason.arbitrage.evidence import NAMES, BoundEvidence, EvidenceHead, evidence
 from reason.arbitrage.pairs import Pair, append_pairs, read_pairs
 from reason.arbitrage.rollouts import with_truth
+from reason.prm.reading import open_reader
 from reason.training.evidence import HeadRecipe, gather, gather_once, train_head
 from reason.training.router import (
     RouterRecipe,
+    advantages,
     auc,
     balanced,
     calibration,
@@ -34,6 +38,7 @@ from reason.training.router import (
     split,
     train_router,
 )
+from search.tree import Step
 from tests.search.toy import ROOT, ToyEngine, answer_of, decode
 
 HERE = Path(__file__).parents[2]
@@ -58,7 +63,8 @@ def pairs(count: int, seed: int = 0) -> list[Pair]:
         draft = tuple(rng.choice((9, 10, 11)) if j == 1 else rng.randrange(12, 60) for j in range(4))
         better = 9 in draft
         prefix = tuple(rng.randrange(12, 60) for _ in range(rng.randint(3, 9)))
-        found.append(Pair(f"p{i // 4}", prefix, draft, draft, 0.2 if better else 0.8, 0.5, rng.random()))
+        before = (1,) * (i % 3)
+        found.append(Pair(f"p{i // 4}", prefix, draft, draft, 0.2 if better else 0.8, 0.5, rng.random(), before))
     return found
 
 
@@ -85,10 +91,10 @@ class TestPairs:
         assert not {p.group for p in train} & {p.group for p in held_out}
 
     def test_both_labels_are_equally_many(self) -> None:
-        chosen = balanced(pairs(100), 0.0, random.Random(0))
+        chosen = balanced(pairs(100), RECIPE, random.Random(0))
         assert sum(p.advantage > 0 for p in chosen) * 2 == len(chosen)
         with pytest.raises(ValueError, match="never, or always, better"):
-            balanced([p for p in pairs(100) if p.advantage > 0], 0.0, random.Random(0))
+            balanced([p for p in pairs(100) if p.advantage > 0], RECIPE, random.Random(0))
 
 
 class TestRollouts:
@@ -123,6 +129,15 @@ class TestRollouts:
         assert judged["oracle"].truth > 0.8
         assert judge(np.zeros(60), pairs(60), 0.0)["oracle"].truth is None
 
+    def test_a_router_can_learn_either(self) -> None:
+        some = [replace(p, draft_truth=0.5, target_truth=0.5 - p.advantage) for p in pairs(60)]
+        assert np.allclose(advantages(some, "truth"), -advantages(some, "score"))
+        assert judge(np.zeros(60), some, 0.0, "truth")["oracle"].auc == 0.0
+        with pytest.raises(ValueError, match="--rollouts"):
+            advantages(pairs(1), "truth")
+        with pytest.raises(ValueError, match="one of score, truth; got 'mood'"):
+            advantages(some, "mood")
+
 
 class TestFigures:
     def test_auc_is_the_chance_of_the_right_order(self) -> None:
@@ -152,6 +167,21 @@ class TestFigures:
         assert realised(other, advantage, 1.0) == pytest.approx(advantage.mean(), abs=1e-4)
 
 
+def of_step(log_p: np.ndarray, tokens: torch.Tensor) -> np.ndarray:
+    """The statistics `[T, 3]` of a step of T tokens, from `[T, V]` before each."""
+    entropy = -(np.exp(log_p) * log_p).sum(1)
+    return np.stack([log_p[np.arange(len(tokens)), tokens.numpy()], log_p.max(1), entropy], axis=1)
+
+
+def parts_of(pair: Pair) -> list[Tokens]:
+    """The steps before and the draft's."""
+    start, found = len(pair.prefix) - sum(pair.before), []
+    for length in pair.before:
+        found.append(pair.prefix[start : start + length])
+        start += length
+    return [*found, pair.draft]
+
+
 class TestEvidence:
     @pytest.fixture(scope="class")
     @staticmethod
@@ -164,11 +194,28 @@ class TestEvidence:
             tokens = torch.tensor([pair.prefix + pair.draft])
             with torch.no_grad():
                 log_p = model(input_ids=tokens, use_cache=False).logits[0].log_softmax(-1)
-            seen = log_p[len(pair.prefix) - 1 : -1].double().numpy()
-            own = seen[np.arange(len(pair.draft)), list(pair.draft)]
-            expected = evidence(np.stack([own, seen.max(1), -(np.exp(seen) * seen).sum(1)], axis=1))
-            assert np.allclose(row, expected, atol=1e-4)
-            assert row[NAMES.index("worst ratio")] == pytest.approx((own - seen.max(1)).min(), abs=1e-4)
+            path = [len(pair.prefix) - len(pair.before) + i for i in range(len(pair.before) + 1)] + [tokens.shape[1]]
+            whole = log_p.double().numpy()
+            steps = [of_step(whole[a - 1 : b - 1], tokens[0, a:b]) for a, b in pairwise(path)]
+            assert np.allclose(row, evidence(steps), atol=1e-4)
+            assert row[NAMES.index("worst ratio")] == pytest.approx((steps[-1][:, 0] - steps[-1][:, 1]).min(), abs=1e-4)
+            assert row[NAMES.index("steps before")] == len(pair.before)
+
+    def test_a_router_sees_what_it_was_trained_on_and_reads_no_step_twice(self, base: str, found: np.ndarray) -> None:
+        rng = np.random.default_rng(0)
+        head = train_head(base, found, list(rng.random(40) < 0.5), HeadRecipe(epochs=2))
+        with closing(
+            open_reader(base, "token_statistics", (), device="cpu", dtype="float32", kv_mib=8).reader
+        ) as reader:
+            for pair, row in zip(pairs(40), found, strict=True):
+                steps = [Step(part, "") for part in parts_of(pair)]
+                bound = BoundEvidence(head, reader, 64, pair.prefix[: len(pair.prefix) - len(pair.before)])
+                for i in (0, -1):  # the last one after the first, and after all
+                    likely, spent = asyncio.run(bound.likely(steps[:i], steps[i]))
+                assert likely == pytest.approx(head.likely(row[None])[0], abs=1e-3)
+                assert spent.scored_tokens == sum(len(step.tokens) for step in steps[1:])
+                assert asyncio.run(bound.likely(steps[:-1], steps[-1]))[1].scored_tokens == 0
+                assert asyncio.run(bound.likely(steps, Step((1,) * 64, ""))) == (None, Spent())
 
     def test_steps_are_read_once(self, base: str, found: np.ndarray, tmp_path: Path) -> None:
         file = tmp_path / "evidence.npz"
@@ -200,8 +247,8 @@ class TestTraining:
         model = train_router(base, train, RECIPE, tmp_path, "cpu")
         judged = judge(likelihoods(model, held_out, RECIPE, "cpu"), held_out, RECIPE.margin)
         assert judged["router"].auc > 0.95
-        assert judged["draft's doubt"].auc < 0.75
-        assert judged["draft's score, negated"].auc == 1.0  # it gives the label away in these pairs
+        assert judged["own doubt"].auc < 0.75
+        assert judged["own score, negated"].auc == 1.0  # it gives the label away in these pairs
 
     def test_a_killed_run_goes_on_to_the_same_end(self, base: str, tmp_path: Path) -> None:
         some = pairs(60)
