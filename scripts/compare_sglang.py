@@ -50,11 +50,11 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--venv", type=Path, default=venv, help="environment that has SGLang and this package")
     top.add_argument("--arms", type=arms, default=tuple(ARMS), help="NAME,NAME")
     top.add_argument("--live", type=counts, default=(1, 4, 16), help="concurrent branches")
-    top.add_argument("--problems", type=positive, default=1, help="of each family")
+    top.add_argument("--problems", type=positive, default=3, help="of each family")
     top.add_argument("--trajectories", type=positive, default=8, help="samples of each problem")
     top.add_argument("--nodes", type=positive, default=12, help="of a draft tree, the committed token included")
-    top.add_argument("--repeats", type=positive, default=3)
-    top.add_argument("--minutes", type=positive, default=8, help="begin no further repetition after that")
+    top.add_argument("--repeats", type=positive, default=6)
+    top.add_argument("--minutes", type=positive, default=12, help="begin no further repetition after that")
     top.add_argument("--out", type=Path, help="write the report to this file")
     return top
 

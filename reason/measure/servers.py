@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -130,7 +130,8 @@ def compare(
     seconds: float,
     on_run: Callable[[str, int, Run], None],
 ) -> list[Race]:
-    """All servers take turns, plain decoding first in each. They are paused, but for the one whose turn it is.
+    """All servers take turns, plain decoding first in each. They are paused, but for the one whose turn it is. In every
+    repetition the branches are other ones.
 
     After so many seconds no repetition is begun any more; the first always is.
     """
@@ -139,10 +140,11 @@ def compare(
     for repeat in range(repeats):
         if repeat and time.monotonic() > until:
             break
+        asked = replace(work, first=repeat * work.trajectories)
         for n in live:
             for arm, server in servers.items():
                 with _awake(server):
-                    run = _decode(server.launch.url, model, work, n)
+                    run = _decode(server.launch.url, model, asked, n)
                 races[n, arm].runs.append(run)
                 races[n, arm].plain.append(races[n, PLAIN].runs[-1])
                 on_run(arm, n, run)

@@ -70,8 +70,8 @@ def markdown(result: dict[str, Any], command: str) -> str:
         f"Bundled target, {result['problems']} held-out problems of {', '.join(result['families'])}, "
         f"{result['trajectories']} samples of each at temperature 1, at most {result['max_tokens']} tokens. Up to "
         f"{result['nodes'] - 1} guessed tokens for a branch and step (`--speculative-num-draft-tokens "
-        f"{result['nodes']}`). Medians of {result['repeats']} turns; in each, every server decodes everything once, "
-        "with an empty cache and nothing learned, while the others are paused.",
+        f"{result['nodes']}`). Medians of {result['repeats']} turns of other samples; in each, every server decodes "
+        "everything once, with an empty cache and nothing learned, while the others are paused.",
         "",
         "What is kept of a draft:",
         "",

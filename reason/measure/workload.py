@@ -54,13 +54,15 @@ class Question:
 class Workload:
     """`trajectories` branches of each question, one question after the other.
 
-    A branch's seed depends on the question and its own number alone, so every contender is asked for the same.
+    A branch's seed depends on the question and its own number alone, so every contender is asked for the same. `first`
+    is the number of the first: other numbers, other branches.
     """
 
     questions: tuple[Question, ...]
     trajectories: int
     temperature: float
     max_tokens: int
+    first: int = 0
 
     def requests(self) -> list[GenerationRequest]:
         params = SamplingParams(max_tokens=self.max_tokens, temperature=self.temperature)
@@ -69,7 +71,7 @@ class Workload:
                 prefix=question.prompt, params=params, seed=derive_seed(question.id, number), group=question.id
             )
             for question in self.questions
-            for number in range(self.trajectories)
+            for number in range(self.first, self.first + self.trajectories)
         ]
 
     @property

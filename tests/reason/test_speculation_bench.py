@@ -130,6 +130,8 @@ def test_a_workload_has_equally_many_of_each_family_turn_by_turn(target: Target)
     assert len({request.seed for request in work.requests()}) == 24
     assert [request.group for request in work.requests()][:4] == [asked[0].id] * 3 + [asked[1].id]
     assert work.requests() == work.requests()
+    others = replace(work, first=3).requests()
+    assert not {request.seed for request in others} & {request.seed for request in work.requests()}
 
 
 def test_templates_are_learned_from_other_problems_than_they_are_judged_by(target: Target) -> None:
