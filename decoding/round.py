@@ -83,7 +83,7 @@ class RoundLoop:
         drafted = time.perf_counter()
         batch, feeds = self._pack(turns, drafts)
         packed = time.perf_counter()
-        target = self._forward(batch, feeds)
+        target = self._forward(batch, feeds, self._speculation.drafter.feedback_k if plan.learn else 0)
         ran = time.perf_counter()
         verdict = self._accept(feeds, branches, target)
         accepted = time.perf_counter()
@@ -135,7 +135,7 @@ class RoundLoop:
             self._grouping = key, group_by_prefix(jobs)
         return self._grouping[1]
 
-    def _forward(self, batch: RowBatch, feeds: Items[Feed]) -> Target | None:
+    def _forward(self, batch: RowBatch, feeds: Items[Feed], feedback_k: int) -> Target | None:
         """The target's view of the wanted rows, or None when this round only fills."""
         before = self._backend.attention_seconds
         hidden = self._backend.forward(batch, self._pool)
@@ -150,7 +150,7 @@ class RoundLoop:
             batch.positions_T[batch.wanted_W] + 1,
         )
         first = np.cumsum([0, *(1 + len(feed.draft) for feed in choosing)])[:-1]
-        return Target(self._backend.head(hidden), sampling, tuple(first.tolist()), hidden)
+        return Target(self._backend.head(hidden), sampling, tuple(first.tolist()), hidden, feedback_k)
 
     def _accept(self, feeds: Items[Feed], branches: dict[int, Branch], target: Target | None) -> _Verdict | None:
         if target is None:
@@ -210,8 +210,7 @@ class RoundLoop:
 
     def _observe(self, verdict: _Verdict, plan: Plan, batch: RowBatch | None, begin: float) -> None:
         """Tells drafter and controller; `batch` is given when all it fed were last tokens and their drafts."""
-        k = self._speculation.drafter.feedback_k if plan.learn else 0
-        ids, logprobs = verdict.target.top(k) if k else (None, None)
+        ids, logprobs = verdict.target.feedback if verdict.target.feedback_k else (None, None)
         feedback = []
         for i, feed in enumerate(verdict.feeds):
             rows = slice(verdict.target.first[i], verdict.target.first[i] + 1 + len(feed.draft))

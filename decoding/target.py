@@ -20,6 +20,7 @@ from decoding.core import Tokens
 from decoding.noise import gumbel
 from decoding.sampler import SamplingRows, processed_log_probs, sample
 from decoding.speculation import Branch, Draft, DrawKind
+from decoding.transfer import to_host
 
 Floats = npt.NDArray[np.float32]
 
@@ -27,13 +28,14 @@ Floats = npt.NDArray[np.float32]
 @dataclass(frozen=True)
 class Target:
     """The target's output after every wanted row. Branch i owns rows `[first[i], first[i] + 1 + len(draft))`:
-    its last committed token, then its draft nodes. What nobody asks for is not computed. `hidden_Wh` is what the logits
-    were made from."""
+    its last committed token, then its draft nodes. `hidden_Wh` is what the logits were made from. What nobody asks for
+    is not computed; what coupled acceptance and a drafter ask for leaves the device in one copy."""
 
     logits_WV: Tensor
     sampling: SamplingRows
     first: tuple[int, ...]
     hidden_Wh: Any = None
+    feedback_k: int = 0
 
     @cached_property
     def _choice(self) -> Tensor:
@@ -44,17 +46,30 @@ class Target:
         return self.logits_WV.float().logsumexp(-1, keepdim=True)
 
     @cached_property
-    def tokens(self) -> Ints:
-        """The target's own token after each row `[W]`, drawn with that position's noise."""
-        tokens: Ints = self._choice.cpu().numpy()
-        return tokens
+    def _likeliest(self) -> tuple[Tensor, Tensor]:
+        logits_Wk, ids_Wk = self.logits_WV.topk(min(self.feedback_k, self.logits_WV.shape[1]), dim=-1)
+        return ids_Wk, logits_Wk.float() - self._normaliser
 
     @cached_property
+    def _said(self) -> Items[npt.NDArray[Any]]:
+        picked_W1 = self.logits_WV.gather(1, self._choice[:, None]).float() - self._normaliser
+        return to_host(self._choice, picked_W1[:, 0], *(self._likeliest if self.feedback_k else ()))
+
+    @property
+    def tokens(self) -> Ints:
+        """The target's own token after each row `[W]`, drawn with that position's noise."""
+        return self._said[0]
+
+    @property
     def logprobs(self) -> Floats:
         """Raw log-probability of `tokens`."""
-        picked_W1 = self.logits_WV.gather(1, self._choice[:, None]).float() - self._normaliser
-        logprobs: Floats = picked_W1[:, 0].cpu().numpy()
-        return logprobs
+        return self._said[1]
+
+    @cached_property
+    def feedback(self) -> tuple[Ints, Floats]:
+        """The likeliest ids and their raw log-probabilities, both `[W, feedback_k]`, best first."""
+        ids, logprobs = self._said[2:] if "_said" in self.__dict__ else to_host(*self._likeliest)
+        return ids, logprobs
 
     @cached_property
     def log_p(self) -> Tensor:
@@ -69,11 +84,6 @@ class Target:
     def noise(self, ids: Tensor) -> Tensor:
         """The rows' Gumbel noise for ids `[V]` or `[W, V]`."""
         return gumbel(torch.from_numpy(self.sampling.keys_T2).to(ids.device), ids)
-
-    def top(self, k: int) -> tuple[Any, Any]:
-        """Ids int64 and raw log-probabilities float32, both `[W, k]`, best first."""
-        logits_Wk, ids_Wk = self.logits_WV.topk(min(k, self.logits_WV.shape[1]), dim=-1)
-        return ids_Wk.cpu().numpy(), (logits_Wk.float() - self._normaliser).cpu().numpy()
 
 
 @dataclass(frozen=True)

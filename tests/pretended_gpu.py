@@ -25,6 +25,7 @@ ACROSS = {
     Tensor.copy_, Tensor.__getitem__, Tensor.__setitem__, Tensor.index_put_, Property.data.__set__, Tensor.__repr__,
     torch._has_compatible_shallow_copy_type,
 }  # fmt: skip
+READS = {Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__}
 HOST_ONLY = {Tensor.numpy, Tensor.__array__, Tensor.data_ptr}
 
 
@@ -36,8 +37,8 @@ def some_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @contextmanager
-def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In this thread and those started meanwhile there is a pretended CUDA device."""
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[_PretendedGpu]:
+    """In this thread and those started meanwhile there is a pretended CUDA device; it counts copies to the host."""
     mode, run = _PretendedGpu(), threading.Thread.run
 
     def inside(thread: threading.Thread) -> None:
@@ -47,13 +48,14 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched, mode:
         patched.setattr(threading.Thread, "run", inside)
         patched.setattr(torch.cuda, "is_available", lambda: True)
-        yield
+        yield mode
 
 
 class _PretendedGpu(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._there: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
+        self.copies_to_host = 0
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -64,6 +66,7 @@ class _PretendedGpu(TorchFunctionMode):
             return bool(there) == (func == Property.is_cuda.__get__)
         if func in (Tensor.to, Tensor.cpu, Tensor.cuda):
             return self._moved(func, *args, **kwargs)
+        self.copies_to_host += bool(there) and func in READS
         if there and func in HOST_ONLY:
             raise TypeError(f"{resolve_name(func)} of a tensor on {CUDA}")
         if there and func not in ACROSS and any(tensor.dim() for tensor in here):
@@ -102,6 +105,7 @@ class _PretendedGpu(TorchFunctionMode):
             moved = tensor if dtype is None else tensor.to(dtype)
             if moved is tensor and (copy or wanted != was):
                 moved = tensor.clone()
+        self.copies_to_host += was and not wanted
         return self._put(moved) if wanted else moved
 
 

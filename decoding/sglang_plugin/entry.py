@@ -66,8 +66,8 @@ def _algorithm() -> type:
             return FutureMap(device, self, pool, *more, **named)
 
         def handle_server_args(self, server_args: Any) -> None:
-            if server_args.tp_size > 1 or server_args.pp_size > 1 or server_args.enable_dp_attention:
-                raise ValueError(f"{self.name} has not been tried on more than one rank of a model")
+            if server_args.pp_size > 1 or server_args.enable_dp_attention:
+                raise ValueError(f"{self.name} knows tensor parallelism, no pipelines and no data-parallel attention")
             if server_args.device == "cpu":
                 server_args.disable_overlap_schedule = True
             server_args.enable_mixed_chunk = False

@@ -6,11 +6,13 @@ that was told to use them. Names that are no longer there fail at import or at t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from sglang.srt.distributed.parallel_state import get_tp_group
 from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 from sglang.srt.speculative import ngram_worker
 
@@ -20,7 +22,19 @@ from decoding.sglang_plugin.parts import Rule, parts
 from decoding.sglang_plugin.requests import branch_of
 from decoding.sglang_plugin.trees import committed, sampling_rows, trees
 from decoding.speculation import Branch, Draft, Feedback
-from decoding.target import Target
+from decoding.target import Accepted, Target
+
+
+class Judgement(NamedTuple):
+    """What a rank made of its logits, and the likeliest `ids` and `logprobs` after every node `[W, K]`.
+
+    drafted   a checksum of the drafts that it judged
+    """
+
+    drafted: int
+    outcomes: Sequence[Accepted]
+    ids: Any
+    logprobs: Any
 
 
 class NoCorpus:
@@ -54,6 +68,7 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._requests: Sequence[Any] = ()
         self._branches: list[Branch] = []
         self._drafts: list[Draft] = []
+        self._drafted = 0
         self._feedback: list[Feedback] = []
 
     def alloc_memory_pool(self, **named: Any) -> None:
@@ -73,7 +88,9 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         late = self._not_yet_committed(batch)
         self._branches = [branch_of(request, new) for request, new in zip(batch.reqs, late, strict=True)]
         self._drafts = self._parts.draft(self._branches)
-        return trees(self._branches, self._drafts, self.draft_token_num)
+        tokens, seen = trees(self._branches, self._drafts, self.draft_token_num)
+        self._drafted = zlib.crc32(seen.tobytes(), zlib.crc32(tokens.tobytes()))
+        return tokens, seen
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         super()._prepare_for_speculative_decoding(batch)
@@ -91,18 +108,29 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
 
     def judged(self, logits_WV: Any) -> Any:
         """What is kept of the drafts, given the target's logits after every node."""
+        outcomes = self._as_rank_0(lambda: self._judge(logits_WV))
+        said, lengths, kept = committed(outcomes, self.draft_token_num)
+        return tuple(torch.from_numpy(array).to(logits_WV.device) for array in (said, lengths, kept))
+
+    def _judge(self, logits_WV: Any) -> Judgement:
         nodes = self.draft_token_num
         rows = sampling_rows(self._branches, self._drafts, nodes)
         first = tuple(range(0, nodes * len(self._branches), nodes))
-        target = Target(logits_WV, rows, first)
+        target = Target(logits_WV, rows, first, feedback_k=self._parts.drafter.feedback_k)
         outcomes = self._parts.acceptance.accept(self._branches, self._drafts, target)
-        ids, logprobs = target.top(self._parts.drafter.feedback_k)
+        return Judgement(self._drafted, outcomes, *target.feedback)
+
+    def _as_rank_0(self, decide: Callable[[], Judgement]) -> Sequence[Accepted]:
+        """One rank decides and all learn from what it saw: their logits may differ in a last bit, what they draft may
+        not. That it does not is checked."""
+        ranks = get_tp_group()
+        said: Judgement = ranks.broadcast_object(decide() if ranks.is_first_rank else None)
+        assert said.drafted == self._drafted, "ranks of one model drafted different tokens"
         self._feedback = []
-        for branch, draft, outcome, at in zip(self._branches, self._drafts, outcomes, first, strict=True):
-            fed = slice(at, at + 1 + len(draft))
-            self._feedback.append(Feedback(branch, draft, outcome.path, ids[fed], logprobs[fed]))
-        said, lengths, kept = (torch.from_numpy(array).to(logits_WV.device) for array in committed(outcomes, nodes))
-        return said, lengths, kept
+        for i, (branch, draft, outcome) in enumerate(zip(self._branches, self._drafts, said.outcomes, strict=True)):
+            fed = slice(i * self.draft_token_num, i * self.draft_token_num + 1 + len(draft))
+            self._feedback.append(Feedback(branch, draft, outcome.path, said.ids[fed], said.logprobs[fed]))
+        return said.outcomes
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         del batch
@@ -120,7 +148,8 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         )
         warm = np.minimum(rows.temperature_T, np.float32(1))  # they have their temperature already
         untempered = SamplingRows(np.ceil(warm), rows.top_k_T, rows.top_p_T, rows.min_p_T, rows.keys_T2)
-        return sample(probs_BV.log(), untempered).to(torch.int32), None
+        tokens = sample(probs_BV.log(), untempered).to(torch.int32)
+        return get_tp_group().broadcast(tokens), None
 
 
 class RecursiveWorker(Worker):

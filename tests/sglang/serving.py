@@ -12,6 +12,7 @@ from reason.remote.process import ServerProcess
 HERE = Path(__file__).parent
 VENV = Path(os.environ.get("SGLANG_VENV", HERE.parents[1] / ".venv-sglang")).absolute()
 TARGET = HERE.parents[1] / "reason" / "models" / "bundled" / "target"
+DRAFT = TARGET.parent / "draft"
 PATIENCE_S = 600  # a first start compiles Python; on a busy machine that takes minutes
 
 

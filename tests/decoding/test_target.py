@@ -1,0 +1,55 @@
+"""What a round reads of the target leaves the device once, and is what it was there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from decoding.acceptance.coupled import Coupled
+from decoding.core import SamplingParams
+from decoding.sampler import SamplingRows
+from decoding.speculation import Branch, Draft
+from decoding.target import Target
+from decoding.transfer import to_host
+from tests.pretended_gpu import pretended_gpu
+
+BRANCH = Branch(request_id=0, group="", tokens=(1, 2), seed=5, params=SamplingParams(), remaining=9)
+DRAFT = Draft((3, 4), (-1, 0))
+
+
+def target(logits_WV: torch.Tensor) -> Target:
+    rows = SamplingRows.of([BRANCH.params] * 3, [BRANCH.seed] * 3, [2, 3, 4])
+    return Target(logits_WV, rows, (0,), feedback_k=4)
+
+
+def test_a_round_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits_WV = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+    here = target(logits_WV)
+    outcomes, (ids, logprobs) = Coupled().accept([BRANCH], [DRAFT], here), here.feedback
+    assert np.array_equal(ids, logits_WV.topk(4).indices.numpy())
+    with pretended_gpu(monkeypatch) as gpu:
+        there = target(logits_WV.to("cuda"))
+        assert Coupled().accept([BRANCH], [DRAFT], there) == outcomes
+        assert np.array_equal(there.feedback[0], ids)
+        assert np.array_equal(there.feedback[1], logprobs)
+        assert gpu.copies_to_host == 1
+
+
+def test_feedback_alone_is_one_copy_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch) as gpu:
+        ids, logprobs = target(torch.randn(3, 50).to("cuda")).feedback
+        assert ids.shape == logprobs.shape == (3, 4)
+        assert gpu.copies_to_host == 1
+
+
+def test_what_is_packed_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, numbers = (
+        torch.tensor([2**31 - 1, 0]),
+        torch.tensor([[1e-40, -0.0, float("-inf")], [3.4e38, 1.5, float("nan")]]),
+    )
+    with pretended_gpu(monkeypatch):
+        back = to_host(ids.to("cuda"), numbers.to("cuda"))
+    assert back[0].tolist() == ids.tolist()
+    assert back[0].dtype == np.int64
+    assert np.array_equal(back[1].view(np.int32), numbers.numpy().view(np.int32))
