@@ -73,7 +73,8 @@ class Launch:
 class RouterLaunch:
     """What SGLang's router is started with; a setting that is missing here is one of `Launch`.
 
-    workers  addresses of the servers it deals requests to, which may still be loading
+    workers     addresses of the servers it deals requests to, which may still be loading
+    prometheus  the port of its metrics
     """
 
     python: Path
@@ -82,6 +83,7 @@ class RouterLaunch:
     host: str = "127.0.0.1"
     flags: Sequence[str] = ()
     patience_s: int = 900
+    prometheus: int = field(default_factory=free_port)
 
     @property
     def url(self) -> str:
@@ -94,7 +96,7 @@ class RouterLaunch:
 
     @property
     def command(self) -> list[str]:
-        named = ["--host", self.host, "--port", str(self.port), "--prometheus-port", str(free_port())]
+        named = ["--host", self.host, "--port", str(self.port), "--prometheus-port", str(self.prometheus)]
         waits = ["--worker-startup-timeout-secs", str(self.patience_s)]
         launcher = [str(self.python), "-m", "sglang_router.launch_router"]
         return [*launcher, "--worker-urls", *self.workers, *named, *waits, *self.flags]

@@ -31,6 +31,7 @@ class Limits(Strict):
 
     tokens: Count | None = None
     calls: Count | None = None
+    forwards: Count | None = None
 
 
 class Body(Strict):

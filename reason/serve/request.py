@@ -56,6 +56,7 @@ def asked(body: Body, problem: Problem, solver: Solver, preset: Preset, settings
         preset.budget,
         tokens=_within("budget.tokens", body.budget.tokens, preset.budget.tokens),
         calls=_within("budget.calls", body.budget.calls, preset.budget.calls),
+        forwards=_within("budget.forwards", body.budget.forwards, preset.budget.forwards),
     )
     return Asked(
         preset=preset.name,

@@ -110,6 +110,11 @@ def test_a_budget_ends_the_search_with_what_it_has(toy: httpx.Client) -> None:
     assert answer["choices"][0]["message"]["content"]
 
 
+@pytest.mark.parametrize("name", ["calls", "forwards"])
+def test_calls_and_passes_are_budgets_too(toy: httpx.Client, name: str) -> None:
+    assert toy.post(CHAT, json=chat(budget={name: 1})).json()["search"]["stopped"] == "budget"
+
+
 def test_with_a_key_only_those_who_have_it_are_answered() -> None:
     with toy_server(api_key="open sesame") as (client, _):
         assert client.get("/health").status_code == 200
