@@ -206,7 +206,7 @@ def test_speculation_changes_nothing_of_a_routed_search(name: str) -> None:
 
 def test_the_bundled_router_sends_some_steps_either_way() -> None:
     """The threshold decides, and so does the step: neither model writes all."""
-    with reason.load("search.n=8", "router=arbitrage", "speculation=off") as solver:
+    with reason.load("search.n=8", "router=arbitrage", "router.threshold=0.2", "speculation=off") as solver:
         nodes = solver.solve(QUESTION).tree.nodes
     assert {node.step.author for node in nodes} == {"draft", "target"}
     told = [(node.step.route, node.step.author) for node in nodes if node.step.route is not None]
