@@ -59,11 +59,10 @@ def by_evidence(
 ) -> Floats:
     """Trains and saves a head; its probabilities for the held-out pairs."""
     from reason.training.evidence import gather_once, train_head
-    from reason.training.router import advantages
+    from reason.training.router import better
 
     found = gather_once(base, [*train, *held_out], device, folder / "evidence.npz")
-    better = advantages(train, recipe.label) > recipe.margin
-    head = train_head(base, found[: len(train)], better.tolist(), recipe)
+    head = train_head(base, found[: len(train)], better(train, recipe).tolist(), recipe)
     head.save(folder)
     return head.likely(found[len(train) :])
 
@@ -105,7 +104,7 @@ def main() -> int:
     from reason.arbitrage.pairs import read_pairs
     from reason.checkpoint import find_model
     from reason.models.hf import pick_device
-    from reason.training.router import advantages, judge, split
+    from reason.training.router import better, judge, split
 
     recipe: Any = args.recipe(**{name: getattr(args, name) for name in asdict(args.recipe())})
     try:
@@ -114,7 +113,7 @@ def main() -> int:
         pairs = list(read_pairs(args.pairs))
         train, held_out = split(pairs, recipe.held_out, recipe.seed)
         args.out.mkdir(parents=True, exist_ok=True)
-        better = int((advantages(pairs, recipe.label) > recipe.margin).sum())
+        gaining = int(better(pairs, recipe).sum())
         method = by_evidence if args.method == "evidence" else by_finetuning
         likely = method(args.base, train, held_out, recipe, args.out, device)
     except (ConfigError, ValueError, OSError) as error:
@@ -123,7 +122,7 @@ def main() -> int:
     judged = judge(likely, held_out, recipe.margin, recipe.label)
     figures = {
         "method": args.method, "base": args.base, "recipe": asdict(recipe), "pairs": len(pairs),
-        "held_out": len(held_out), "better": better,
+        "held_out": len(held_out), "better": gaining,
         "judged": {name: asdict(judgement) for name, judgement in judged.items()},
     }  # fmt: skip
     (args.out / "report.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

@@ -7,7 +7,7 @@ that was told to use them. Names that are no longer there fail at import or at t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -108,9 +108,15 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
 
     def judged(self, logits_WV: Any) -> Any:
         """What is kept of the drafts, given the target's logits after every node."""
-        outcomes = self._as_rank_0(lambda: self._judge(logits_WV))
-        said, lengths, kept = committed(outcomes, self.draft_token_num)
-        return tuple(torch.from_numpy(array).to(logits_WV.device) for array in (said, lengths, kept))
+        ranks = get_tp_group()
+        # One rank decides, all learn from what it saw: their logits may differ in a last bit, what they draft may not.
+        said: Judgement = ranks.broadcast_object(self._judge(logits_WV) if ranks.is_first_rank else None)
+        assert said.drafted == self._drafted, "ranks of one model drafted different tokens"
+        nodes, self._feedback = self.draft_token_num, []
+        for i, (branch, draft, outcome) in enumerate(zip(self._branches, self._drafts, said.outcomes, strict=True)):
+            fed = slice(i * nodes, i * nodes + 1 + len(draft))
+            self._feedback.append(Feedback(branch, draft, outcome.path, said.ids[fed], said.logprobs[fed]))
+        return tuple(torch.from_numpy(array).to(logits_WV.device) for array in committed(said.outcomes, nodes))
 
     def _judge(self, logits_WV: Any) -> Judgement:
         nodes = self.draft_token_num
@@ -119,18 +125,6 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         target = Target(logits_WV, rows, first, feedback_k=self._parts.drafter.feedback_k)
         outcomes = self._parts.acceptance.accept(self._branches, self._drafts, target)
         return Judgement(self._drafted, outcomes, *target.feedback)
-
-    def _as_rank_0(self, decide: Callable[[], Judgement]) -> Sequence[Accepted]:
-        """One rank decides and all learn from what it saw: their logits may differ in a last bit, what they draft may
-        not. That it does not is checked."""
-        ranks = get_tp_group()
-        said: Judgement = ranks.broadcast_object(decide() if ranks.is_first_rank else None)
-        assert said.drafted == self._drafted, "ranks of one model drafted different tokens"
-        self._feedback = []
-        for i, (branch, draft, outcome) in enumerate(zip(self._branches, self._drafts, said.outcomes, strict=True)):
-            fed = slice(i * self.draft_token_num, i * self.draft_token_num + 1 + len(draft))
-            self._feedback.append(Feedback(branch, draft, outcome.path, said.ids[fed], said.logprobs[fed]))
-        return said.outcomes
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         del batch

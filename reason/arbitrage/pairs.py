@@ -31,7 +31,7 @@ class Pair:
     draft_score: float
     target_score: float
     doubt: float | None
-    before: tuple[int, ...] = ()
+    before: tuple[int, ...]
     draft_truth: float | None = None
     target_truth: float | None = None
 

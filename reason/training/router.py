@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from transformers import AutoModelForTokenClassification
 
 from reason.arbitrage.pairs import Pair
 from reason.training.loop import save_whole
+
+if TYPE_CHECKING:
+    from reason.training.evidence import HeadRecipe
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +77,11 @@ def advantages(pairs: Sequence[Pair], label: str) -> Floats:
     return np.array(found, dtype=np.float64)
 
 
+def better(pairs: Sequence[Pair], recipe: RouterRecipe | HeadRecipe) -> npt.NDArray[np.bool_]:
+    """Which large model's steps count as better, `[N]`: the labels. Raises: ValueError, as `advantages`."""
+    return advantages(pairs, recipe.label) > recipe.margin
+
+
 def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
     """Pairs to train on and, of this share of the problems, pairs to judge by."""
     groups = sorted({pair.group for pair in pairs})
@@ -84,13 +92,13 @@ def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], l
 
 def balanced(pairs: Sequence[Pair], recipe: RouterRecipe, rng: random.Random) -> list[Pair]:
     """As many pairs of either label: the larger class is thinned out. Raises: ValueError if one is empty."""
-    labels = advantages(pairs, recipe.label) > recipe.margin
-    better = [pair for pair, label in zip(pairs, labels, strict=True) if label]
+    labels = better(pairs, recipe)
+    gaining = [pair for pair, label in zip(pairs, labels, strict=True) if label]
     others = [pair for pair, label in zip(pairs, labels, strict=True) if not label]
-    if not better or not others:
+    if not gaining or not others:
         raise ValueError("the large model is never, or always, better in these pairs; collect more")
-    size = min(len(better), len(others))
-    chosen = [*rng.sample(better, size), *rng.sample(others, size)]
+    size = min(len(gaining), len(others))
+    chosen = [*rng.sample(gaining, size), *rng.sample(others, size)]
     rng.shuffle(chosen)
     return chosen
 
@@ -144,7 +152,7 @@ def judge(likely: Floats, pairs: Sequence[Pair], margin: float, label: str = "sc
     """The router's probabilities `[N]`, and the numbers they have to beat, on pairs it has not seen. The oracle knows
     both steps' scores."""
     advantage = advantages(pairs, label)
-    better = advantage > margin
+    gaining = advantage > margin
     known = np.array([pair.gain is not None for pair in pairs])
     true = np.array([pair.gain or 0.0 for pair in pairs])
     told = {
@@ -158,11 +166,11 @@ def judge(likely: Floats, pairs: Sequence[Pair], margin: float, label: str = "sc
     }
     return {
         name: Judgement(
-            auc(values, better),
+            auc(values, gaining),
             spearman(values, advantage),
             tuple(realised(values, advantage, share) for share in SHARES),
             tuple(improved(values, advantage, share) for share in SHARES),
-            calibration(values, better) if name == "router" else None,
+            calibration(values, gaining) if name == "router" else None,
             spearman(values[known], true[known]) if known.any() else None,
         )
         for name, values in told.items()
@@ -255,7 +263,7 @@ def _logits(model: Any, batch: Sequence[Pair], device: str) -> torch.Tensor:
 
 
 def _labels(batch: Sequence[Pair], recipe: RouterRecipe) -> torch.Tensor:
-    return torch.from_numpy((advantages(batch, recipe.label) > recipe.margin).astype(np.int64))
+    return torch.from_numpy(better(batch, recipe).astype(np.int64))
 
 
 def _resume(checkpoint: Path, model: Any, optimizer: Any, schedule: Any, device: str) -> int:

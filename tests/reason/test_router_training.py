@@ -106,7 +106,7 @@ class TestRollouts:
             return f"\\boxed{{{1 if good else 2}}}"
 
         def pair(draft: str, target: str) -> Pair:
-            return Pair("p", ROOT, tuple(draft.encode()), tuple(target.encode()), 0.0, 0.0, None)
+            return Pair("p", ROOT, tuple(draft.encode()), tuple(target.encode()), 0.0, 0.0, None, ())
 
         engine = ToyEngine(write)
         given = [pair("bad", "a\n\n"), pair("b\n\n", "a\n\n"), pair("\\boxed{1}", "\\boxed{2}")]
