@@ -14,16 +14,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from decoding.core import Reader, Spent, Tokens
-from reason.prm.base import Floats, HeadKind
+from reason.prm.base import Floats, HeadKind, StepFormat
 from reason.prm.expectation import Expectation
-from search.tree import Step
+from reason.prm.token_classification import SharedTokens
 
 KIND = "step_evidence"
 NAMES = (
@@ -105,37 +103,25 @@ class EvidenceHead:
         return cls(config["base"], load_file(folder / "head.safetensors"))
 
 
+@dataclass(frozen=True)
+class EvidenceSteps(SharedTokens):
+    """See `base.StepFormat`; a step's score is the head's word on it. Outputs are log p, log max p and entropy."""
+
+    head: EvidenceHead
+
+    def read(self, pieces: Sequence[Floats]) -> Floats:
+        """Each step's, with the steps before it."""
+        return self.head.likely(np.array([evidence(pieces[:end]) for end in range(1, len(pieces) + 1)]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepEvidence(Expectation):
-    """Adapter for the same language models as `Expectation`, of whose output `evidence` is made."""
+    """Adapter for the same language models as `Expectation`, read for a head on their evidence."""
 
+    judge: EvidenceHead
     head: ClassVar[HeadKind] = "token_statistics"
 
-
-class BoundEvidence:
-    """A head's word on the steps of one problem; every step is read once.
-
-    reader   of log p, log max p and entropy
-    limit    tokens it has room for
-    prompt   what the writer of the steps was given, not empty
-    """
-
-    def __init__(self, head: EvidenceHead, reader: Reader, limit: int, prompt: Tokens) -> None:
-        self._head, self._reader, self._limit, self._prompt = head, reader, limit, prompt
-        self._seen: dict[Tokens, Floats] = {}  # of a step, by all tokens up to its end
-
-    async def likely(self, before: Sequence[Step], step: Step) -> tuple[float | None, Spent]:
-        """How likely the large model's step would be better, None beyond the limit; and what reading cost."""
-        path = (*before, step)
-        tokens = self._prompt + tuple(chain.from_iterable(step.tokens for step in path))
-        if len(tokens) > self._limit:
-            return None, Spent()
-        starts = list(accumulate((len(step.tokens) for step in path), initial=len(self._prompt)))
-        new = next((i for i, end in enumerate(starts[1:]) if tokens[:end] not in self._seen), len(path))
-        spent = Spent(scorer_calls=1, scored_tokens=len(tokens) - (starts[new] if self._seen else 0))
-        if new < len(path):
-            (rows,) = await self._reader.read([tokens], [starts[new]])
-            pieces = np.split(np.asarray(rows, dtype=np.float64), np.array(starts[new + 1 : -1]) - starts[new])
-            self._seen |= {tokens[:end]: piece for end, piece in zip(starts[new + 1 :], pieces, strict=True)}
-        found = evidence([self._seen[tokens[:end]] for end in starts[1:]])
-        return float(self._head.likely(found[None])[0]), spent
+    def format(self, tokenizer: Any) -> StepFormat:
+        """See `base.Adapter`."""
+        del tokenizer
+        return EvidenceSteps(self.judge)

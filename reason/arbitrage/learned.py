@@ -6,22 +6,21 @@ language model saw in the step (`evidence.py`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from decoding.core import Spent, Tokens
+from decoding.core import Tokens
 from reason.arbitrage.base import Crossroads, Needs, Verdict
-from reason.arbitrage.evidence import KIND, BoundEvidence, EvidenceHead, StepEvidence
+from reason.arbitrage.evidence import KIND, EvidenceHead, StepEvidence
 from reason.arbitrage.scoring import score_step
 from reason.checkpoint import Checkpoint, find_model
 from reason.prm.base import Adapter
 from reason.prm.scorer import PrmScorer
 from reason.prm.token_classification import TokenClassifier
+from search.base import StepScorer
 from search.knobs import require_share
-from search.tree import Step
 
 
 class Learned:
@@ -44,17 +43,14 @@ class Learned:
         self.path, self.device, self.dtype, self.kv_mib = path, device, dtype, kv_mib
 
     @cached_property
-    def _head(self) -> EvidenceHead | None:
-        """None if the checkpoint is a classifier."""
-        found = find_model(self.path, key="router.path")
-        return EvidenceHead.load(Path(found.source), found.config) if found.config.get("model_type") == KIND else None
-
-    @cached_property
     def _model(self) -> PrmScorer:
-        """The classifier, or what the head reads."""
-        head = self._head
-        adapter: Adapter = TokenClassifier(reads="tokens") if head is None else StepEvidence()
-        path = self.path if head is None else head.base
+        """The classifier, or the language model with the head that reads its evidence."""
+        found = find_model(self.path, key="router.path")
+        adapter: Adapter = TokenClassifier(reads="tokens")
+        path = self.path
+        if found.config.get("model_type") == KIND:
+            head = EvidenceHead.load(Path(found.source), found.config)
+            adapter, path = StepEvidence(judge=head), head.base
         return PrmScorer(
             adapter=adapter, path=path, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib, group="router"
         )
@@ -70,18 +66,11 @@ class Learned:
 
     def bind(self, question: str, prompt: Tokens) -> BoundLearned:
         """See `base.Router`."""
-        if self._head is None:
-            return BoundLearned(self.threshold, partial(score_step, self._model.bind(question, prompt)))
-        parts = self._model.loaded
-        return BoundLearned(self.threshold, BoundEvidence(self._head, parts.reader, parts.limit, prompt).likely)
+        return BoundLearned(self.threshold, self._model.bind(question, prompt))
 
     def close(self) -> None:
         """See `base.Router`."""
         self._model.close()
-
-
-Tell = Callable[[Sequence[Step], Step], Awaitable[tuple[float | None, Spent]]]
-"""From the steps before and a step to how likely the large model's would be better, and what reading cost."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +78,11 @@ class BoundLearned:
     """The router of one problem; every step is read once."""
 
     threshold: float
-    tell: Tell
+    model: StepScorer
     needs: ClassVar[Needs] = "draft"
 
     async def read(self, at: Crossroads) -> Verdict:
         """Beyond the reader's window there is no number, and the large model writes."""
         assert at.draft is not None
-        likely, spent = await self.tell(at.before, at.draft)
+        likely, spent = await score_step(self.model, at.before, at.draft)
         return Verdict("target" if likely is None or likely > self.threshold else "draft", likely, spent)

@@ -56,7 +56,8 @@ class StepFormat(Protocol):
                    changes an earlier piece. What a format writes after a step but before the next one belongs
                    to the next piece; what it writes after the last step is left out, because the models are
                    causal and it could not change any score.
-    *read there*   the score of a step is read from the outputs over its own piece, most often at the last token.
+    *causal*       the score of a step is read from the outputs over its own piece, most often at the last token, and
+                   perhaps over the pieces before it; never over a later one.
     """
 
     def begin(self, question: str, prompt: Tokens) -> Tokens:
@@ -68,7 +69,7 @@ class StepFormat(Protocol):
         ...
 
     def read(self, pieces: Sequence[Floats]) -> Floats:
-        """Scores `[K]` in [0, 1] from the head's outputs `[len(piece), outputs]` over each of K pieces."""
+        """Scores `[K]` in [0, 1] of a path's K steps, from the head's outputs `[len(piece), outputs]` over each."""
         ...
 
 

@@ -62,12 +62,18 @@ class BoundPrm:
         return tokens
 
     def _settle(self, reading: Reading, outputs: np.ndarray) -> None:
+        """Readings of one plan must settle in its order: a path may begin with what an earlier one has read."""
         assert len(outputs) == len(reading.tokens) - reading.start, (outputs.shape, len(reading.tokens), reading.start)
-        scores = self._form.read([outputs[rows] for rows in reading.rows()])
-        assert scores.shape == (len(reading.prefixes),), f"{len(reading.prefixes)} steps got {scores.shape} scores"
+        for prefix, rows in zip(reading.prefixes, reading.rows(), strict=True):
+            prefix.outputs = outputs[rows]
+        path = reading.prefixes[-1].path()[1:]
+        pieces = [prefix.outputs for prefix in path if prefix.outputs is not None]
+        assert len(pieces) == len(path), f"{len(path)} steps have {len(pieces)} outputs"
+        scores = self._form.read(pieces)
+        assert scores.shape == (len(path),), f"{len(path)} steps got {scores.shape} scores"
         if not bool(np.all((scores >= 0) & (scores <= 1))):
             raise FloatingPointError(f"the reward model gave scores outside [0, 1]: {scores.tolist()}")
-        for prefix, score in zip(reading.prefixes, scores.tolist(), strict=True):
+        for prefix, score in zip(path, scores.tolist(), strict=True):
             prefix.score = score
 
     def _scores(self, walk: Sequence[Prefix]) -> list[float]:

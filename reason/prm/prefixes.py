@@ -6,19 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from decoding.core import Tokens
+from reason.prm.base import Floats
 
 
 @dataclass(eq=False)
 class Prefix:
     """An encoded path: its last piece, hung from the path without it. Equal paths are one object.
 
-    `end` is the length of the whole encoding, its piece is the last `len(piece)` of it.
+    end       length of the whole encoding; the piece is the last `len(piece)` of it
+    outputs   the reward model's over the piece, `[len(piece), outputs]`, once it was read; then there is a score too
     """
 
     parent: Prefix | None
     piece: Tokens
     end: int
     score: float | None = None
+    outputs: Floats | None = None
     children: dict[Tokens, Prefix] = field(default_factory=dict)
 
     @classmethod
@@ -39,14 +42,16 @@ class Prefix:
         """Whether nothing is left to read for this prefix; true for the root."""
         return self.parent is None or self.score is not None
 
+    def path(self) -> list[Prefix]:
+        """From the root, itself included, to here."""
+        path = [self]
+        while (parent := path[-1].parent) is not None:
+            path.append(parent)
+        return path[::-1]
+
     def tokens(self) -> Tokens:
         """The whole encoding, `[0, end)`."""
-        pieces: list[Tokens] = []
-        prefix: Prefix | None = self
-        while prefix is not None:
-            pieces.append(prefix.piece)
-            prefix = prefix.parent
-        return tuple(token for piece in reversed(pieces) for token in piece)
+        return tuple(token for prefix in self.path() for token in prefix.piece)
 
 
 @dataclass(frozen=True)

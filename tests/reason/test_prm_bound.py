@@ -86,6 +86,22 @@ def test_scores_are_those_of_whole_paths(batches: list[list[list[Tokens]]]) -> N
     assert len(spans) == len(set(spans)), "some token was read twice"
 
 
+class Worst(OwnTokens):
+    """A step is as good as the worst so far."""
+
+    def read(self, pieces: Sequence[Floats]) -> Floats:
+        return np.minimum.accumulate(super().read(pieces))
+
+
+@given(batches=st.lists(PATHS, max_size=4))
+def test_a_score_may_depend_on_the_steps_before(batches: list[list[list[Tokens]]]) -> None:
+    scorer = BoundPrm(reader=HashReader(), form=Worst(), limit=1000, question="?", prompt=PROMPT)
+    for batch in batches:
+        paths = [steps(*pieces) for pieces in batch]
+        for path, scores in zip(paths, asyncio.run(scorer.score(paths)).scores, strict=True):
+            assert scores == pytest.approx(list(np.minimum.accumulate(expected(path))) if path else [])
+
+
 def test_a_child_costs_its_own_tokens() -> None:
     scorer = bound(HashReader())
     first = asyncio.run(scorer.score([steps((1, 2))])).spent

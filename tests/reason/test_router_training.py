@@ -19,9 +19,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import reason
 from decoding.core import SamplingParams, Spent, Tokens
-from reason.arbitrage.evidence import NAMES, BoundEvidence, EvidenceHead, evidence
+from reason.arbitrage.evidence import NAMES, EvidenceHead, StepEvidence, evidence
 from reason.arbitrage.pairs import Pair, append_pairs, read_pairs
 from reason.arbitrage.rollouts import with_truth
+from reason.arbitrage.scoring import score_step
+from reason.prm.bound import BoundPrm
 from reason.prm.reading import open_reader
 from reason.training.evidence import HeadRecipe, gather, gather_once, train_head
 from reason.training.router import (
@@ -204,18 +206,19 @@ class TestEvidence:
     def test_a_router_sees_what_it_was_trained_on_and_reads_no_step_twice(self, base: str, found: np.ndarray) -> None:
         rng = np.random.default_rng(0)
         head = train_head(base, found, list(rng.random(40) < 0.5), HeadRecipe(epochs=2))
-        with closing(
-            open_reader(base, "token_statistics", (), device="cpu", dtype="float32", kv_mib=8).reader
-        ) as reader:
+        form = StepEvidence(judge=head).format(None)
+        opened = open_reader(base, StepEvidence.head, (), device="cpu", dtype="float32", kv_mib=8)
+        with closing(opened.reader) as reader:
             for pair, row in zip(pairs(40), found, strict=True):
                 steps = [Step(part, "") for part in parts_of(pair)]
-                bound = BoundEvidence(head, reader, 64, pair.prefix[: len(pair.prefix) - len(pair.before)])
+                prompt = pair.prefix[: len(pair.prefix) - len(pair.before)]
+                bound = BoundPrm(reader=reader, form=form, limit=64, question="", prompt=prompt)
                 for i in (0, -1):  # the last one after the first, and after all
-                    likely, spent = asyncio.run(bound.likely(steps[:i], steps[i]))
+                    likely, spent = asyncio.run(score_step(bound, steps[:i], steps[i]))
                 assert likely == pytest.approx(head.likely(row[None])[0], abs=1e-3)
                 assert spent.scored_tokens == sum(len(step.tokens) for step in steps[1:])
-                assert asyncio.run(bound.likely(steps[:-1], steps[-1]))[1].scored_tokens == 0
-                assert asyncio.run(bound.likely(steps, Step((1,) * 64, ""))) == (None, Spent())
+                assert asyncio.run(score_step(bound, steps[:-1], steps[-1]))[1].scored_tokens == 0
+                assert asyncio.run(score_step(bound, steps, Step((1,) * 64, ""))) == (None, Spent())
 
     def test_steps_are_read_once(self, base: str, found: np.ndarray, tmp_path: Path) -> None:
         file = tmp_path / "evidence.npz"
