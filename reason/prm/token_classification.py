@@ -1,4 +1,11 @@
-r"""Token classifiers: class 1 at the last token of every step, as trained with TRL.
+r"""Token classifiers: class 1 is "right".
+
+Which tokens they judge, chosen by `judges`:
+
+steps   The last token of every step, as trained with TRL: the step's score is the share of class 1 there.
+tokens  Every token, as the bundled reward model does: how likely it is right if all before it are. The step's score
+        is the product of the shares of class 1 over its tokens: how likely the step is right if those before it are.
+        So fold with `prod` (how likely all is right) or `min`, not with `last`.
 
 Two ways in, chosen by `reads`:
 
@@ -14,9 +21,11 @@ Append-only in both: nothing is tokenised across a seam.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from decoding.core import Tokens
 from reason.prm.base import Floats, HeadKind, StepFormat
@@ -29,10 +38,11 @@ from search.tree import Step
 class TokenClassifier:
     """Adapter for `...ForTokenClassification` with two labels.
 
-    Raises: ValueError for an unknown `reads` or an empty separator.
+    Raises: ValueError for an unknown `reads` or `judges`, or an empty separator.
     """
 
     reads: Literal["tokens", "text"] = "text"
+    judges: Literal["steps", "tokens"] = "steps"
     separator: str = "\n\n"
     after_question: str = "\n\n"
 
@@ -48,6 +58,8 @@ class TokenClassifier:
     def __post_init__(self) -> None:
         if self.reads not in ("tokens", "text"):
             raise ValueError(f"reads must be tokens or text, got {self.reads!r}")
+        if self.judges not in ("steps", "tokens"):
+            raise ValueError(f"judges must be steps or tokens, got {self.judges!r}")
         if not isinstance(self.separator, str) or not self.separator:
             raise ValueError(f"separator must be a text of at least one character, got {self.separator!r}")
         if not isinstance(self.after_question, str):
@@ -65,20 +77,31 @@ class TokenClassifier:
 
     def format(self, tokenizer: Any) -> StepFormat:
         """See `base.Adapter`."""
+        scores = every_token_right if self.judges == "tokens" else right_at_the_end
         if self.shares_tokens:
-            return SharedTokens()
+            return JudgedTokens(scores)
         bos = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
-        return SeparatedSteps(tokenizer, bos, encode(tokenizer, self.separator), encode(tokenizer, self.after_question))
+        separator, after_question = encode(tokenizer, self.separator), encode(tokenizer, self.after_question)
+        return SeparatedSteps(scores, tokenizer, bos, separator, after_question)
 
 
-def read_class_one(pieces: Sequence[Floats]) -> Floats:
-    """The share of class 1, "right so far"."""
+def right_at_the_end(pieces: Sequence[Floats]) -> Floats:
+    """The share of class 1 at each piece's last token."""
     return pair_probability(last(pieces), positive=1)
+
+
+def every_token_right(pieces: Sequence[Floats]) -> Floats:
+    """The product of the shares of class 1 over each piece.
+
+    >>> every_token_right([np.array([[0.0, 0.0], [0.0, 0.0]]), np.array([[0.0, np.log(3.0)]])]).round(2).tolist()
+    [0.25, 0.75]
+    """
+    return np.array([pair_probability(piece, positive=1).prod() for piece in pieces])
 
 
 @dataclass(frozen=True)
 class SharedTokens:
-    """See `base.StepFormat`; the writer's ids as they are."""
+    """What formats with the writer's own ids have in common, see `base.StepFormat`."""
 
     def begin(self, question: str, prompt: Tokens) -> Tokens:
         """The prompt. Raises: ValueError if it is empty."""
@@ -92,15 +115,23 @@ class SharedTokens:
         del first
         return step.tokens
 
+
+@dataclass(frozen=True)
+class JudgedTokens(SharedTokens):
+    """See `base.StepFormat`; the writer's ids as they are. `scores` reads the outputs over pieces."""
+
+    scores: Callable[[Sequence[Floats]], Floats]
+
     def read(self, pieces: Sequence[Floats]) -> Floats:
-        """Class 1."""
-        return read_class_one(pieces)
+        """As `scores` says."""
+        return self.scores(pieces)
 
 
 @dataclass(frozen=True)
 class SeparatedSteps:
-    """See `base.StepFormat`; TRL's layout."""
+    """See `base.StepFormat`; TRL's layout. `scores` reads the outputs over pieces."""
 
+    scores: Callable[[Sequence[Floats]], Floats]
     tokenizer: Any
     bos: Tokens
     separator: Tokens
@@ -117,5 +148,5 @@ class SeparatedSteps:
         return encode(self.tokenizer, step.text.strip()) + self.separator
 
     def read(self, pieces: Sequence[Floats]) -> Floats:
-        """Class 1."""
-        return read_class_one(pieces)
+        """As `scores` says."""
+        return self.scores(pieces)

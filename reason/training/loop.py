@@ -45,14 +45,30 @@ def language_loss(model: Any, batch: Batch) -> torch.Tensor:
     return cross_entropy(logits.flatten(0, 1).float(), batch["next_ids"].flatten(), ignore_index=IGNORE)
 
 
-def optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for embeddings, norms, biases and heads."""
-    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    inner = [p for n, p in trained if p.ndim == 2 and ".layers." in f".{n}"]
-    outer = [p for n, p in trained if not (p.ndim == 2 and ".layers." in f".{n}")]
+def same_rate(name: str) -> float:
+    """Every parameter learns at the full rate."""
+    del name
+    return 1.0
+
+
+def optimizers(
+    model: torch.nn.Module, recipe: Recipe, rate_of: Callable[[str], float] = same_rate
+) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for embeddings, norms, biases and heads.
+
+    `rate_of` a parameter's name is its share of the full rate.
+    """
+    matrices: dict[float, list[torch.nn.Parameter]] = {}
+    others: dict[float, list[torch.nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            kind = matrices if parameter.ndim == 2 and ".layers." in f".{name}" else others
+            kind.setdefault(rate_of(name), []).append(parameter)
+    inner = [{"params": found, "lr": recipe.matrix_rate * share} for share, found in matrices.items()]
+    outer = [{"params": found, "lr": recipe.other_rate * share} for share, found in others.items()]
     return [
-        torch.optim.Muon(inner, lr=recipe.matrix_rate, momentum=0.95, weight_decay=0.0, adjust_lr_fn="original"),
-        torch.optim.AdamW(outer, lr=recipe.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.Muon(inner, momentum=0.95, weight_decay=0.0, adjust_lr_fn="original"),
+        torch.optim.AdamW(outer, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 
 
@@ -63,7 +79,14 @@ def rate_factor(done: float, step: int, warmup_steps: int) -> float:
 
 
 def train(
-    model: Any, make_stream: Callable[[int], Iterator[Batch]], recipe: Recipe, folder: Path, device: str
+    model: Any,
+    make_stream: Callable[[int], Iterator[Batch]],
+    recipe: Recipe,
+    folder: Path,
+    device: str,
+    *,
+    loss_of: Callable[[Any, Batch], torch.Tensor] = language_loss,
+    rate_of: Callable[[str], float] = same_rate,
 ) -> dict[str, float]:
     """Trains `model` in place and returns its last figures. *Mutates* `model`; writes checkpoints into `folder`.
 
@@ -74,8 +97,8 @@ def train(
         torch.set_num_threads(recipe.threads)
     log = (folder / "train.log.jsonl").open("a")
     model.to(device).train()
-    opts = optimizers(model, recipe)
-    rates = [opt.param_groups[0]["lr"] for opt in opts]
+    opts = optimizers(model, recipe, rate_of)
+    rates = [[group["lr"] for group in opt.param_groups] for opt in opts]
     state = {"step": 0, "tokens": 0, "seconds": 0.0, "runs": 0}
     checkpoint = folder / "checkpoint.pt"
     if checkpoint.exists():
@@ -94,12 +117,13 @@ def train(
         done = max(state["tokens"] / recipe.tokens, state["seconds"] / (60 * recipe.minutes))
         if done >= 1:
             break
-        for opt, rate in zip(opts, rates, strict=True):
-            for group in opt.param_groups:
-                group["lr"] = rate * rate_factor(done, int(state["step"]), recipe.warmup_steps)
+        factor = rate_factor(done, int(state["step"]), recipe.warmup_steps)
+        for opt, started_with in zip(opts, rates, strict=True):
+            for group, rate in zip(opt.param_groups, started_with, strict=True):
+                group["lr"] = rate * factor
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in next(stream).items()}
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.startswith("cuda")):
-            loss = language_loss(model, batch)
+            loss = loss_of(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for opt in opts:

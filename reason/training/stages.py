@@ -21,6 +21,8 @@ from transformers import (
 
 import reason.models
 from reason.models.hf import Device
+from reason.training.classifier import deepen
+from reason.training.contrast import Contrast, digit_ids
 from reason.training.loop import Recipe, train
 from reason.training.report import report
 from reason.training.stream import stream
@@ -28,7 +30,7 @@ from reason.training.tokenizer import build_tokenizer
 
 BUNDLED = Path(reason.models.__file__).parent / "bundled"
 logger = logging.getLogger(__name__)
-STAGES = ("tokenizer", "target", "draft", "prm", "report", "ship")
+STAGES = ("tokenizer", "target", "draft", "verifier", "prm", "report", "ship")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +45,14 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything training needs to know. `models` and `recipes` are keyed by stage."""
+    """Everything training needs to know. `shapes` and `recipes` are keyed by stage; `judging_layers` is how much deeper
+    than the verifier the reward model is."""
 
     folder: Path
     weights: Mapping[str, float]
     shapes: Mapping[str, Shape]
     recipes: Mapping[str, Recipe]
+    judging_layers: int = 2
     seed: int = 0
     report_problems: int = 24
     report_samples: int = 16
@@ -72,6 +76,7 @@ def run(stage: str, plan: Plan) -> dict[str, Any]:
         "tokenizer": _tokenizer,
         "target": partial(_target_or_draft, "target"),
         "draft": partial(_target_or_draft, "draft"),
+        "verifier": _verifier,
         "prm": _prm,
         "report": _report,
         "ship": _ship,
@@ -93,10 +98,18 @@ def _target_or_draft(stage: str, plan: Plan) -> dict[str, Any]:
     return _fit(stage, plan, model)
 
 
+def _verifier(plan: Plan) -> dict[str, Any]:
+    """The target trained on, because who judges must know more than who writes."""
+    return _fit("verifier", plan, _open(plan, "target"))
+
+
 def _prm(plan: Plan) -> dict[str, Any]:
-    """The reward model: the target trained on, because a verifier must know more than the writer."""
-    model = AutoModelForCausalLM.from_pretrained(plan.folder / "target", dtype=torch.float32)
-    return _fit("prm", plan, model)
+    """The reward model: the verifier, deepened, as a classifier of tokens."""
+    model = deepen(_open(plan, "verifier"), plan.judging_layers)
+    tokenizer = _load_tokenizer(plan)
+    contrast = Contrast(_open(plan, "target").to(plan.where), digit_ids(tokenizer, model.config.vocab_size))
+    figures = _train("prm", plan, model, loss_of=contrast, rate_of=model.rate_of)
+    return _save("prm", plan, model.classifier, figures)
 
 
 def _report(plan: Plan) -> dict[str, Any]:
@@ -109,9 +122,9 @@ def _report(plan: Plan) -> dict[str, Any]:
 
 
 def _ship(plan: Plan) -> dict[str, Any]:
-    """Put the three models where the package looks for them."""
+    """Put the models where the package looks for them."""
     sizes = {}
-    for name in ("target", "draft", "prm"):
+    for name in ("target", "draft", "verifier", "prm"):
         to = plan.ship_to / name
         to.mkdir(parents=True, exist_ok=True)
         for pattern in ("*.json", "*.safetensors"):
@@ -122,7 +135,15 @@ def _ship(plan: Plan) -> dict[str, Any]:
     return sizes
 
 
+def _open(plan: Plan, stage: str) -> Any:
+    return AutoModelForCausalLM.from_pretrained(plan.folder / stage, dtype=torch.float32)
+
+
 def _fit(stage: str, plan: Plan, model: Any) -> dict[str, Any]:
+    return _save(stage, plan, model, _train(stage, plan, model))
+
+
+def _train(stage: str, plan: Plan, model: Any, **how: Any) -> dict[str, Any]:
     recipe = plan.recipes[stage]
 
     def batches(seed: int) -> Any:
@@ -134,7 +155,10 @@ def _fit(stage: str, plan: Plan, model: Any) -> dict[str, Any]:
             workers=recipe.workers,
         )
 
-    figures = train(model, batches, recipe, plan.folder / stage, plan.where)
+    return train(model, batches, recipe, plan.folder / stage, plan.where, **how)
+
+
+def _save(stage: str, plan: Plan, model: Any, figures: dict[str, Any]) -> dict[str, Any]:
     model.to(torch.bfloat16).save_pretrained(plan.folder / stage)
     _load_tokenizer(plan).save_pretrained(plan.folder / stage)
     return figures

@@ -47,15 +47,20 @@ class ExampleStream(IterableDataset[dict[str, torch.Tensor]]):
 
 
 def collate(batch: list[Example], pad_id: int) -> dict[str, torch.Tensor]:
-    """`ids` and `next_ids`, both `[examples, longest]`, padded on the right: a causal model then needs no mask."""
+    """`ids`, `next_ids` and `forced` (of the token here), all `[examples, longest]`.
+
+    Padded on the right: a causal model then needs no mask.
+    """
     longest = max(len(example.ids) for example in batch)
     ids = torch.full((len(batch), longest), pad_id)
     next_ids = torch.full((len(batch), longest), IGNORE)
+    forced = torch.zeros((len(batch), longest), dtype=torch.bool)
     for row, example in enumerate(batch):
         end = len(example.ids)
         ids[row, :end] = torch.tensor(example.ids)
         next_ids[row, example.prompt_length - 1 : end - 1] = ids[row, example.prompt_length : end]
-    return {"ids": ids, "next_ids": next_ids}
+        forced[row, example.prompt_length : end] = torch.tensor(example.forced)
+    return {"ids": ids, "next_ids": next_ids, "forced": forced}
 
 
 def stream(

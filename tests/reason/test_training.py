@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
+from contextlib import closing
 from itertools import islice
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
+from reason.prm.scorer import PrmScorer
+from reason.prm.token_classification import TokenClassifier
 from reason.tasks.synthetic.draw import distinct, split_of
 from reason.tasks.synthetic.pen import SteadyPen
 from reason.training.examples import IGNORE, Encoder, batches
@@ -17,6 +21,7 @@ from reason.training.loop import Recipe, rate_factor
 from reason.training.stages import Plan, Shape, run
 from reason.training.stream import collate, stream
 from reason.training.tokenizer import EOS, render
+from search.tree import Step
 
 WEIGHTS = {"recurrence": 1.0, "words": 1.0}
 
@@ -30,7 +35,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
         folder=tmp_path_factory.mktemp("train"),
         weights=WEIGHTS,
         shapes={"target": shape, "draft": shape},
-        recipes=dict.fromkeys(("target", "draft", "prm"), recipe),
+        recipes=dict.fromkeys(("target", "draft", "verifier", "prm"), recipe),
         device="cpu",
     )
     run("tokenizer", plan)
@@ -90,6 +95,21 @@ def test_a_killed_run_goes_on_where_it_stopped(plan: Plan) -> None:
     assert before["runs"] == 1
     assert figures["runs"] == 2
     assert figures["step"] > before["step"] > 0
+
+
+def test_the_reward_model_is_an_ordinary_token_classifier_deeper_than_the_verifier(plan: Plan) -> None:
+    for stage in ("target", "verifier", "prm"):
+        run(stage, plan)
+    model = AutoModelForTokenClassification.from_pretrained(plan.folder / "prm")
+    assert model.config.id2label == {0: "wrong", 1: "right"}
+    assert model.config.num_hidden_layers == plan.shapes["target"].layers + plan.judging_layers
+    scorer = PrmScorer(adapter=TokenClassifier(reads="tokens", judges="tokens"), path=str(plan.folder / "prm"))
+    step = Step((5, 6, 7), "")
+    with closing(scorer):
+        (scores,) = asyncio.run(scorer.bind("", (3, 4)).score([[step]])).scores
+    with torch.no_grad():
+        right = model(torch.tensor([[3, 4, 5, 6, 7]])).logits.float().softmax(-1)[0, 2:, 1]
+    assert scores == pytest.approx([float(right.prod())], rel=1e-3)
 
 
 def test_the_rate_warms_up_stays_and_goes_down() -> None:

@@ -1,0 +1,148 @@
+"""Training the reward model: a branch is read as if it stood there, and only what is surely wrong is called wrong."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations, islice
+
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from reason.checkpoint import find_model
+from reason.tasks.synthetic.draw import distinct
+from reason.tasks.synthetic.families import FAMILIES
+from reason.tasks.synthetic.pen import SteadyPen
+from reason.training.classifier import Classifier, deepen
+from reason.training.contrast import Contrast, Places, digit_ids, rivals, with_branches
+from reason.training.examples import IGNORE, Encoder
+from reason.training.loop import Batch, Recipe, optimizers
+from reason.training.stream import collate
+
+VOCAB = 40
+
+
+def language_model(seed: int) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, intermediate_size=48, num_attention_heads=2,
+        attention_bias=True, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def batch_of(*lengths: tuple[int, int]) -> Batch:
+    """Random rows of so many prompt and solution tokens."""
+    longest = max(map(sum, lengths))
+    ids = torch.randint(0, VOCAB, (len(lengths), longest), generator=torch.Generator().manual_seed(0))
+    next_ids = torch.full_like(ids, IGNORE)
+    for row, (prompt, solution) in enumerate(lengths):
+        next_ids[row, prompt - 1 : prompt + solution - 1] = ids[row, prompt : prompt + solution]
+    return {"ids": ids, "next_ids": next_ids, "forced": torch.ones_like(ids, dtype=torch.bool)}
+
+
+def test_deepening_changes_no_logit() -> None:
+    model = language_model(0)
+    ids = batch_of((4, 8))["ids"]
+    deep = deepen(model, 3)
+    with torch.no_grad():
+        assert torch.allclose(deep.language(deep(input_ids=ids)), model(ids).logits, rtol=1e-4, atol=1e-4)
+    assert deep.config.num_hidden_layers == 5
+
+
+def test_a_branch_is_read_as_if_it_stood_there_and_nothing_sees_it() -> None:
+    batch = batch_of((3, 5), (4, 2), (1, 7))
+    ids, places = batch["ids"], Places.of(batch["next_ids"])
+    branches = (ids.gather(1, places.at) + 1) % VOCAB
+    model = deepen(language_model(1), 1).eval()
+    with torch.no_grad():
+        own, side = model(**with_branches(ids, places, branches)).split([ids.shape[1], branches.shape[1]], 1)
+        assert torch.allclose(own, model(input_ids=ids), atol=1e-4)
+        for row, column in places.real.nonzero().tolist():
+            at = int(places.at[row, column])
+            alone = torch.cat([ids[row, :at], branches[row, column : column + 1]])[None]
+            assert torch.allclose(side[row, column], model(input_ids=alone)[0, -1], atol=1e-4)
+
+
+def test_the_places_are_those_of_the_solutions() -> None:
+    batch = batch_of((3, 5), (4, 2))
+    places = Places.of(batch["next_ids"])
+    assert [row[real].tolist() for row, real in zip(places.at, places.real, strict=True)] == [[3, 4, 5, 6, 7], [4, 5]]
+
+
+def test_a_rival_is_another_token_that_the_writer_thought_of() -> None:
+    digits = torch.zeros(VOCAB, dtype=torch.bool)
+    digits[:10] = True
+    tokens = torch.tensor([[3, 20]] * 500)
+    logits = torch.full((500, 2, VOCAB), -1e4)
+    logits[..., tokens[0]] = torch.log(torch.tensor(0.75))
+    logits[..., 30] = torch.log(torch.tensor(0.25))
+    logits[:, 0, 20] = logits[:, 1, 3] = -1e4
+    drawn, hard = rivals(logits, tokens, digits)
+    assert bool((drawn != tokens).all())
+    assert torch.allclose(hard, torch.tensor(0.25))
+    assert set(drawn[:, 1].tolist()) == {30}
+    digit, word = drawn[:, 0][digits[drawn[:, 0]]], drawn[:, 0][~digits[drawn[:, 0]]]
+    assert set(word.tolist()) == {30}
+    assert set(digit.tolist()) == set(range(10)) - {3}
+    assert 0.15 < len(digit) / 500 < 0.35
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_where_another_token_would_be_right_too_none_is_called_wrong(family: str) -> None:
+    """Any two right solutions of a problem part at a token that is not forced."""
+    tokenizer = AutoTokenizer.from_pretrained(find_model("bundled:target").source)
+    encode = Encoder(tokenizer)
+    for exercise in islice(distinct(0, "train", weights={family: 1.0}), 10):
+        solutions = {exercise.write(SteadyPen(), random.Random(seed)) for seed in range(12)}
+        for one, other in combinations([encode(exercise, solution) for solution in solutions], 2):
+            assert one.prompt_length == other.prompt_length
+            at = next(i for i, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b)
+            assert not one.forced[at - one.prompt_length]
+            assert not other.forced[at - other.prompt_length]
+            assert len(one.forced) == len(one.ids) - one.prompt_length
+
+
+def test_what_is_told_apart_is_learnt_and_the_language_is_kept() -> None:
+    """Solutions repeat their prompt; the writer guesses. After some steps, right tokens stand out from others."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, VOCAB, (32, 4)).repeat(1, 2)
+    batch = batch_of(*[(4, 4)] * 32) | {"ids": ids}
+    batch["next_ids"][:, 3:7] = ids[:, 4:]
+    model: Classifier = deepen(language_model(2), 1).train()
+    loss_of = Contrast(language_model(3), torch.zeros(VOCAB, dtype=torch.bool))
+    opts = optimizers(model, Recipe(tokens=1), model.rate_of)
+    losses = []
+    for _ in range(150):
+        losses.append(loss_of(model, batch))
+        losses[-1].backward()  # type: ignore[no-untyped-call]
+        for opt in opts:
+            opt.step()
+            opt.zero_grad()
+    assert losses[-1] < 0.7 * losses[0]
+    places = Places.of(batch["next_ids"])
+    with torch.no_grad():
+        own, side = model(**with_branches(ids, places, (ids[:, 4:] + 7) % VOCAB)).split([8, 4], 1)
+    assert (model.right(own[:, 4:]) > model.right(side)).float().mean() > 0.9
+
+
+def test_only_where_one_token_is_right_do_rivals_count() -> None:
+    batch = batch_of((3, 5), (4, 2))
+    loss_of = Contrast(language_model(3), torch.zeros(VOCAB, dtype=torch.bool))
+    model = deepen(language_model(2), 1)
+    free = batch | {"forced": torch.zeros_like(batch["forced"])}
+    torch.manual_seed(0)
+    assert len({round(loss_of(model, free).item(), 4) for _ in range(5)}) == 1
+    assert len({round(loss_of(model, batch).item(), 4) for _ in range(5)}) > 1
+
+
+def test_digits_are_found_in_the_vocabulary() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(find_model("bundled:target").source)
+    found = [tokenizer.decode([i]) for i in digit_ids(tokenizer, 576).nonzero()[:, 0].tolist()]
+    assert {text.strip() for text in found} == set("0123456789")
+    example = Encoder(tokenizer)(exercise := next(distinct(0, "train", weights={"recurrence": 1.0})), "x1: 3.")
+    assert collate([example], 1)["forced"].sum() == sum(example.forced)
+    assert exercise.family == "recurrence"
