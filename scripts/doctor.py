@@ -120,7 +120,7 @@ def bundled() -> Finding:
     from reason.checkpoint import bundled_names
 
     names = bundled_names()
-    if {"target", "draft", "prm"} <= set(names):
+    if {"target", "draft", "verifier", "prm", "router"} <= set(names):
         return Finding("bundled models", OK, ", ".join(names))
     return Finding("bundled models", BROKEN, ", ".join(names) or "none", "install the package again")
 

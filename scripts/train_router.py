@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         method.set_defaults(recipe=type(recipe))
         method.add_argument("pairs", type=Path, help="the file that collect_steps.py wrote")
         method.add_argument("--out", type=Path, required=True, help="folder of the trained router")
-        method.add_argument("--base", default="bundled:prm", help=SOURCE)
+        method.add_argument("--base", default="bundled:verifier", help=SOURCE)
         method.add_argument("--device", default="auto")
         for key, value in asdict(recipe).items():
             method.add_argument(f"--{key.replace('_', '-')}", type=type(value), default=value, help=f"default {value}")

@@ -2,10 +2,9 @@ r"""Token classifiers: class 1 is "right".
 
 Which tokens they judge, chosen by `judges`:
 
-steps   The last token of every step, as trained with TRL: the step's score is the share of class 1 there.
-tokens  Every token, as the bundled reward model does: how likely it is right if all before it are. The step's score
-        is the product of the shares of class 1 over its tokens: how likely the step is right if those before it are.
-        So fold with `prod` (how likely all is right) or `min`, not with `last`.
+steps   The last token of every step, as trained with TRL: a step's score is the share of class 1 there.
+tokens  Every token, as the bundled reward model does: how likely it is right if all before are. A step's score is the
+        product of the shares of class 1 over the tokens up to its end: how likely everything so far is right.
 
 Two ways in, chosen by `reads`:
 
@@ -91,12 +90,12 @@ def right_at_the_end(pieces: Sequence[Floats]) -> Floats:
 
 
 def every_token_right(pieces: Sequence[Floats]) -> Floats:
-    """The product of the shares of class 1 over each piece.
+    """The product of the shares of class 1 up to the end of each piece.
 
-    >>> every_token_right([np.array([[0.0, 0.0], [0.0, 0.0]]), np.array([[0.0, np.log(3.0)]])]).round(2).tolist()
-    [0.25, 0.75]
+    >>> every_token_right([np.array([[0.0, 0.0], [0.0, 0.0]]), np.array([[0.0, np.log(3.0)]])]).round(4).tolist()
+    [0.25, 0.1875]
     """
-    return np.array([pair_probability(piece, positive=1).prod() for piece in pieces])
+    return np.cumprod([pair_probability(piece, positive=1).prod() for piece in pieces])
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ def test_the_bundled_router_sends_some_steps_either_way() -> None:
         (("router=oracle", "router.threshold=3"), "router.threshold must be in [-1, 1], got 3"),
         (("router=entropy", "router.threshold=-1"), "router.threshold must be a number >= 0, got -1"),
         (("router=arbitrage", "router.path=bundled:none"), "router.path=bundled:none: not among the bundled models"),
-        (("router=arbitrage", "router.path=bundled:prm"), "router.path=bundled:prm is a LlamaForCausalLM"),
+        (("router=arbitrage", "router.path=bundled:verifier"), "router.path=bundled:verifier is a LlamaForCausalLM"),
         (("router=arbitrage", "router.threshold=2"), "router.threshold must be in [0, 1], got 2"),
         (("router=cue", "router.cues=[]"), "router.cues must hold words, got []"),
         (("router=random", "draft.path=bundled:none"), "draft.path=bundled:none: not among the bundled models"),

@@ -158,7 +158,7 @@ def trl_reference(model: tiny.Tiny, question: str, steps: Sequence[str]) -> list
     return softmax_at(model.outputs(tokens), ends, [1, 0])
 
 
-# Token classification over the writer's own tokens (the bundled model)
+# Token classification over the writer's own tokens, of steps and (the bundled model) of tokens
 
 
 def shared_reference(model: tiny.Tiny, question: str, steps: Sequence[str]) -> list[float]:
@@ -169,6 +169,15 @@ def shared_reference(model: tiny.Tiny, question: str, steps: Sequence[str]) -> l
     return softmax_at(model.outputs(tokens), ends, [1, 0])
 
 
+def judged_reference(model: tiny.Tiny, question: str, steps: Sequence[str]) -> list[float]:
+    tokens = model.tokenizer.encode(question)
+    start, scores = len(tokens), []
+    for step in steps:
+        tokens += model.tokenizer.encode(step)
+        scores.append(float(np.prod(softmax_at(model.outputs(tokens), range(start, len(tokens)), [1, 0]))))
+    return scores
+
+
 CASES = {
     "qwen": Case(QwenPrm(), save_qwen, qwen_reference),
     "skywork": Case(SkyworkPrm(), save_skywork, skywork_reference),
@@ -176,6 +185,7 @@ CASES = {
     "rlhflow": Case(RlhflowPrm(), save_rlhflow, rlhflow_reference),
     "trl": Case(TokenClassifier(), save_trl, trl_reference),
     "shared": Case(TokenClassifier(reads="tokens"), save_trl, shared_reference),
+    "judged": Case(TokenClassifier(reads="tokens", judges="tokens"), save_trl, judged_reference),
 }
 
 

@@ -71,6 +71,7 @@ def test_a_wrong_knob_names_itself_at_construction(knobs: dict[str, Any], messag
     [
         (lambda: SkyworkPrm(step_token="x"), "newlines"),
         (lambda: TokenClassifier(reads="ids"), "tokens or text"),  # type: ignore[arg-type]
+        (lambda: TokenClassifier(judges="all"), "steps or tokens"),  # type: ignore[arg-type]
         (lambda: TokenClassifier(separator=""), "separator"),
         (lambda: TokenClassifier(after_question=None), "after_question"),  # type: ignore[arg-type]
         (lambda: MathShepherd(tag=" ки"), "without spaces"),

@@ -104,12 +104,12 @@ def test_the_reward_model_is_an_ordinary_token_classifier_deeper_than_the_verifi
     assert model.config.id2label == {0: "wrong", 1: "right"}
     assert model.config.num_hidden_layers == plan.shapes["target"].layers + plan.judging_layers
     scorer = PrmScorer(adapter=TokenClassifier(reads="tokens", judges="tokens"), path=str(plan.folder / "prm"))
-    step = Step((5, 6, 7), "")
+    path = [Step((5, 6, 7), ""), Step((8,), "")]
     with closing(scorer):
-        (scores,) = asyncio.run(scorer.bind("", (3, 4)).score([[step]])).scores
+        (scores,) = asyncio.run(scorer.bind("", (3, 4)).score([path])).scores
     with torch.no_grad():
-        right = model(torch.tensor([[3, 4, 5, 6, 7]])).logits.float().softmax(-1)[0, 2:, 1]
-    assert scores == pytest.approx([float(right.prod())], rel=1e-3)
+        right = model(torch.tensor([[3, 4, 5, 6, 7, 8]])).logits.float().softmax(-1)[0, 2:, 1]
+    assert scores == pytest.approx([float(right[:3].prod()), float(right.prod())], rel=1e-3)
 
 
 def test_the_rate_warms_up_stays_and_goes_down() -> None:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from decoding.core import Tokens
+from reason.prm.expectation import Expectation
 from reason.prm.scorer import PrmScorer
 from reason.prm.served import HEADS, ServedPrm
 from reason.prm.token_classification import TokenClassifier
 from search.tree import Step
+from tests.reason.prm_tiny import Tiny, byte_tokenizer, llama_config, save_causal
 from tests.reason.test_prm_formats import CASES, Case
 from tests.sglang.conftest import BUILT, SKIP
 from tests.sglang.serving import RealServer
@@ -26,9 +29,30 @@ FIRST = ["Let x = 12.\n\n", "Then 2x + 7 = 31.\n\n", "The answer is \\boxed{31}.
 PATHS = [FIRST[:1], FIRST[:2], FIRST, [FIRST[0], "- first -\n\n", "So c = 5; it is: 52"], ["+7\n\n", "ünïcode ки\n\n"]]
 
 
+def save_verifier(folder: Path) -> Tiny:
+    tokenizer = byte_tokenizer(["<|endoftext|>"], eos_token="<|endoftext|>")
+    return save_causal(folder, tokenizer, llama_config(tokenizer))
+
+
+def verifier_reference(model: Tiny, question: str, steps: Sequence[str]) -> list[float]:
+    tokens, scores = model.tokenizer.encode(question), []
+    for step in steps:
+        start = len(tokens)
+        tokens += model.tokenizer.encode(step)
+        logits = model.outputs(tokens)
+        scores.append(
+            float(np.exp(min(logits[i - 1, tokens[i]] - logits[i - 1].max() for i in range(start, len(tokens)))))
+        )
+    return scores
+
+
 WAVES: dict[str, dict[str, Case]] = {
     "heads": {"qwen_prm": CASES["qwen"], "skywork_prm": CASES["skywork"], "token_classification": CASES["trl"]},
-    "words": {"math_shepherd": CASES["math_shepherd"], "rlhflow_prm": CASES["rlhflow"]},
+    "words": {
+        "math_shepherd": CASES["math_shepherd"],
+        "rlhflow_prm": CASES["rlhflow"],
+        "expectation": Case(Expectation(), save_verifier, verifier_reference),
+    },
 }
 """Servers that run at the same time; a server wants two GB. The bundled model is asked in test_models_script.py."""
 EVERY = pytest.mark.parametrize("judges", WAVES, indirect=True)

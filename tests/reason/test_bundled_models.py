@@ -1,0 +1,80 @@
+"""The bundled models: ordinary checkpoints with one vocabulary, and scorers that know a slip when they see one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
+
+from reason.checkpoint import bundled_names, find_model
+from reason.compose import make, member
+from reason.prm.scorer import PrmScorer
+from reason.tasks.synthetic.draw import distinct
+from reason.tasks.synthetic.pen import SlippingPen, SteadyPen
+from reason.training.tokenizer import render
+from search.steps import split_steps
+from search.tree import Step
+
+MODELS: dict[str, Any] = {
+    "target": AutoModelForCausalLM,
+    "draft": AutoModelForCausalLM,
+    "verifier": AutoModelForCausalLM,
+    "prm": AutoModelForTokenClassification,
+}
+WEIGHTS = {"recurrence": 1.0, "digit_sums": 1.0}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(find_model("bundled:target").source)
+
+
+@pytest.fixture(scope="module", params=["prm", "expectation"])
+def scorer(request: pytest.FixtureRequest) -> Iterator[PrmScorer]:
+    scorer: PrmScorer = make("scorer", member("scorer", request.param))
+    yield scorer
+    scorer.close()
+
+
+def steps_of(tokenizer: Any, solution: str) -> list[Step]:
+    tokens = tuple(tokenizer.encode(solution))
+    return split_steps(tokens, (0.0,) * len(tokens), lambda ids: str(tokenizer.decode(list(ids))), "\n\n")
+
+
+def test_a_right_solution_scores_far_above_one_with_a_slip(tokenizer: Any, scorer: PrmScorer) -> None:
+    """On average, by their worst steps."""
+    rng = random.Random(1)
+    source = distinct(3, "heldout", weights=WEIGHTS, difficulties=(2, 3))
+    right: list[float] = []
+    wrong: list[float] = []
+    for _ in range(24):
+        exercise, steady, order = next(source), SteadyPen(), rng.random()
+        good = exercise.write(steady, random.Random(order))
+        bad = exercise.write(SlippingPen(rng.randrange(steady.written), rng), random.Random(order))
+        if not bad.startswith(good) and "boxed" in bad:
+            bound = scorer.bind(exercise.question, tuple(tokenizer.encode(render(exercise.question))))
+            scored = asyncio.run(bound.score([steps_of(tokenizer, good), steps_of(tokenizer, bad)]))
+            for kept, scores in zip((right, wrong), scored.scores, strict=True):
+                assert scores is not None
+                kept.append(min(scores))
+    assert len(wrong) > 10
+    assert sum(wrong) / len(wrong) < 0.5 * sum(right) / len(right)
+
+
+def test_they_load_with_the_classes_of_transformers_and_share_one_vocabulary() -> None:
+    text = render("x0 = 12. Find x3.") + "We get x1: 5*12=60, 60+8=68.\n\nThe answer is \\boxed{20}."
+    assert set(bundled_names()) == {*MODELS, "router"}
+    for name, model in MODELS.items():
+        source = find_model(f"bundled:{name}").source
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        ids = tokenizer.encode(text)
+        assert ids == AutoTokenizer.from_pretrained(find_model("bundled:target").source).encode(text)
+        pieces = [tokenizer.decode([i]) for i in ids]
+        assert "".join(pieces) == text
+        assert "\n\n" in pieces
+        assert " 12" not in pieces  # every digit is a token of its own
+        model.from_pretrained(source)
