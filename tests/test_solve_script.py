@@ -28,7 +28,13 @@ def settings(tiny_writer: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
     rows = [{"id": i, "problem": f"What is {i}+1?", "answer": str(i % 4)} for i in range(PROBLEMS)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = ["+task=aime", f"task.path={file}"]
-    return [f"model.path={tiny_writer}", f"scorer.path={tiny_writer}", "search.sampling.max_tokens=60", *task]
+    return [
+        f"model.path={tiny_writer}",
+        "scorer=expectation",
+        f"scorer.path={tiny_writer}",
+        "search.sampling.max_tokens=60",
+        *task,
+    ]
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -81,7 +87,7 @@ def test_first_what_runs_last_one_json_object(unbroken: tuple[Path, str]) -> Non
     folder, out = unbroken
     first = out.splitlines()[0]
     assert first.startswith("model bundled (")
-    assert "search best_of_n, scorer prm (" in first
+    assert "search best_of_n, scorer expectation (" in first
     assert first.endswith(f"data: aime24 ({PROBLEMS} problems)")
     assert summary(out) == json.loads((folder / "summary.json").read_text())
     assert summary(out)["problems"] == PROBLEMS

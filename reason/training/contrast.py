@@ -1,23 +1,25 @@
 """Teach a classifier what is wrong by what might have stood there instead.
 
-At every place of a right solution the writer had other tokens in mind. One of them is drawn, and the classifier reads
+At every place of a right solution a writer had other tokens in mind. One of them is drawn, and the classifier reads
 both: the right token in its row and the other one as a side branch, which sees what comes before its place and which
 nothing sees. So every token of a solution is a lesson, where a solution with one slip in it would be one in all, and
-the wrong ones are those that this writer writes.
+the wrong tokens are those that these writers write. Where a step begins many tokens would be right, but not to conclude
+too early.
 
 Shapes: B solutions of at most T tokens with their prompts, S of them the solution's own; V words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from reason.training.classifier import Classifier
-from reason.training.examples import IGNORE
+from reason.training.examples import IGNORE, NONE
 from reason.training.loop import Batch
 
 ANY_DIGIT = 0.25  # how often a digit's rival is drawn from all digits, not as the writer would
@@ -42,18 +44,31 @@ class Places:
         return cls(torch.where(real, first[:, None] + steps, first[:, None]), real)
 
 
-def rivals(logits: torch.Tensor, tokens: torch.Tensor, digits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Another token for each of `tokens` `[B, S]`, drawn from what the writer thought of, `[B, S, V]`; and how likely
-    the writer was to go wrong there, `[B, S]`. `digits` `[V]` says which tokens are digits."""
+class Rivals(NamedTuple):
+    """Another token for every place, `[B, S]` like the rest.
+
+    tokens   what stands there instead
+    right    how likely the writer was to write what is right
+    wrong    and something like the rival
+    """
+
+    tokens: torch.Tensor
+    right: torch.Tensor
+    wrong: torch.Tensor
+
+
+def draw_rivals(logits: torch.Tensor, tokens: torch.Tensor, known: torch.Tensor, digits: torch.Tensor) -> Rivals:
+    """Rivals of `tokens` `[B, S]`: those that are `known` (a token, where it is not `ANY` or `NONE`), the others drawn
+    from what the writer thought of, `[B, S, V]`. `digits` `[V]` says which tokens are digits."""
     here = tokens[..., None]
     p = logits.float().softmax(-1)
-    hard = 1 - p.gather(-1, here)[..., 0]
-    other = p.scatter(-1, here, 0.0)
-    any_digit = digits.float().expand_as(other).scatter(-1, here, 0.0)
+    right = p.gather(-1, here)[..., 0]
     share = ANY_DIGIT * digits[tokens][..., None].float()
-    mix = (1 - share) * _normal(other) + share * _normal(any_digit) + 1e-9
-    drawn = torch.multinomial(mix.scatter(-1, here, 0.0).flatten(0, 1), 1)
-    return drawn.view(tokens.shape), hard
+    mix = (1 - share) * _others(p, here) + share * _others(digits.float().expand_as(p), here) + 1e-9
+    drawn = torch.multinomial(mix.scatter(-1, here, 0.0).flatten(0, 1), 1).view(tokens.shape)
+    named = known >= 0
+    wrong = torch.where(named, p.gather(-1, known.clamp(min=0)[..., None])[..., 0], 1 - right)
+    return Rivals(torch.where(named, known, drawn), right, wrong)
 
 
 def with_branches(ids: torch.Tensor, places: Places, branches: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -73,31 +88,36 @@ def with_branches(ids: torch.Tensor, places: Places, branches: torch.Tensor) -> 
 
 @dataclass(frozen=True)
 class Contrast:
-    """The loss: how badly right tokens are told from their rivals, as often as the writer would write either, and how
+    """The loss: how badly right tokens are told from their rivals, as often as a writer would write either, and how
     badly the next token is foretold.
 
-    writer   whose slips are to be found
-    digits   as in `rivals`
+    writers  whose slips are to be found; the rows are dealt out to them
+    digits   as in `draw_rivals`
     """
 
-    writer: Any
+    writers: Sequence[Any]
     digits: torch.Tensor
 
     def __call__(self, model: Classifier, batch: Batch) -> torch.Tensor:
         ids, next_ids = batch["ids"], batch["next_ids"]
         places = Places.of(next_ids)
-        tokens = ids.gather(1, places.at)
-        with torch.no_grad():
-            logits = self.writer(input_ids=ids, use_cache=False).logits
-        before = (places.at - 1)[..., None].expand(-1, -1, logits.shape[-1])
-        drawn, hard = rivals(logits.gather(1, before), tokens, self.digits.to(ids.device))
-        hidden = model(**with_branches(ids, places, drawn))
-        own, side = hidden.split([ids.shape[1], drawn.shape[1]], 1)
+        known = batch["rivals"].gather(1, places.at)
+        rivals = draw_rivals(self._thoughts(ids, places), ids.gather(1, places.at), known, self.digits.to(ids.device))
+        hidden = model(**with_branches(ids, places, rivals.tokens))
+        own, side = hidden.split([ids.shape[1], known.shape[1]], 1)
         foretold = cross_entropy(model.language(own).flatten(0, 1).float(), next_ids.flatten(), ignore_index=IGNORE)
-        forced = places.real & batch["forced"].gather(1, places.at)
-        right, wrong = model.right(own).gather(1, places.at), model.right(side)
-        told = _loss(right, 1.0) * (1 - hard + EASY) * places.real + _loss(wrong, 0.0) * (hard + EASY) * forced
-        return foretold + told.sum() / ((hard + EASY) * forced).sum().clamp(min=1.0)
+        odds, against = model.right(own).gather(1, places.at), model.right(side)
+        sure = places.real & (known != NONE)
+        often = (rivals.wrong + EASY) * sure
+        told = _loss(odds, 1.0) * (rivals.right + EASY) * places.real + _loss(against, 0.0) * often
+        return foretold + told.sum() / often.sum().clamp(min=1.0)
+
+    @torch.no_grad()
+    def _thoughts(self, ids: torch.Tensor, places: Places) -> torch.Tensor:
+        """The writers' logits `[B, S, V]` at the places."""
+        parts = zip(self.writers, ids.tensor_split(len(self.writers)), strict=True)
+        whole = torch.cat([writer(input_ids=part, use_cache=False).logits for writer, part in parts if len(part)])
+        return whole.gather(1, (places.at - 1)[..., None].expand(-1, -1, whole.shape[-1]))
 
 
 def digit_ids(tokenizer: Any, vocab_size: int) -> torch.Tensor:
@@ -107,8 +127,10 @@ def digit_ids(tokenizer: Any, vocab_size: int) -> torch.Tensor:
     return digits
 
 
-def _normal(weights: torch.Tensor) -> torch.Tensor:
-    return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
+def _others(weights: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+    """Weights that sum to 1, without that of `here`."""
+    rest = weights.scatter(-1, here, 0.0)
+    return rest / rest.sum(-1, keepdim=True).clamp(min=1e-9)
 
 
 def _loss(odds: torch.Tensor, label: float) -> torch.Tensor:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reason.tasks.synthetic.exercise import DELIMITER, Exercise, strip_lead
+from reason.tasks.synthetic.exercise import CONCLUSION, DELIMITER, Exercise, strip_lead
 from reason.training.tokenizer import render
 
 IGNORE = -100  # no token to predict here
+ANY, NONE = -1, -2  # any other token would be wrong here; none surely
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,12 @@ class Example:
 
     ids             of both, end token included
     prompt_length   so many of them teach nothing
-    forced          for every token after those, whether any other would be wrong in its place
+    rivals          for every token after those, what would be wrong in its place: `ANY`, `NONE`, or that token
     """
 
     ids: list[int]
     prompt_length: int
-    forced: list[bool]
+    rivals: list[int]
 
 
 class Encoder:
@@ -33,29 +34,31 @@ class Encoder:
     def __init__(self, tokenizer: Any) -> None:
         self._encode = tokenizer.backend_tokenizer.encode  # the wrapper around it costs more than the work
         self._eos: int = tokenizer.eos_token_id
+        self._conclusion: int = self._encode(CONCLUSION).ids[0]
 
     def __call__(self, exercise: Exercise, solution: str) -> Example:
         """The example for one solution."""
         prompt: list[int] = self._encode(render(exercise.question)).ids
         encoded = self._encode(solution)
-        choices = [] if exercise.verifier_only else openings(solution)
-        forced = [
-            not exercise.verifier_only and not any(start < choice.stop and end > choice.start for choice in choices)
-            for start, end in encoded.offsets
-        ]
-        return Example([*prompt, *encoded.ids, self._eos], len(prompt), [*forced, not exercise.verifier_only])
+        rivals = [NONE if exercise.verifier_only else ANY] * (len(encoded.ids) + 1)
+        for index, (start, end) in enumerate(encoded.offsets):
+            for choice in openings(solution):
+                if start < choice.stop and end > choice.start:
+                    rivals[index] = self._conclusion if start == choice.start else NONE
+        return Example([*prompt, *encoded.ids, self._eos], len(prompt), rivals)
 
 
 def openings(solution: str) -> list[range]:
-    r"""The characters of a solution that could as well be others: what a step opens with, up to the first character of
-    what it says, as some problems let one choose what to work out next.
+    r"""The characters that could as well be others: what a step opens with, up to the first character of what it says,
+    as some problems let one choose what to work out next. When to conclude nobody can choose.
 
     >>> openings("So x1: 2*3=6.\n\nThe answer is 6.")
-    [range(0, 4), range(15, 16)]
+    [range(0, 4)]
     """
     found, start = [], 0
     for step in solution.split(DELIMITER):
-        found.append(range(start, start + len(step) - len(strip_lead(step)) + 1))
+        if not step.startswith(CONCLUSION):
+            found.append(range(start, start + len(step) - len(strip_lead(step)) + 1))
         start += len(step) + len(DELIMITER)
     return found
 

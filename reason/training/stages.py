@@ -107,7 +107,8 @@ def _prm(plan: Plan) -> dict[str, Any]:
     """The reward model: the verifier, deepened, as a classifier of tokens."""
     model = deepen(_open(plan, "verifier"), plan.judging_layers)
     tokenizer = _load_tokenizer(plan)
-    contrast = Contrast(_open(plan, "target").to(plan.where), digit_ids(tokenizer, model.config.vocab_size))
+    writers = [_open(plan, name).to(plan.where) for name in ("target", "draft")]
+    contrast = Contrast(writers, digit_ids(tokenizer, model.config.vocab_size))
     figures = _train("prm", plan, model, loss_of=contrast, rate_of=model.rate_of)
     return _save("prm", plan, model.classifier, figures)
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from reason.tasks.synthetic.draw import draw
 from reason.tasks.synthetic.pen import SteadyPen
-from reason.training.examples import IGNORE, Encoder, Example, batches
+from reason.training.examples import IGNORE, NONE, Encoder, Example, batches
 from search.seeds import derive_seed
 
 _POOL = 8  # batches' worth of examples sorted by length at a time
@@ -47,20 +47,20 @@ class ExampleStream(IterableDataset[dict[str, torch.Tensor]]):
 
 
 def collate(batch: list[Example], pad_id: int) -> dict[str, torch.Tensor]:
-    """`ids`, `next_ids` and `forced` (of the token here), all `[examples, longest]`.
+    """`ids`, `next_ids` and `rivals` (of the token here), all `[examples, longest]`.
 
     Padded on the right: a causal model then needs no mask.
     """
     longest = max(len(example.ids) for example in batch)
     ids = torch.full((len(batch), longest), pad_id)
     next_ids = torch.full((len(batch), longest), IGNORE)
-    forced = torch.zeros((len(batch), longest), dtype=torch.bool)
+    rivals = torch.full((len(batch), longest), NONE)
     for row, example in enumerate(batch):
         end = len(example.ids)
         ids[row, :end] = torch.tensor(example.ids)
         next_ids[row, example.prompt_length - 1 : end - 1] = ids[row, example.prompt_length : end]
-        forced[row, example.prompt_length : end] = torch.tensor(example.forced)
-    return {"ids": ids, "next_ids": next_ids, "forced": forced}
+        rivals[row, example.prompt_length : end] = torch.tensor(example.rivals)
+    return {"ids": ids, "next_ids": next_ids, "rivals": rivals}
 
 
 def stream(

@@ -180,7 +180,7 @@ def test_the_strategy_is_checked_before_the_model_is_looked_for() -> None:
 @pytest.fixture
 def tiny(tiny_writer: Path) -> list[str]:
     """The bundled reward model is a language model; here it is the writer's."""
-    return [f"model.path={tiny_writer}", f"scorer.path={tiny_writer}"]
+    return [f"model.path={tiny_writer}", "scorer=expectation", f"scorer.path={tiny_writer}"]
 
 
 def test_a_scorer_that_reads_tokens_must_share_the_writers_vocabulary(tiny: list[str], tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_scorer_that_reads_tokens_must_share_the_writers_vocabulary(tiny: list
     file = other / "tokenizer.json"
     file.write_text(file.read_text(encoding="utf-8").replace("Try this. ", "Try that. "), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"^scorer\.path=.*vocabulary is another one than that of model\.path"):
-        planned(f"model.path={other}", tiny[1])
+        planned(f"model.path={other}", *tiny[1:])
 
 
 def test_the_writers_tokenizer_is_compared_again_when_it_is_loaded(tiny: list[str], tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_writers_tokenizer_is_compared_again_when_it_is_loaded(tiny: list[st
     file = other / "tokenizer_config.json"
     described = json.loads(file.read_text(encoding="utf-8")) | {"pad_token": "<another>"}
     file.write_text(json.dumps(described), encoding="utf-8")
-    plan, _ = planned(f"model.path={other}", tiny[1])
+    plan, _ = planned(f"model.path={other}", *tiny[1:])
     (other / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"^scorer\.path=.*vocabulary is another one"):
         plan.open()
@@ -210,7 +210,7 @@ def test_a_checkpoint_without_tokenizer_is_named(tiny: list[str], tmp_path: Path
     bare = tmp_path / "bare"
     shutil.copytree(tiny[0].partition("=")[2], bare, ignore=shutil.ignore_patterns("tokenizer*"))
     with pytest.raises(ConfigError, match=r"^model\.path: .*bare has no tokenizer"):
-        reason.load(f"model.path={bare}", tiny[1])
+        reason.load(f"model.path={bare}", *tiny[1:])
 
 
 def test_a_plan_holds_objects_and_no_config(tiny: list[str]) -> None:

@@ -11,11 +11,12 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from reason.checkpoint import find_model
 from reason.tasks.synthetic.draw import distinct
+from reason.tasks.synthetic.exercise import CONCLUSION, DELIMITER
 from reason.tasks.synthetic.families import FAMILIES
 from reason.tasks.synthetic.pen import SteadyPen
 from reason.training.classifier import Classifier, deepen
-from reason.training.contrast import Contrast, Places, digit_ids, rivals, with_branches
-from reason.training.examples import IGNORE, Encoder
+from reason.training.contrast import Contrast, Places, digit_ids, draw_rivals, with_branches
+from reason.training.examples import ANY, IGNORE, NONE, Encoder
 from reason.training.loop import Batch, Recipe, optimizers
 from reason.training.stream import collate
 
@@ -41,7 +42,7 @@ def batch_of(*lengths: tuple[int, int]) -> Batch:
     next_ids = torch.full_like(ids, IGNORE)
     for row, (prompt, solution) in enumerate(lengths):
         next_ids[row, prompt - 1 : prompt + solution - 1] = ids[row, prompt : prompt + solution]
-    return {"ids": ids, "next_ids": next_ids, "forced": torch.ones_like(ids, dtype=torch.bool)}
+    return {"ids": ids, "next_ids": next_ids, "rivals": torch.full_like(ids, ANY)}
 
 
 def test_deepening_changes_no_logit() -> None:
@@ -78,32 +79,46 @@ def test_a_rival_is_another_token_that_the_writer_thought_of() -> None:
     digits[:10] = True
     tokens = torch.tensor([[3, 20]] * 500)
     logits = torch.full((500, 2, VOCAB), -1e4)
-    logits[..., tokens[0]] = torch.log(torch.tensor(0.75))
+    logits[:, 0, 3] = logits[:, 1, 20] = torch.log(torch.tensor(0.75))
     logits[..., 30] = torch.log(torch.tensor(0.25))
-    logits[:, 0, 20] = logits[:, 1, 3] = -1e4
-    drawn, hard = rivals(logits, tokens, digits)
-    assert bool((drawn != tokens).all())
-    assert torch.allclose(hard, torch.tensor(0.25))
-    assert set(drawn[:, 1].tolist()) == {30}
-    digit, word = drawn[:, 0][digits[drawn[:, 0]]], drawn[:, 0][~digits[drawn[:, 0]]]
-    assert set(word.tolist()) == {30}
-    assert set(digit.tolist()) == set(range(10)) - {3}
-    assert 0.15 < len(digit) / 500 < 0.35
+    drawn = draw_rivals(logits, tokens, torch.full_like(tokens, ANY), digits)
+    assert bool((drawn.tokens != tokens).all())
+    assert torch.allclose(drawn.right, torch.tensor(0.75))
+    assert torch.allclose(drawn.wrong, torch.tensor(0.25))
+    assert set(drawn.tokens[:, 1].tolist()) == {30}
+    first = drawn.tokens[:, 0]
+    assert set(first[~digits[first]].tolist()) == {30}
+    assert set(first[digits[first]].tolist()) == set(range(10)) - {3}
+    assert 0.15 < digits[first].float().mean() < 0.35
+
+
+def test_a_known_rival_stands_as_often_as_the_writer_writes_it() -> None:
+    logits = torch.randn(1, 2, VOCAB)
+    drawn = draw_rivals(logits, torch.tensor([[3, 4]]), torch.tensor([[7, NONE]]), torch.zeros(VOCAB, dtype=torch.bool))
+    p = logits.softmax(-1)[0]
+    assert drawn.tokens[0, 0] == 7
+    assert torch.allclose(drawn.wrong[0], torch.stack([p[0, 7], 1 - p[1, 4]]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_where_another_token_would_be_right_too_none_is_called_wrong(family: str) -> None:
-    """Any two right solutions of a problem part at a token that is not forced."""
+def test_what_is_right_too_is_not_called_wrong(family: str) -> None:
+    """Where two right solutions of a problem part, neither's token is the other's rival; and they never part on whether
+    to conclude, which is the rival of every step's beginning."""
     tokenizer = AutoTokenizer.from_pretrained(find_model("bundled:target").source)
     encode = Encoder(tokenizer)
+    conclusion = tokenizer.encode(CONCLUSION)[0]
     for exercise in islice(distinct(0, "train", weights={family: 1.0}), 10):
         solutions = {exercise.write(SteadyPen(), random.Random(seed)) for seed in range(12)}
         for one, other in combinations([encode(exercise, solution) for solution in solutions], 2):
-            assert one.prompt_length == other.prompt_length
             at = next(i for i, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b)
-            assert not one.forced[at - one.prompt_length]
-            assert not other.forced[at - other.prompt_length]
-            assert len(one.forced) == len(one.ids) - one.prompt_length
+            for mine, theirs in ((one, other), (other, one)):
+                assert mine.rivals[at - mine.prompt_length] in (NONE, conclusion)
+                assert theirs.ids[at] != conclusion
+        for solution in solutions:
+            example = encode(exercise, solution)
+            assert len(example.rivals) == len(example.ids) - example.prompt_length
+            assert example.rivals.count(conclusion) == solution.count(DELIMITER)
+            assert exercise.verifier_only == (ANY not in example.rivals)
 
 
 def test_what_is_told_apart_is_learnt_and_the_language_is_kept() -> None:
@@ -113,7 +128,7 @@ def test_what_is_told_apart_is_learnt_and_the_language_is_kept() -> None:
     batch = batch_of(*[(4, 4)] * 32) | {"ids": ids}
     batch["next_ids"][:, 3:7] = ids[:, 4:]
     model: Classifier = deepen(language_model(2), 1).train()
-    loss_of = Contrast(language_model(3), torch.zeros(VOCAB, dtype=torch.bool))
+    loss_of = Contrast([language_model(3)], torch.zeros(VOCAB, dtype=torch.bool))
     opts = optimizers(model, Recipe(tokens=1), model.rate_of)
     losses = []
     for _ in range(150):
@@ -129,11 +144,11 @@ def test_what_is_told_apart_is_learnt_and_the_language_is_kept() -> None:
     assert (model.right(own[:, 4:]) > model.right(side)).float().mean() > 0.9
 
 
-def test_only_where_one_token_is_right_do_rivals_count() -> None:
+def test_where_nothing_is_surely_wrong_no_rival_counts() -> None:
     batch = batch_of((3, 5), (4, 2))
-    loss_of = Contrast(language_model(3), torch.zeros(VOCAB, dtype=torch.bool))
+    loss_of = Contrast([language_model(3), language_model(4)], torch.zeros(VOCAB, dtype=torch.bool))
     model = deepen(language_model(2), 1)
-    free = batch | {"forced": torch.zeros_like(batch["forced"])}
+    free = batch | {"rivals": torch.full_like(batch["rivals"], NONE)}
     torch.manual_seed(0)
     assert len({round(loss_of(model, free).item(), 4) for _ in range(5)}) == 1
     assert len({round(loss_of(model, batch).item(), 4) for _ in range(5)}) > 1
@@ -144,5 +159,5 @@ def test_digits_are_found_in_the_vocabulary() -> None:
     found = [tokenizer.decode([i]) for i in digit_ids(tokenizer, 576).nonzero()[:, 0].tolist()]
     assert {text.strip() for text in found} == set("0123456789")
     example = Encoder(tokenizer)(exercise := next(distinct(0, "train", weights={"recurrence": 1.0})), "x1: 3.")
-    assert collate([example], 1)["forced"].sum() == sum(example.forced)
+    assert collate([example], 1)["rivals"][0, example.prompt_length :].tolist() == example.rivals
     assert exercise.family == "recurrence"

@@ -100,7 +100,7 @@ def test_a_killed_run_goes_on_where_it_stopped(plan: Plan) -> None:
 def test_the_reward_model_is_an_ordinary_token_classifier_deeper_than_the_verifier(plan: Plan) -> None:
     for stage in ("target", "verifier", "prm"):
         run(stage, plan)
-    model = AutoModelForTokenClassification.from_pretrained(plan.folder / "prm")
+    model = AutoModelForTokenClassification.from_pretrained(plan.folder / "prm", dtype=torch.float32)
     assert model.config.id2label == {0: "wrong", 1: "right"}
     assert model.config.num_hidden_layers == plan.shapes["target"].layers + plan.judging_layers
     scorer = PrmScorer(adapter=TokenClassifier(reads="tokens", judges="tokens"), path=str(plan.folder / "prm"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reason.tasks.synthetic.exercise import DELIMITER, Exercise, common_prefix, strip_lead
+from reason.tasks.synthetic.exercise import CONCLUSION, DELIMITER, Exercise, common_prefix, strip_lead
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def check(exercise: Exercise, text: str) -> Check:
     A right answer reached by a wrong step is not solved: this is stricter than grading the answer.
     """
     judge = exercise.judge()
-    conclusion = f"The answer is \\boxed{{{exercise.answer}}}."
+    conclusion = f"{CONCLUSION} is \\boxed{{{exercise.answer}}}."
     steps = text.removesuffix(DELIMITER).split(DELIMITER)
     right: list[bool] = []
     wrong_at: int | None = None
@@ -36,7 +36,7 @@ def check(exercise: Exercise, text: str) -> Check:
     for step in steps:
         if wrong_at is None:
             body = strip_lead(step)
-            if body.startswith("The answer"):
+            if body.startswith(CONCLUSION):
                 good = 0 if solved or not judge.done() else common_prefix(body, conclusion)
                 solved = body == conclusion and good == len(body)
                 deviates = None if solved else good

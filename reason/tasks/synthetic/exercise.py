@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 from reason.tasks.synthetic.pen import Derailed, Pen, SteadyPen
 
 DELIMITER = "\n\n"
+CONCLUSION = "The answer"  # how the last step of every solution begins
 LEADS = ("", "First, ", "Then ", "Next, ", "So ", "We get ")
 
 
@@ -58,7 +59,7 @@ class Exercise(ABC):
         try:
             for body in self.bodies(pen, rng):
                 steps.append(lead(rng, first=not steps) + body)
-            steps.append(f"The answer is \\boxed{{{final_number(steps[-1])}}}.")
+            steps.append(f"{CONCLUSION} is \\boxed{{{final_number(steps[-1])}}}.")
         except Derailed:
             pass
         return DELIMITER.join(steps)
