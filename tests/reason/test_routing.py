@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reason.measure.routing import KNOBS, Routed, Setting, area, cheapest_within, compare_areas
+from reason.measure.routing import KNOBS, READS_SCORES, Routed, Setting, area, cheapest_within, compare_areas
 
 ROOT = Path(__file__).parents[2]
 EVERY = np.arange(50)
@@ -58,6 +58,13 @@ def test_every_knob_is_a_setting_of_its_router() -> None:
     for router, (_, values) in KNOBS.items():
         for value in values or (None,):
             check(*composed(Setting(router, value).arm(2, ("+task=synthetic",)).overrides))
+
+
+def test_only_routers_that_read_scores_get_the_reward() -> None:
+    arms = {router: Setting(router, None).arm(1, (), "likelihood").overrides for router in KNOBS}
+    reads = {router for router, overrides in arms.items() if "scorer=likelihood" in overrides}
+    assert reads == set(READS_SCORES)
+    assert all(("scorer=none" in overrides) == (router not in reads) for router, overrides in arms.items())
 
 
 @pytest.mark.slow
