@@ -29,8 +29,8 @@ from reason.measure.routing_report import ENDS, Race, draw_curves, report
 if TYPE_CHECKING:
     from reason.measure.arms import Arm
 
-BUNDLED = ("+task=synthetic_mixed", "task.size={problems}")
-REWARD = "expectation"  # of the bundled scorers the better one here: it judges a step whatever stood before
+# Of the bundled scorers expectation is the better one here: it judges a step whatever stood before.
+BUNDLED = ("+task=synthetic_mixed", "task.size={problems}", "scorer=expectation")
 COMMON = ("limit={problems}", "concurrency=32")
 RATIOS = (4.0, 8.0, 32.0)
 
@@ -39,9 +39,6 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("settings", nargs="*", help="settings of scripts/solve.py, for all arms")
     top.add_argument("--routers", nargs="+", choices=sorted(KNOBS), default=list(KNOBS))
-    top.add_argument(
-        "--reward", help="the member of scorer that routers read; default: expectation, or the model's own"
-    )
     top.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
     top.add_argument("--problems", type=positive, default=200)
     top.add_argument("--samples", type=positive, default=4, help="of each problem; one is enough at temperature 0")
@@ -104,12 +101,11 @@ def main() -> int:
     from reason.measure.plots import require_matplotlib
 
     bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
-    reward = args.reward or (REWARD if bundled else None)
     common = [setting.format(problems=args.problems) for setting in (*bundled, *COMMON, *args.settings)]
 
     def arm_of(setting: Setting, temperature: float, speculation: str = "off") -> Arm:
         own = (*common, f"search.sampling.temperature={temperature:g}", f"speculation={speculation}")
-        return setting.arm(args.samples if temperature else 1, own, reward)
+        return setting.arm(args.samples if temperature else 1, own)
 
     plan = [(temperature, setting) for temperature in args.temperatures for setting in settings_of(args.routers)]
     sweeps: dict[float, dict[str, list[Routed]]] = {temperature: {} for temperature in args.temperatures}

@@ -1,6 +1,6 @@
 """Train a router on pairs of steps that scripts/collect_steps.py recorded, and say how good it is.
 
-python scripts/train_router.py evidence pairs.jsonl --out routers/mine     a head on what the bundled reward model sees
+python scripts/train_router.py evidence pairs.jsonl --out routers/mine     a head on what the bundled verifier sees
 python scripts/train_router.py finetune pairs.jsonl --out routers/mine --base HUB_ID
 python scripts/solve.py router=arbitrage router.path=routers/mine          then use it
 

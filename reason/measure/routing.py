@@ -39,17 +39,13 @@ class Setting:
     router: str
     value: float | None = None
 
-    def arm(self, samples: int, common: Sequence[str], reward: str | None = None) -> Arm:
-        """The run: each problem sampled `samples` times. Only the routers that read scores get a reward model:
-        `reward`, a member of `scorer`, or None for the one that comes with the settings.
-        """
+    def arm(self, samples: int, common: Sequence[str]) -> Arm:
+        """The run: each problem sampled `samples` times; nothing but these routers needs a reward model."""
         own = [f"router={self.router}"]
         if self.value is not None:
             own.append(f"router.{KNOBS[self.router][0]}={self.value:g}")  # a whole number stays one
         if self.router not in READS_SCORES:
             own.append("scorer=none")
-        elif reward is not None:
-            own.append(f"scorer={reward}")
         return Arm("self_consistency", samples, (*common, *own))
 
     @property

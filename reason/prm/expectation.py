@@ -5,7 +5,7 @@ smallest p(token) / max p over its tokens: 1 where every token is the one the ve
 where one is far from it. Dividing by the largest probability forgives the many ways to begin a sentence, which a
 likelihood does not. A step's score says nothing of the steps before it, so fold with `min` or `prod`, not `last`.
 
-Any causal language model with the writer's vocabulary will do; this is the bundled reward model.
+Any causal language model with the writer's vocabulary will do; `bundled:verifier` is one.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ class Encoder:
         prompt: list[int] = self._encode(render(exercise.question)).ids
         encoded = self._encode(solution)
         rivals = [NONE if exercise.verifier_only else ANY] * (len(encoded.ids) + 1)
+        choices = openings(solution)
         for index, (start, end) in enumerate(encoded.offsets):
-            for choice in openings(solution):
+            for choice in choices:
                 if start < choice.stop and end > choice.start:
                     rivals[index] = self._conclusion if start == choice.start else NONE
         return Example([*prompt, *encoded.ids, self._eos], len(prompt), rivals)

@@ -179,7 +179,7 @@ def test_the_strategy_is_checked_before_the_model_is_looked_for() -> None:
 
 @pytest.fixture
 def tiny(tiny_writer: Path) -> list[str]:
-    """The bundled reward model is a language model; here it is the writer's."""
+    """A scorer that is a language model; here it is the writer's."""
     return [f"model.path={tiny_writer}", "scorer=expectation", f"scorer.path={tiny_writer}"]
 
 

@@ -16,8 +16,7 @@ from reason.prm.scorer import PrmScorer
 from reason.tasks.synthetic.draw import distinct
 from reason.tasks.synthetic.pen import SlippingPen, SteadyPen
 from reason.training.tokenizer import render
-from search.steps import split_steps
-from search.tree import Step
+from tests.reason.test_prm_expectation import steps_of
 
 MODELS: dict[str, Any] = {
     "target": AutoModelForCausalLM,
@@ -38,11 +37,6 @@ def scorer(request: pytest.FixtureRequest) -> Iterator[PrmScorer]:
     scorer: PrmScorer = make("scorer", member("scorer", request.param))
     yield scorer
     scorer.close()
-
-
-def steps_of(tokenizer: Any, solution: str) -> list[Step]:
-    tokens = tuple(tokenizer.encode(solution))
-    return split_steps(tokens, (0.0,) * len(tokens), lambda ids: str(tokenizer.decode(list(ids))), "\n\n")
 
 
 def test_a_right_solution_scores_far_above_one_with_a_slip(tokenizer: Any, scorer: PrmScorer) -> None:
