@@ -14,6 +14,7 @@ import torch
 from decoding import sequence
 from decoding.core import Tokens
 from decoding.scheduler import Scheduler
+from decoding.threads import work_alone
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Driver(Generic[T]):
         self._arrivals = 0
         self._driving = False
         self._closed = False
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=work_alone)
 
     async def run(self, tasks: Sequence[T]) -> list[Any]:
         """The tasks' results, in order. Cancelling drops all of them before the next round.

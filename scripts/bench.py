@@ -147,12 +147,10 @@ def bench_speculation(args: argparse.Namespace, console: Console) -> dict[str, A
 
 def main() -> None:
     args = parser().parse_args()
+    if args.threads:
+        os.environ["OMP_NUM_THREADS"] = str(args.threads)  # read by torch, which is not loaded yet
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     console = Console(stderr=not sys.stdout.isatty(), width=120)
-    if args.threads:
-        import torch
-
-        torch.set_num_threads(args.threads)
     print(json.dumps(args.run(args, console)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -39,16 +40,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     args = parser().parse_args()
+    if args.threads:
+        os.environ["OMP_NUM_THREADS"] = str(args.threads)  # read by torch, which is not loaded yet
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     from reason.measure.contenders import find_tunable
     from reason.measure.trees import static_tree
     from reason.measure.tune import tune
     from reason.measure.workload import Target, Workload, questions
 
-    if args.threads:
-        import torch
-
-        torch.set_num_threads(args.threads)
     try:
         contender = find_tunable(args.contender)
     except ValueError as error:

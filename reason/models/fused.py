@@ -91,6 +91,12 @@ class FusedDecoder:
         )  # fmt: skip
 
     @property
+    def weights_count(self) -> int:
+        """Weights that every row is multiplied with."""
+        products = [(layer.qkv, layer.out, layer.gate_up, layer.down) for layer in self._layers]
+        return sum(weight.numel() for layer in products for weight in layer)
+
+    @property
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = self._embedding.dtype
         return dtype

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from decoding.attention import place
 from decoding.backend import RowBatch
+from decoding.threads import helped
 from reason.models.fused import FusedDecoder
 
 Head = Callable[[Tensor], Tensor]
@@ -59,11 +60,15 @@ class HFBackend:
         place_on = pick_device(device)
         model = model.to(place_on, pick_dtype(dtype, place_on)).eval().requires_grad_(False)
         self._decoder = FusedDecoder(getattr(model, "model", model))
-        self._head = head or _own_head(model)
+        own = getattr(model, "lm_head", None) or getattr(model, "score", None)
+        self._head = head or _as_head(own)
         config = model.config
         self.vocab_size: int = config.vocab_size
         self.max_positions: int = config.max_position_embeddings
         self.dtype, self.device = self._decoder.dtype, self._decoder.device
+        on_cpu = self.device.type == "cpu"
+        self._weights = self._decoder.weights_count if on_cpu else 0
+        self._head_weights = own.weight.numel() if on_cpu and own is not None and head is None else 0
         d = self._decoder
         self.page_bytes = 2 * d.layers_count * d.kv_heads * d.head_size * self.dtype.itemsize
 
@@ -117,16 +122,17 @@ class HFBackend:
         )
         wanted = None if len(batch.wanted_W) == len(batch.tokens_T) else wanted_W
         cos_sin = d.rotary_table(positions_T, int(batch.positions_T.max()))
-        return d.forward(tokens_T, cos_sin, slots_T, wanted, blocks, pool)
+        with helped(self._weights, len(tokens_T)):
+            return d.forward(tokens_T, cos_sin, slots_T, wanted, blocks, pool)
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
-        return self._head(hidden)
+        with helped(self._head_weights, len(hidden)):
+            return self._head(hidden)
 
 
-def _own_head(model: Any) -> Head:
-    """The model's head as a function of hidden states."""
-    linear = getattr(model, "lm_head", None) or getattr(model, "score", None)
+def _as_head(linear: Any | None) -> Head:
+    """A linear layer as a function of hidden states; without one they are what comes out."""
     if linear is None:
         return lambda hidden: hidden
     weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()

@@ -93,8 +93,6 @@ def train(
     `make_stream(seed)` gives batches; a resumed run takes a fresh seed, so no batch is seen twice.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if recipe.threads:
-        torch.set_num_threads(recipe.threads)
     log = (folder / "train.log.jsonl").open("a")
     model.to(device).train()
     opts = optimizers(model, recipe, rate_of)

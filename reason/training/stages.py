@@ -20,6 +20,7 @@ from transformers import (
 )
 
 import reason.models
+from decoding.threads import threads
 from reason.models.hf import Device
 from reason.training.classifier import deepen
 from reason.training.contrast import Contrast, digit_ids
@@ -156,7 +157,8 @@ def _train(stage: str, plan: Plan, model: Any, **how: Any) -> dict[str, Any]:
             workers=recipe.workers,
         )
 
-    return train(model, batches, recipe, plan.folder / stage, plan.where, **how)
+    with threads(recipe.threads):
+        return train(model, batches, recipe, plan.folder / stage, plan.where, **how)
 
 
 def _save(stage: str, plan: Plan, model: Any, figures: dict[str, Any]) -> dict[str, Any]:

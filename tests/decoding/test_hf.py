@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from decoding import threads
 from decoding.core import GenerationRequest, OversizedRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from decoding.reader import PrefixReader
@@ -181,3 +183,20 @@ def test_reader_under_a_small_pool_and_its_refusals() -> None:
         asyncio.run(reader.read([(1,) * 100], [0]))
     reader.check()
     reader.close()
+
+
+@pytest.mark.parametrize("worth_help", [0, 10**12])
+def test_a_forward_pass_takes_the_threads_its_length_is_worth(worth_help: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "WORTH_HELP", worth_help)
+    backend, seen = HFBackend(random_model("qwen2"), device="cpu"), set()
+    forward = backend._decoder.forward
+
+    def watched(*args: Any) -> torch.Tensor:
+        seen.add(torch.get_num_threads())
+        return forward(*args)
+
+    monkeypatch.setattr(backend._decoder, "forward", watched)
+    with closing(LocalEngine(backend, decode=str)) as engine:
+        params = SamplingParams(max_tokens=3)
+        asyncio.run(engine.generate([GenerationRequest(prefix=(1, 2), params=params, seed=0)]))
+    assert seen == {1 if worth_help else torch.get_num_threads()}
