@@ -17,7 +17,8 @@ import numpy.typing as npt
 from decoding.compiled import compiled
 from decoding.drafters.calibration import calibrated, kind_of
 from decoding.drafters.draw import COUPLED, Sampling, draw, temper
-from decoding.drafters.ngram_table import Counts, Entries, Keys, blend_one
+from decoding.drafters.ngram_blend import blend_one
+from decoding.drafters.ngram_entries import Counts, Entries, Keys
 from decoding.drafters.source import Floats, Ints
 
 

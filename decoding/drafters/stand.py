@@ -20,7 +20,8 @@ import numpy as np
 from decoding.compiled import compiled
 from decoding.core import is_count
 from decoding.drafters.best_first import Asked
-from decoding.drafters.ngram_table import Keys, NGramTable
+from decoding.drafters.ngram_entries import Keys
+from decoding.drafters.ngram_table import NGramTable
 from decoding.drafters.source import Ints, Successors
 from decoding.speculation import Branch, Feedback
 

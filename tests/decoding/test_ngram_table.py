@@ -7,7 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from decoding.core import Tokens
-from decoding.drafters.ngram_table import NGramTable, _level
+from decoding.drafters.ngram_blend import level_of
+from decoding.drafters.ngram_table import NGramTable
 
 TRACE, LEAST_SAY = 1e-4, 0.02
 Ints = npt.NDArray[np.int64]
@@ -115,7 +116,7 @@ def test_equals_plain_dictionaries(orders: int, least: int, width: int, salts: i
             found = ids_FK[f] >= 0
             np.testing.assert_allclose(p_FK[f][found], best, atol=1e-5)
             np.testing.assert_allclose(p_FK[f][found], [expected[t] for t in ids_FK[f][found].tolist()], atol=1e-5)
-            assert trust_F[f] in ({0} if not heaviest else {_level(heaviest - 1e-4), _level(heaviest + 1e-4)})
+            assert trust_F[f] in ({0} if not heaviest else {level_of(heaviest - 1e-4), level_of(heaviest + 1e-4)})
     assert len(table) == len(plain.met)
 
 
@@ -154,7 +155,7 @@ def test_the_longest_known_context_alone_or_everyone_his_share() -> None:
     ids_FK, logp_FK, trust_F = table.blend(salts, asked, 1)
     assert [row[row >= 0].tolist() for row in ids_FK] == [[3, 2, 1], [2, 1], [1], []]
     np.testing.assert_allclose(np.exp(logp_FK[:3, :3]), [[0.5, 0.25, 0.125], [0.5, 0.25, 0], [0.5, 0, 0]], atol=1e-6)
-    assert trust_F.tolist() == [_level(0.5)] * 3 + [0]
+    assert trust_F.tolist() == [level_of(0.5)] * 3 + [0]
 
 
 def test_contexts_that_foretell_well_are_believed_more() -> None:
@@ -168,8 +169,8 @@ def test_contexts_that_foretell_well_are_believed_more() -> None:
     ids_FK, logp_FK, trust_F = table.blend(salts_of(4), np.array([[3, 9]]), 1)
     assert ids_FK[0, 0] == 13
     assert logp_FK[0, 0] > np.log(0.9)
-    assert trust_F[0] >= _level(0.9)
-    assert table.blend(salts_of(4), np.array([[77, 9]]), 1)[2][0] <= _level(0.4)
+    assert trust_F[0] >= level_of(0.9)
+    assert table.blend(salts_of(4), np.array([[77, 9]]), 1)[2][0] <= level_of(0.4)
 
 
 def test_salts_keep_problems_apart_and_the_second_is_asked_after_the_first() -> None:

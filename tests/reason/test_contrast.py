@@ -158,6 +158,5 @@ def test_digits_are_found_in_the_vocabulary() -> None:
     tokenizer = AutoTokenizer.from_pretrained(find_model("bundled:target").source)
     found = [tokenizer.decode([i]) for i in digit_ids(tokenizer, 576).nonzero()[:, 0].tolist()]
     assert {text.strip() for text in found} == set("0123456789")
-    example = Encoder(tokenizer)(exercise := next(distinct(0, "train", weights={"recurrence": 1.0})), "x1: 3.")
+    example = Encoder(tokenizer)(next(distinct(0, "train", weights={"recurrence": 1.0})), "x1: 3.")
     assert collate([example], 1)["rivals"][0, example.prompt_length :].tolist() == example.rivals
-    assert exercise.family == "recurrence"
