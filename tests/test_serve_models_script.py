@@ -19,6 +19,18 @@ from reason.complaints import ConfigError
 from reason.compose import composed
 from reason.fleet.plan import Plan, check
 
+SERVER = """
+import sys, time
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+
+class Handler(SimpleHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/health":
+            time.sleep(1.1)  # as SGLang's, which generates a token and looks a second later whether it has come
+        super().do_GET()
+
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
 SCRIPT = Path(__file__).parents[1] / "scripts" / "serve_models.py"
 EVERYTHING = '{"sglang": "0", "sglang-router": "0", "reason-search": "0", "sgl_kernel": "there"}'
 
@@ -32,13 +44,14 @@ def stand_in(folder: Path, has: str) -> Path:
     """A Python with these packages, in which the server of a model in `.../prm` says a word and ends."""
     (folder / "health").write_text("well")
     (folder / "readiness").write_text("well")
+    (folder / "server.py").write_text(SERVER)
     python = folder / "python"
     python.write_text(
         "#!/bin/sh\n"
         f"if [ $1 = -c ]; then echo '{has}'; exit; fi\n"
         "case $4 in */prm) echo no such model; exit 3;; esac\n"
         "while [ $# -gt 0 ]; do case $1 in --port) port=$2;; esac; shift; done\n"
-        f'exec {sys.executable} -m http.server "$port" --bind 127.0.0.1 --directory {folder}\n'
+        f'cd {folder} && exec {sys.executable} server.py "$port"\n'
     )
     python.chmod(0o755)
     return python
