@@ -4,6 +4,9 @@ OpenMP gives each thread that calls it helpers of its own, and GNU's lets helper
 there are more of them in the process than cores: then waking them takes longer than most operations of a small
 model. Engines and readers work in threads of their own, beside the caller's. So they work alone, side by side on
 different cores, and call for helpers where a round is long enough to pay for that.
+
+The number that a program gives `torch.set_num_threads` binds matrix products of all threads, these too; one given as
+`OMP_NUM_THREADS` is the most that a long round gets.
 """
 
 from __future__ import annotations
@@ -42,8 +45,7 @@ def helped(weights: int, rows: int) -> AbstractContextManager[Any]:
 
 def threads(count: int | None) -> AbstractContextManager[Any]:
     """Operations of the calling thread run in `count` threads, from the call to the end of the context; `None`
-    changes nothing. Unlike `torch.set_num_threads`, which holds matrix products of the whole process to a number
-    for good."""
+    changes nothing. Unlike after `torch.set_num_threads` other threads keep what they have."""
     return nullcontext() if count is None else _openmp().limit(limits=count)
 
 
