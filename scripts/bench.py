@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from reason.measure.arguments import counts, names, positive
+from reason.measure.arguments import bind_threads, counts, names, positive
 
 
 def heats(text: str) -> tuple[float, ...]:
@@ -147,8 +147,7 @@ def bench_speculation(args: argparse.Namespace, console: Console) -> dict[str, A
 
 def main() -> None:
     args = parser().parse_args()
-    if args.threads:
-        os.environ["OMP_NUM_THREADS"] = str(args.threads)  # read by torch, which is not loaded yet
+    bind_threads(args.threads)
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     console = Console(stderr=not sys.stdout.isatty(), width=120)
     print(json.dumps(args.run(args, console)))

@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from reason.measure.arguments import positive
+from reason.measure.arguments import bind_threads, positive
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,8 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     args = parser().parse_args()
-    if args.threads:
-        os.environ["OMP_NUM_THREADS"] = str(args.threads)  # read by torch, which is not loaded yet
+    bind_threads(args.threads)
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     from reason.measure.contenders import find_tunable
     from reason.measure.trees import static_tree

@@ -10,7 +10,6 @@ from reason.remote.process import ServerProcess, Startable
 
 _LOOK_S = 0.5
 _REMIND_S = 20.0
-_ANSWER_S = 5.0  # a healthy SGLang takes more than one: it generates a token and looks a second later
 
 
 class ServerEnded(RuntimeError):
@@ -49,7 +48,7 @@ class Processes:
         for server in self._servers.values():
             server.start()
         loading = dict(self._servers)
-        with httpx2.Client(timeout=_ANSWER_S) as http:
+        with httpx2.Client() as http:
             while loading and not self._told():
                 self._check()
                 waited = time.monotonic() - began

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from argparse import ArgumentTypeError
 
 
@@ -24,3 +26,10 @@ def counts(text: str) -> tuple[int, ...]:
 def names(text: str) -> tuple[str, ...]:
     """`stand,suffix` as names."""
     return tuple(part.strip() for part in text.split(","))
+
+
+def bind_threads(count: int | None) -> None:
+    """torch uses at most `count` threads; `None` leaves it its choice. To be called before torch is loaded."""
+    assert "torch" not in sys.modules, "too late: torch has read how many threads it may use"
+    if count is not None:
+        os.environ["OMP_NUM_THREADS"] = str(count)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import httpx2
 
+_ANSWER_S = 5.0  # a healthy SGLang takes more than one: it generates a token and looks a second later
+
 
 class Startable(Protocol):
     """What is started: a `Launch`, or a `RouterLaunch`."""
@@ -58,7 +60,7 @@ class ServerProcess:
         import httpx2
 
         try:
-            return bool(http.get(self.launch.health).is_success)
+            return bool(http.get(self.launch.health, timeout=_ANSWER_S).is_success)
         except httpx2.TransportError:
             return False
 
@@ -67,7 +69,7 @@ class ServerProcess:
         import httpx2
 
         until = time.monotonic() + patience_s
-        with httpx2.Client(timeout=10) as http:
+        with httpx2.Client() as http:
             while time.monotonic() < until and self.ended is None:
                 if self.answers(http):
                     return
