@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help solve check lint types test wheel docs sglang train clean
+.PHONY: help solve check resolve lint types test wheel docs sglang train clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,6 +33,11 @@ docs: .venv/ready ## the documentation as pages in site/; a link that leads nowh
 sglang: .venv/ready .venv-sglang/ready ## engine and plugin against real SGLang servers on the CPU
 	SGLANG_VENV=.venv-sglang $(BIN)/python -m pytest tests/sglang
 
+# What a machine without any pip configuration sees: only the public index. Nothing is downloaded but metadata.
+resolve: .venv/ready ## the tested versions exist on the public index
+	env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null \
+		$(BIN)/python -m pip install -q --dry-run --ignore-installed -c constraints.txt -e ".[dev]"
+
 train: .venv/ready ## train the bundled models from scratch (hours on a CPU)
 	$(BIN)/python scripts/train.py
 
@@ -41,6 +46,7 @@ clean: ## remove what the targets made
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt pip
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
 	touch $@
 
