@@ -1,0 +1,87 @@
+"""Run every search with and without speculation and routing, and compare all output with what an earlier commit gave.
+
+    python scripts/dev/same_output.py FILE            # on the earlier commit: writes FILE
+    python scripts/dev/same_output.py FILE --compare  # later: names every run that differs, exits with 1 if any does
+
+Keys are left out of the comparison, as names may change; values, their order and their nesting may not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from reason.build import check, task_of
+from reason.compose import composed, members
+from reason.rows import CHANGING, solution_row
+from reason.run import tree_record
+from reason.summary import summary_of
+
+FLOAT64 = ("engine.dtype=float64", "scorer.dtype=float64")
+ROUTED = ("router=arbitrage", "router.dtype=float64", "draft.dtype=float64")
+
+
+def runs() -> Iterator[tuple[str, ...]]:
+    """The settings of every run that is compared."""
+    for search in members("search"):
+        for speculation in ("off", "stand"):
+            yield (f"search={search}", f"speculation={speculation}")
+    for drafter in ("suffix", "hybrid", "token_recycling", "prompt_lookup", "stand_published"):
+        yield ("search=best_of_n", f"speculation={drafter}")
+    for search in ("best_of_n", "rebase", "beam_search"):
+        for speculation in ("off", "stand"):
+            yield (f"search={search}", f"speculation={speculation}", *ROUTED)
+    for rule in ("recursive_rejection", "recursive_iid", "k_sequential", "point_mass", "traversal", "greedy_match"):
+        yield ("search=best_of_n", "speculation=stand_published", "controller=template", f"acceptance={rule}")
+
+
+def output(settings: tuple[str, ...], problems: int) -> str:
+    """Digest of all trees, rows and metrics of one run."""
+    overrides = ("+task=synthetic", "task.difficulty=[2,3]", "search.n=4", *FLOAT64, *settings)
+    config, choices = composed(overrides)
+    plan = check(config, choices)
+    task, _ = task_of(plan, choices)
+    kept, rows = [], []
+    with plan.open(task) as solver:
+        for problem in list(task)[:problems]:
+            solution = solver.solve(problem)
+            row = solution_row(solution, task.grade_text)
+            row["spent"] = {key: value for key, value in row["spent"].items() if key not in CHANGING}
+            kept.append([{**row, "accepted_length": None, "speedup": None}, tree_record(solution)])
+            rows.append(solution_row(solution, task.grade_text))
+    return hashlib.sha256(json.dumps(without_keys([kept, summary_of(rows)["metrics"]])).encode()).hexdigest()
+
+
+def without_keys(value: Any) -> Any:
+    """Plain data with every mapping replaced by the list of its values."""
+    if isinstance(value, dict):
+        return [without_keys(item) for item in value.values()]
+    return [without_keys(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--problems", type=int, default=3)
+    arguments = parser.parse_args()
+    found = {}
+    for settings in runs():
+        found[" ".join(settings)] = output(settings, arguments.problems)
+        print(f"{found[' '.join(settings)][:12]}  {' '.join(settings)}", flush=True)
+    if not arguments.compare:
+        arguments.file.write_text(json.dumps(found, indent=1) + "\n")
+        return
+    before = json.loads(arguments.file.read_text())
+    differ = [name for name in before | found if before.get(name) != found.get(name)]
+    print(f"{len(before) - len(differ)} of {len(before)} runs the same", *differ, sep="\n  ")
+    sys.exit(bool(differ))
+
+
+if __name__ == "__main__":
+    main()
