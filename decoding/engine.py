@@ -12,10 +12,10 @@ from decoding.backend import Backend
 from decoding.core import Generation, GenerationRequest, OversizedRequest, is_count
 from decoding.driver import Driver
 from decoding.job import Job
-from decoding.pages import PagePool
+from decoding.kv.kv_cache import SharedKV
+from decoding.kv.slots import PagePool
 from decoding.round import RoundLoop, Speculation
 from decoding.scheduler import Scheduler
-from decoding.shared_kv import SharedKV
 from decoding.stats import EngineStats
 from decoding.stopping import Decode, StopRule
 

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from decoding.backend import Backend
 from decoding.core import OversizedRequest, Tokens
 from decoding.driver import Driver, Task
-from decoding.pages import PagePool
+from decoding.kv.kv_cache import SharedKV
+from decoding.kv.shared_prefix import group_by_prefix
+from decoding.kv.slots import PagePool
 from decoding.rows import Feed, pack
 from decoding.scheduler import Scheduler
-from decoding.shared_kv import SharedKV
-from decoding.sharing import group_by_prefix
 
 Outputs = npt.NDArray[np.float32]
 

@@ -22,11 +22,11 @@ from decoding.controllers.fixed import Fixed
 from decoding.core import FinishReason
 from decoding.drafters.none import NoDraft
 from decoding.job import Job
+from decoding.kv.kv_cache import SharedKV
+from decoding.kv.shared_prefix import Group, group_by_prefix
 from decoding.rows import Feed, pack
 from decoding.sampler import SamplingRows
 from decoding.scheduler import Scheduler, Turn
-from decoding.shared_kv import SharedKV
-from decoding.sharing import Group, group_by_prefix
 from decoding.speculation import Branch, Controller, Draft, Drafter, Feedback, Load, Plan, RoundCost
 from decoding.stats import EngineStats, Moment
 from decoding.stopping import StopRule

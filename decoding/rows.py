@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from decoding.backend import AttentionBlock, Bools, Ints, RowBatch
-from decoding.pages import Pages
+from decoding.kv.shared_prefix import Group
+from decoding.kv.slots import Pages
 from decoding.sequence import Sequence
-from decoding.sharing import Group
 from decoding.speculation import Draft
 
 EMPTY = Draft()

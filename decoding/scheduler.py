@@ -11,9 +11,9 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from decoding.prefix_cache import common_length
+from decoding.kv.kv_cache import SharedKV
+from decoding.kv.prefix_cache import common_length
 from decoding.sequence import Sequence
-from decoding.shared_kv import SharedKV
 
 S = TypeVar("S", bound=Sequence)
 

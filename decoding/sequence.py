@@ -13,8 +13,8 @@ from collections.abc import Sequence as Items
 import numpy as np
 
 from decoding.core import Tokens
-from decoding.pages import Pages
-from decoding.prefix_cache import Node, TokenArray
+from decoding.kv.prefix_cache import Node, TokenArray
+from decoding.kv.slots import Pages
 
 
 class Sequence:

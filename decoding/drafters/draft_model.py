@@ -15,12 +15,12 @@ from decoding.backend import Backend, RowBatch
 from decoding.core import Tokens, is_count
 from decoding.drafters.draft_nodes import NOWHERE, DraftNodes
 from decoding.drafters.source import Floats, Ints, Successors
-from decoding.pages import PagePool
+from decoding.kv.kv_cache import SharedKV
+from decoding.kv.shared_prefix import Group, group_by_prefix
+from decoding.kv.slots import PagePool
 from decoding.rows import Feed, pack
 from decoding.scheduler import Scheduler, Turn
 from decoding.sequence import Sequence
-from decoding.shared_kv import SharedKV
-from decoding.sharing import Group, group_by_prefix
 from decoding.speculation import Branch, Feedback
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from decoding.backend import AttentionBlock, Bools, Ints, RowBatch
 from decoding.drafters.source import Floats
-from decoding.pages import NO_PAGES, Pages
+from decoding.kv.slots import NO_PAGES, Pages
 from decoding.sequence import Sequence
 
 NOWHERE = -1

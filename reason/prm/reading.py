@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from decoding.core import Tokens
-from decoding.pages import PagePool
+from decoding.kv.slots import PagePool
 from decoding.reader import PrefixReader
 from reason.models.fused import FAMILIES
 from reason.models.hf import HFBackend, pick_device, pick_dtype

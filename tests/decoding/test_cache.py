@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.pages import NO_PAGES, OutOfPages, PagePool
-from decoding.prefix_cache import Match, PrefixCache, common_length
+from decoding.kv.kv_cache import SharedKV
+from decoding.kv.prefix_cache import Match, PrefixCache, common_length
+from decoding.kv.slots import NO_PAGES, OutOfPages, PagePool
 from decoding.sequence import Sequence
-from decoding.shared_kv import SharedKV
 
 
 def ids(*tokens: int) -> np.ndarray:

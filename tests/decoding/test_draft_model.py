@@ -11,9 +11,9 @@ import torch
 
 from decoding.core import SamplingParams, Tokens
 from decoding.drafters.draft_model import DraftModel
+from decoding.kv.shared_prefix import group_by_prefix
 from decoding.rows import Feed, pack
 from decoding.sequence import Sequence
-from decoding.sharing import group_by_prefix
 from decoding.speculation import Branch
 from reason.checkpoint import find_model, load_tokenizer
 from reason.models.draft_model import draft_source

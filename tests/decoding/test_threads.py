@@ -11,9 +11,9 @@ import torch
 
 from decoding import threads
 from decoding.driver import Driver, Task
-from decoding.pages import PagePool
+from decoding.kv.kv_cache import SharedKV
+from decoding.kv.slots import PagePool
 from decoding.scheduler import Scheduler
-from decoding.shared_kv import SharedKV
 from decoding.threads import WORTH_HELP, helped, work_alone
 
 TASKS = Path("/proc/self/task")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from decoding.prefix_cache import Node
+from decoding.kv.prefix_cache import Node
 from decoding.sequence import Sequence
 
 _GROUP_COST = 64  # keys one could read in the time a group takes by itself

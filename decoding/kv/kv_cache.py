@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from decoding.pages import PagePool, Pages
-from decoding.prefix_cache import Match, PrefixCache
+from decoding.kv.prefix_cache import Match, PrefixCache
+from decoding.kv.slots import PagePool, Pages
 from decoding.sequence import Sequence
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from decoding.pages import NO_PAGES, PagePool, Pages
+from decoding.kv.slots import NO_PAGES, PagePool, Pages
 
 TokenArray = npt.NDArray[np.int64]
 
