@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from decoding.backend import Backend
 from decoding.core import Generation, GenerationRequest, OversizedRequest, is_count
 from decoding.driver import Driver
 from decoding.job import Job
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.slots import PagePool
+from decoding.model.backend import Backend
 from decoding.round import RoundLoop, Speculation
 from decoding.scheduler import Scheduler
 from decoding.stats import EngineStats

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decoding.backend import Backend
 from decoding.core import OversizedRequest, Tokens
 from decoding.driver import Driver, Task
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.shared_prefix import group_by_prefix
 from decoding.kv.slots import PagePool
-from decoding.rows import Feed, pack
+from decoding.model.backend import Backend
+from decoding.model.batch import Feed, pack
 from decoding.scheduler import Scheduler
 
 Outputs = npt.NDArray[np.float32]

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from decoding.acceptance.coupled import Coupled
-from decoding.backend import Backend, RowBatch
 from decoding.controllers.fixed import Fixed
 from decoding.core import FinishReason
 from decoding.drafters.none import NoDraft
 from decoding.job import Job
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.shared_prefix import Group, group_by_prefix
-from decoding.rows import Feed, pack
+from decoding.model.backend import Backend, RowBatch
+from decoding.model.batch import Feed, pack
 from decoding.sampler import SamplingRows
 from decoding.scheduler import Scheduler, Turn
 from decoding.speculation import Branch, Controller, Draft, Drafter, Feedback, Load, Plan, RoundCost

@@ -15,12 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.backend import Ints
 from decoding.core import Tokens
+from decoding.model.backend import Ints
+from decoding.model.transfer import to_host
 from decoding.noise import gumbel
 from decoding.sampler import SamplingRows, processed_log_probs, sample
 from decoding.speculation import Branch, Draft, DrawKind
-from decoding.transfer import to_host
 
 Floats = npt.NDArray[np.float32]
 

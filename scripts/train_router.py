@@ -100,10 +100,10 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     console = Console(highlight=False)
+    from decoding.model.transformers_checkpoint import pick_device
     from reason import ConfigError
     from reason.arbitrage.pairs import read_pairs
     from reason.checkpoint import find_model
-    from reason.models.hf import pick_device
     from reason.training.router import better, judge, split
 
     recipe: Any = args.recipe(**{name: getattr(args, name) for name in asdict(args.recipe())})

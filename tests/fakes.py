@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoding.backend import RowBatch
 from decoding.core import Generation, GenerationRequest, Spent, Tokens
+from decoding.model.backend import RowBatch
 
 
 class ByteTokenizer:

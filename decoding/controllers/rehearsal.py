@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from decoding.backend import Backend
 from decoding.controllers.fixed import Fixed
 from decoding.core import GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
+from decoding.model.backend import Backend
 from decoding.round import Speculation
 from decoding.speculation import Branch, Draft, Feedback, Plan, RoundCost
 

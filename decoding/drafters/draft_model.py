@@ -11,14 +11,14 @@ from collections.abc import Sequence as Items
 
 import numpy as np
 
-from decoding.backend import Backend, RowBatch
 from decoding.core import Tokens, is_count
 from decoding.drafters.draft_nodes import NOWHERE, DraftNodes
 from decoding.drafters.source import Floats, Ints, Successors
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.shared_prefix import Group, group_by_prefix
 from decoding.kv.slots import PagePool
-from decoding.rows import Feed, pack
+from decoding.model.backend import Backend, RowBatch
+from decoding.model.batch import Feed, pack
 from decoding.scheduler import Scheduler, Turn
 from decoding.sequence import Sequence
 from decoding.speculation import Branch, Feedback

@@ -3,7 +3,7 @@
 Node b < B is the anchor of branch b: its last committed token, whose KV is in the branch's own pages. Every other
 node is a guess; once fed it has a page, and it attends to its branch's pages, the guesses above it, and itself.
 
-Shapes: as in `decoding.backend`; K candidates, F nodes asked for.
+Shapes: as in `decoding.model.backend`; K candidates, F nodes asked for.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence as Items
 
 import numpy as np
 
-from decoding.backend import AttentionBlock, Bools, Ints, RowBatch
 from decoding.drafters.source import Floats
 from decoding.kv.slots import NO_PAGES, Pages
+from decoding.model.backend import AttentionBlock, Bools, Ints, RowBatch
 from decoding.sequence import Sequence
 
 NOWHERE = -1

@@ -86,7 +86,7 @@ def module_cost(model: Any, backend: Any, rows: int, *, pairs: int = 200) -> tup
     """
     import numpy as np
 
-    from decoding.backend import AttentionBlock, RowBatch
+    from decoding.model.backend import AttentionBlock, RowBatch
 
     ids = torch.zeros(rows, 1, dtype=torch.long, device=model.device)
     every = np.arange(rows, dtype=np.int64)

@@ -10,8 +10,8 @@ from typing import Any
 
 from decoding.core import GenerationRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.stats import EngineStats
-from reason.models.hf import HFBackend
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
 from reason.measure.ceiling import Ceiling, ceiling, module_cost
 from reason.measure.contestants import Run, Workload, contestants
-from reason.models.hf import HFBackend, pick_device, pick_dtype
 
 
 @dataclass

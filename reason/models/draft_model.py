@@ -6,8 +6,8 @@ from typing import Any
 
 from decoding.core import is_count
 from decoding.drafters.draft_model import DraftModel
+from decoding.model.transformers_checkpoint import Device, DType, HFBackend
 from reason.checkpoint import find_model, load_tokenizer
-from reason.models.hf import Device, DType, HFBackend
 from reason.models.vocabulary import check_same_vocabulary
 
 

@@ -11,9 +11,9 @@ from decoding.controllers.rehearsal import rehearse
 from decoding.core import is_count
 from decoding.drafters.none import NoDraft
 from decoding.engine import LocalEngine
+from decoding.model.transformers_checkpoint import Device, DType, HFBackend
 from decoding.round import Speculation
 from reason.checkpoint import eos_ids, load_tokenizer
-from reason.models.hf import Device, DType, HFBackend
 
 
 def local_engine(

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 import reason.models
+from decoding.model.transformers_checkpoint import Device
 from decoding.threads import threads
-from reason.models.hf import Device
 from reason.training.classifier import deepen
 from reason.training.contrast import Contrast, digit_ids
 from reason.training.loop import Recipe, train

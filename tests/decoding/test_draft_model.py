@@ -12,12 +12,12 @@ import torch
 from decoding.core import SamplingParams, Tokens
 from decoding.drafters.draft_model import DraftModel
 from decoding.kv.shared_prefix import group_by_prefix
-from decoding.rows import Feed, pack
+from decoding.model.batch import Feed, pack
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.sequence import Sequence
 from decoding.speculation import Branch
 from reason.checkpoint import find_model, load_tokenizer
 from reason.models.draft_model import draft_source
-from reason.models.hf import HFBackend
 from tests.decoding.streams import Stream, Walked
 from tests.decoding.test_hf import random_model
 from tests.fakes import HashBackend

@@ -14,8 +14,8 @@ import transformers
 from decoding import threads
 from decoding.core import GenerationRequest, OversizedRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.reader import PrefixReader
-from reason.models.hf import HFBackend
 from tests.decoding.test_drafts import Oracle
 from tests.fakes import ByteTokenizer
 

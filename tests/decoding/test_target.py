@@ -8,10 +8,10 @@ import torch
 
 from decoding.acceptance.coupled import Coupled
 from decoding.core import SamplingParams
+from decoding.model.transfer import to_host
 from decoding.sampler import SamplingRows
 from decoding.speculation import Branch, Draft
 from decoding.target import Target
-from decoding.transfer import to_host
 from tests.pretended_gpu import pretended_gpu
 
 BRANCH = Branch(request_id=0, group="", tokens=(1, 2), seed=5, params=SamplingParams(), remaining=9)

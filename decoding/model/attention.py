@@ -1,6 +1,6 @@
 """Attention of packed rows over paged K and V, reading what rows share once.
 
-For each block (see `decoding.backend.AttentionBlock`): a dense product of all rows of a group with the
+For each block (see `decoding.model.backend.AttentionBlock`): a dense product of all rows of a group with the
 group's shared keys, a padded product of each sequence's rows with its private keys, one softmax over both.
 
 Shapes: T rows, H query heads, K key-value heads (H = K * Q), D head size, E = 2 * D (a key and its value side
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.backend import AttentionBlock
+from decoding.model.backend import AttentionBlock
 
 _HIDDEN = -1e30  # finite, so that a row of padding is harmless; exp() of it is exactly 0
 

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.attention import place
-from decoding.backend import RowBatch
+from decoding.model.attention import place
+from decoding.model.backend import RowBatch
+from decoding.model.fused_decoder import FusedDecoder
 from decoding.threads import helped
-from reason.models.fused import FusedDecoder
 
 Head = Callable[[Tensor], Tensor]
 Device = Literal["auto", "cpu", "cuda"] | str
@@ -49,7 +49,7 @@ def pick_dtype(dtype: DType, device: torch.device) -> torch.dtype:
 
 
 class HFBackend:
-    """Implements `decoding.backend.Backend` for a model of the Qwen2, Qwen3 and Llama families.
+    """Implements `decoding.model.backend.Backend` for a model of the Qwen2, Qwen3 and Llama families.
 
     model   `*ForCausalLM`, `*ForTokenClassification`, or a bare decoder (then `head` says what to make of
             its hidden states; without one they are the output)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.attention import PlacedBlock, attend
+from decoding.model.attention import PlacedBlock, attend
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from decoding.backend import AttentionBlock, Bools, Ints, RowBatch
 from decoding.kv.shared_prefix import Group
 from decoding.kv.slots import Pages
+from decoding.model.backend import AttentionBlock, Bools, Ints, RowBatch
 from decoding.sequence import Sequence
 from decoding.speculation import Draft
 
