@@ -7,7 +7,7 @@ from typing import Any
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Spent
 from decoding.driver import Task
-from decoding.speculation import Branch
+from decoding.speculation.interfaces import Branch
 
 
 class Job(Task[Generation]):

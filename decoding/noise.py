@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.compiled import compiled
+from decoding.speculation.compiled import compiled
 
 # Largest float32 below 1: keeps log1p(-u) finite, so that no token is ever impossible.
 _BELOW_ONE = 1.0 - 2.0**-24

@@ -16,10 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from decoding.acceptance.coupled import Coupled
-from decoding.controllers.fixed import Fixed
 from decoding.core import FinishReason
-from decoding.drafters.none import NoDraft
 from decoding.job import Job
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.shared_prefix import Group, group_by_prefix
@@ -27,10 +24,13 @@ from decoding.model.backend import Backend, RowBatch
 from decoding.model.batch import Feed, pack
 from decoding.sampler import SamplingRows
 from decoding.scheduler import Scheduler, Turn
-from decoding.speculation import Branch, Controller, Draft, Drafter, Feedback, Load, Plan, RoundCost
+from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.controllers.fixed import Fixed
+from decoding.speculation.drafters.none import NoDraft
+from decoding.speculation.interfaces import Branch, Controller, Draft, Drafter, Feedback, Load, Plan, RoundCost
+from decoding.speculation.target_logits import Acceptance, Accepted, Target
 from decoding.stats import EngineStats, Moment
 from decoding.stopping import StopRule
-from decoding.target import Acceptance, Accepted, Target
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from reason.complaints import ConfigError
 from reason.compose import complaints, make, only_ours
 
 if TYPE_CHECKING:  # these import torch, which a wrong setting elsewhere need not wait for
-    from decoding.drafters.source import Source
     from decoding.round import Speculation
-    from decoding.speculation import Controller, Drafter
-    from decoding.target import Acceptance
+    from decoding.speculation.drafters.source import Source
+    from decoding.speculation.interfaces import Controller, Drafter
+    from decoding.speculation.target_logits import Acceptance
 
 GROUPS = ("speculation", "acceptance", "controller")
 _MODELS = "reason.models."  # sources that load a model are made last
@@ -54,7 +54,7 @@ class SpeculationPlan:
 
 def check(config: Mapping[str, Any]) -> SpeculationPlan:
     """Everything that can be known without a model. Raises: ConfigError naming the setting."""
-    from decoding.acceptance.pairing import check_pairing
+    from decoding.speculation.acceptance.pairing import check_pairing
 
     acceptance: Acceptance = make("acceptance", config["acceptance"])
     controller: Controller = make("controller", config["controller"])
@@ -82,7 +82,7 @@ def check(config: Mapping[str, Any]) -> SpeculationPlan:
 
 
 def _drafter(node: Mapping[str, Any], source: Source) -> Drafter:
-    from decoding.drafters.tree import TreeDrafter
+    from decoding.speculation.drafters.tree import TreeDrafter
 
     # Not through Hydra, which would turn the source, a dataclass, into a config.
     knobs = {key: value for key, value in node.items() if key not in ("_target_", "source")}
@@ -94,7 +94,7 @@ def _drafter(node: Mapping[str, Any], source: Source) -> Drafter:
 
 
 def _source(node: Mapping[str, Any], **writer: Any) -> Source:
-    from decoding.drafters.hybrid import Hybrid
+    from decoding.speculation.drafters.hybrid import Hybrid
 
     if "sources" in node:
         knobs = {key: value for key, value in node.items() if key not in ("_target_", "sources")}

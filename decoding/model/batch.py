@@ -13,7 +13,7 @@ from decoding.kv.shared_prefix import Group
 from decoding.kv.slots import Pages
 from decoding.model.backend import AttentionBlock, Bools, Ints, RowBatch
 from decoding.sequence import Sequence
-from decoding.speculation import Draft
+from decoding.speculation.interfaces import Draft
 
 EMPTY = Draft()
 

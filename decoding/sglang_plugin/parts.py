@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from decoding.acceptance.coupled import Coupled
-from decoding.acceptance.recursive_rejection import RecursiveRejection
-from decoding.controllers.template import FromTemplate
-from decoding.drafters.stand import Stand
-from decoding.drafters.tree import TreeDrafter
-from decoding.speculation import Branch, Draft, Drafter, Load, Plan
-from decoding.target import Acceptance
+from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.acceptance.recursive_rejection import RecursiveRejection
+from decoding.speculation.controllers.template import FromTemplate
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.interfaces import Branch, Draft, Drafter, Load, Plan
+from decoding.speculation.target_logits import Acceptance
 
 Rule = Literal["coupled", "recursive_rejection"]
 

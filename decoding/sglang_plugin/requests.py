@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from decoding.core import SamplingParams
-from decoding.speculation import Branch
+from decoding.speculation.interfaces import Branch
 
 PROBLEM = "problem_id"
 _ALL = 1 << 30  # SGLang's top_k for the whole vocabulary

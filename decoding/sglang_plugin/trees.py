@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.sampler import SamplingRows
-from decoding.speculation import Branch, Draft
-from decoding.target import Accepted
+from decoding.speculation.interfaces import Branch, Draft
+from decoding.speculation.target_logits import Accepted
 
 Ints = npt.NDArray[np.int64]
 

@@ -21,8 +21,8 @@ from decoding.sampler import SamplingRows, sample
 from decoding.sglang_plugin.parts import Rule, parts
 from decoding.sglang_plugin.requests import branch_of
 from decoding.sglang_plugin.trees import committed, sampling_rows, trees
-from decoding.speculation import Branch, Draft, Feedback
-from decoding.target import Accepted, Target
+from decoding.speculation.interfaces import Branch, Draft, Feedback
+from decoding.speculation.target_logits import Accepted, Target
 
 
 class Judgement(NamedTuple):

@@ -8,23 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from decoding.acceptance.coupled import Coupled
-from decoding.acceptance.point_mass import PointMass
-from decoding.acceptance.recursive_rejection import RecursiveRejection
-from decoding.controllers.chain import Chain
-from decoding.controllers.fixed import Fixed
-from decoding.controllers.template import FromTemplate
-from decoding.controllers.throughput import Throughput
-from decoding.drafters.hybrid import Hybrid
-from decoding.drafters.prompt_lookup import PromptLookup
-from decoding.drafters.source import Source
-from decoding.drafters.stand import Stand
-from decoding.drafters.suffix import SuffixDecoding
-from decoding.drafters.token_recycling import TokenRecycling
-from decoding.drafters.tree import TreeDrafter
 from decoding.round import Speculation
-from decoding.speculation import Controller, DrawKind, RoundCost
-from decoding.target import Acceptance
+from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.acceptance.point_mass import PointMass
+from decoding.speculation.acceptance.recursive_rejection import RecursiveRejection
+from decoding.speculation.controllers.chain import Chain
+from decoding.speculation.controllers.fixed import Fixed
+from decoding.speculation.controllers.template import FromTemplate
+from decoding.speculation.controllers.throughput import Throughput
+from decoding.speculation.drafters.hybrid import Hybrid
+from decoding.speculation.drafters.prompt_lookup import PromptLookup
+from decoding.speculation.drafters.source import Source
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.drafters.suffix import SuffixDecoding
+from decoding.speculation.drafters.token_recycling import TokenRecycling
+from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.interfaces import Controller, DrawKind, RoundCost
+from decoding.speculation.target_logits import Acceptance
 from reason.models.draft_model import draft_source
 
 Shape = Literal["best-first", "template", "chain", "throughput"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from decoding.core import Tokens
-from decoding.speculation import Branch, Draft, Feedback, Plan
+from decoding.speculation.interfaces import Branch, Draft, Feedback, Plan
 
 _SURE = 0.995  # what a trained drafter claims at most; a controller wants to see it fall with depth
 

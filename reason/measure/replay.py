@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from decoding.core import SamplingParams, Tokens
-from decoding.drafters.prompt_lookup import PromptLookup
-from decoding.drafters.source import Ints, Source, Successors
-from decoding.drafters.stand import Stand
-from decoding.drafters.suffix import SuffixDecoding
-from decoding.drafters.token_recycling import TokenRecycling
-from decoding.drafters.tree import TreeDrafter
-from decoding.speculation import Branch, Draft, Drafter, Feedback, Plan
+from decoding.speculation.drafters.prompt_lookup import PromptLookup
+from decoding.speculation.drafters.source import Ints, Source, Successors
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.drafters.suffix import SuffixDecoding
+from decoding.speculation.drafters.token_recycling import TokenRecycling
+from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.interfaces import Branch, Draft, Drafter, Feedback, Plan
 from reason.checkpoint import BUNDLED, find_model, load_tokenizer
 
 QUESTION = ("problem", "question", "prompt")

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from decoding.acceptance.coupled import Coupled
-from decoding.controllers.fixed import Fixed
-from decoding.controllers.rehearsal import rehearse
 from decoding.round import Speculation
-from decoding.speculation import Controller, RoundCost
+from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.controllers.fixed import Fixed
+from decoding.speculation.controllers.rehearsal import rehearse
+from decoding.speculation.interfaces import Controller, RoundCost
 from reason.measure.bars import bars
 from reason.measure.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, Contender, throughput
 from reason.measure.oracle import Oracle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from itertools import count
 
-from decoding.speculation import Template
+from decoding.speculation.interfaces import Template
 
 _DEEPER = 0.8  # worth of a first child relative to its parent
 _WIDTH = 10  # as many tokens as a context keeps

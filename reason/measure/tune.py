@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from decoding.controllers.template import FromTemplate
 from decoding.round import Speculation
-from decoding.speculation import Branch, Draft, Drafter, Feedback, Plan, Template
-from decoding.target import Acceptance
+from decoding.speculation.controllers.template import FromTemplate
+from decoding.speculation.interfaces import Branch, Draft, Drafter, Feedback, Plan, Template
+from decoding.speculation.target_logits import Acceptance
 from reason.measure.figures import Figures
 from reason.measure.speculation_run import run
 from reason.measure.workload import Target, Workload

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from decoding.acceptance.coins import Coins, Vector
-from decoding.acceptance.walk import P, Walked
 from decoding.core import Tokens
-from decoding.speculation import Draft, DrawKind, Drawn
+from decoding.speculation.acceptance.coins import Coins, Vector
+from decoding.speculation.acceptance.walk import P, Walked
+from decoding.speculation.interfaces import Draft, DrawKind, Drawn
 
 T = TypeVar("T")
 Law = dict[Tokens, Any]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from decoding.core import SamplingParams, Tokens
-from decoding.drafters.source import Source, Successors
-from decoding.speculation import Branch, Draft, Feedback
+from decoding.speculation.drafters.source import Source, Successors
+from decoding.speculation.interfaces import Branch, Draft, Feedback
 
 LIMIT = 400
 

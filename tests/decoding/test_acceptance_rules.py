@@ -19,22 +19,22 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from decoding.acceptance.coins import Coins, KeyedCoins, Vector
-from decoding.acceptance.coupled import Coupled
-from decoding.acceptance.greedy_match import GreedyMatch
-from decoding.acceptance.k_sequential import KSequential
-from decoding.acceptance.pairing import check_pairing
-from decoding.acceptance.point_mass import PointMass
-from decoding.acceptance.recursive_iid import RecursiveIid
-from decoding.acceptance.recursive_rejection import RecursiveRejection
-from decoding.acceptance.residual import excess, leftover, normalised, without
-from decoding.acceptance.traversal import Traversal
-from decoding.acceptance.walk import Children, P, Walked, children, walk_down
 from decoding.core import SamplingParams
 from decoding.noise import gumbel, row_keys
 from decoding.sampler import SamplingRows
-from decoding.speculation import Branch, Draft, DrawKind, Drawn
-from decoding.target import Acceptance, Accepted, Target
+from decoding.speculation.acceptance.coins import Coins, KeyedCoins, Vector
+from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.acceptance.greedy_match import GreedyMatch
+from decoding.speculation.acceptance.k_sequential import KSequential
+from decoding.speculation.acceptance.pairing import check_pairing
+from decoding.speculation.acceptance.point_mass import PointMass
+from decoding.speculation.acceptance.recursive_iid import RecursiveIid
+from decoding.speculation.acceptance.recursive_rejection import RecursiveRejection
+from decoding.speculation.acceptance.residual import excess, leftover, normalised, without
+from decoding.speculation.acceptance.traversal import Traversal
+from decoding.speculation.acceptance.walk import Children, P, Walked, children, walk_down
+from decoding.speculation.interfaces import Branch, Draft, DrawKind, Drawn
+from decoding.speculation.target_logits import Acceptance, Accepted, Target
 from tests.decoding.enumeration import Instance, Report, Walk, after, distance, draw, enumerated, judged
 
 CONF = Path(__file__).parents[2] / "conf" / "acceptance"

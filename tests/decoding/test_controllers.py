@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decoding.controllers.chain import Chain
-from decoding.controllers.cost_curve import CostCurve, Paced
-from decoding.controllers.fixed import Fixed
-from decoding.controllers.goodput import Goodput
-from decoding.controllers.rehearsal import rehearse
-from decoding.controllers.template import BUNDLED, FromTemplate
-from decoding.controllers.throughput import Throughput
-from decoding.controllers.trials import Trials
 from decoding.core import SamplingParams, Tokens
-from decoding.drafters.tree import TreeDrafter
-from decoding.speculation import (
+from decoding.speculation.controllers.chain import Chain
+from decoding.speculation.controllers.cost_curve import CostCurve, Paced
+from decoding.speculation.controllers.fixed import Fixed
+from decoding.speculation.controllers.goodput import Goodput
+from decoding.speculation.controllers.rehearsal import rehearse
+from decoding.speculation.controllers.template import BUNDLED, FromTemplate
+from decoding.speculation.controllers.throughput import Throughput
+from decoding.speculation.controllers.trials import Trials
+from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.interfaces import (
     Branch,
     Controller,
     Draft,

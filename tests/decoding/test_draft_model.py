@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from decoding.core import SamplingParams, Tokens
-from decoding.drafters.draft_model import DraftModel
 from decoding.kv.shared_prefix import group_by_prefix
 from decoding.model.batch import Feed, pack
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.sequence import Sequence
-from decoding.speculation import Branch
+from decoding.speculation.drafters.draft_model import DraftModel
+from decoding.speculation.interfaces import Branch
 from reason.checkpoint import find_model, load_tokenizer
 from reason.models.draft_model import draft_source
 from tests.decoding.streams import Stream, Walked

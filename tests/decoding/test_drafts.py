@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decoding.controllers.fixed import Fixed
 from decoding.core import Generation, GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
 from decoding.model.batch import ancestors
 from decoding.round import Speculation
-from decoding.speculation import Branch, Draft, Feedback, Plan
+from decoding.speculation.controllers.fixed import Fixed
+from decoding.speculation.interfaces import Branch, Draft, Feedback, Plan
 from tests.decoding.test_engine import TOKENIZER, mixed_requests
 from tests.fakes import HashBackend
 

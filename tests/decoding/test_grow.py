@@ -15,19 +15,19 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from decoding.controllers.chain import Chain
-from decoding.controllers.fixed import Fixed
 from decoding.core import SamplingParams, Tokens
-from decoding.drafters.calibration import Calibration, calibrated, kind_of
-from decoding.drafters.draw import CODES
-from decoding.drafters.source import Ints, Successors
-from decoding.drafters.stand import Stand
-from decoding.drafters.token_recycling import TokenRecycling
-from decoding.drafters.tree import TreeDrafter
 from decoding.engine import LocalEngine
 from decoding.noise import gumbel, gumbel_of, row_keys
 from decoding.round import Speculation
-from decoding.speculation import Branch, Controller, Draft, DrawKind, Feedback, Plan, Price, Template
+from decoding.speculation.controllers.chain import Chain
+from decoding.speculation.controllers.fixed import Fixed
+from decoding.speculation.drafters.calibration import Calibration, calibrated, kind_of
+from decoding.speculation.drafters.draw import CODES
+from decoding.speculation.drafters.source import Ints, Successors
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.drafters.token_recycling import TokenRecycling
+from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.interfaces import Branch, Controller, Draft, DrawKind, Feedback, Plan, Price, Template
 from tests.decoding.streams import Stream
 from tests.decoding.test_engine import TOKENIZER, mixed_requests
 from tests.decoding.test_noise import by_hand

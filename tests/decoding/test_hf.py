@@ -111,8 +111,8 @@ def test_drafted_equals_plain(temperature: float) -> None:
     requests = [GenerationRequest(prefix=p, params=params, seed=s) for s, p in enumerate(prefixes())]
     plain = generate(model, requests)
     futures = {r.seed: r.prefix + g.tokens for r, g in zip(requests, plain, strict=True)}
-    from decoding.controllers.fixed import Fixed
     from decoding.round import Speculation
+    from decoding.speculation.controllers.fixed import Fixed
 
     drafted = generate(model, requests, speculation=Speculation(Oracle(futures, 0.3), Fixed(10)))
     assert [g.tokens for g in drafted] == [g.tokens for g in plain]

@@ -9,7 +9,7 @@ import torch
 from decoding.core import SamplingParams
 from decoding.noise import gumbel, row_keys
 from decoding.sampler import SamplingRows, processed_log_probs, sample
-from decoding.target import Target
+from decoding.speculation.target_logits import Target
 
 EULER = 0.5772156649
 

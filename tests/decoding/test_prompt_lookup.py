@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from decoding.core import SamplingParams, Tokens
-from decoding.drafters.prompt_lookup import PromptLookup
-from decoding.drafters.source import TRUST_LEVELS
-from decoding.speculation import Branch
+from decoding.speculation.drafters.prompt_lookup import PromptLookup
+from decoding.speculation.drafters.source import TRUST_LEVELS
+from decoding.speculation.interfaces import Branch
 from tests.decoding.streams import Stream
 
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.acceptance.coupled import Coupled
 from decoding.core import SamplingParams
 from decoding.noise import row_keys
 from decoding.sglang_plugin import requests
 from decoding.sglang_plugin.parts import Rule, parts
 from decoding.sglang_plugin.requests import branch_of
 from decoding.sglang_plugin.trees import committed, sampling_rows, trees
-from decoding.speculation import Branch, Draft, Feedback
-from decoding.target import Target
+from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.interfaces import Branch, Draft, Feedback
+from decoding.speculation.target_logits import Target
 from reason.remote import wire
 
 

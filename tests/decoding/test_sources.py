@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from decoding.drafters.draft_model import DraftModel
-from decoding.drafters.prompt_lookup import PromptLookup
-from decoding.drafters.source import TRUST_LEVELS, Source, Successors
-from decoding.drafters.suffix import SuffixDecoding
-from decoding.drafters.token_recycling import TokenRecycling
+from decoding.speculation.drafters.draft_model import DraftModel
+from decoding.speculation.drafters.prompt_lookup import PromptLookup
+from decoding.speculation.drafters.source import TRUST_LEVELS, Source, Successors
+from decoding.speculation.drafters.suffix import SuffixDecoding
+from decoding.speculation.drafters.token_recycling import TokenRecycling
 from tests.decoding.streams import Stream
 from tests.fakes import HashBackend
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decoding.acceptance.coupled import Coupled
-from decoding.controllers.fixed import Fixed
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from decoding.drafters.draft_model import DraftModel
-from decoding.drafters.tree import TreeDrafter
 from decoding.engine import LocalEngine
 from decoding.round import Speculation
+from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.controllers.fixed import Fixed
+from decoding.speculation.drafters.draft_model import DraftModel
+from decoding.speculation.drafters.tree import TreeDrafter
 from reason import speculation
 from reason.compose import member, members
 from tests.decoding.test_engine import TOKENIZER, engine_of

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from decoding.core import SamplingParams, Tokens
-from decoding.drafters.stand import Stand
-from decoding.speculation import Branch, Draft, Feedback
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.interfaces import Branch, Draft, Feedback
 from tests.decoding.streams import Stream
 from tests.decoding.test_sources import check
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from decoding.core import SamplingParams, Tokens
-from decoding.drafters.suffix import SuffixDecoding
-from decoding.drafters.suffix_tree import ROOT, SuffixTree
-from decoding.speculation import Branch
+from decoding.speculation.drafters.suffix import SuffixDecoding
+from decoding.speculation.drafters.suffix_tree import ROOT, SuffixTree
+from decoding.speculation.interfaces import Branch
 from tests.decoding.streams import Stream
 
 

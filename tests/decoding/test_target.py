@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.acceptance.coupled import Coupled
 from decoding.core import SamplingParams
 from decoding.model.transfer import to_host
 from decoding.sampler import SamplingRows
-from decoding.speculation import Branch, Draft
-from decoding.target import Target
+from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.interfaces import Branch, Draft
+from decoding.speculation.target_logits import Target
 from tests.pretended_gpu import pretended_gpu
 
 BRANCH = Branch(request_id=0, group="", tokens=(1, 2), seed=5, params=SamplingParams(), remaining=9)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from decoding.core import SamplingParams
-from decoding.drafters.token_recycling import TokenRecycling
-from decoding.speculation import Branch, Draft, Feedback
+from decoding.speculation.drafters.token_recycling import TokenRecycling
+from decoding.speculation.interfaces import Branch, Draft, Feedback
 from tests.decoding.streams import Stream
 
 

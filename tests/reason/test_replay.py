@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from decoding.core import SamplingParams
-from decoding.drafters.stand import Stand
-from decoding.drafters.tree import TreeDrafter
-from decoding.speculation import Branch, Draft, Drawn, Feedback, Plan
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.interfaces import Branch, Draft, Drawn, Feedback, Plan
 from reason.measure.replay import DRAFTERS, Encoded, OnPath, Recording, check_names, encoded, follow, read, replay
 
 ROOT = Path(__file__).resolve().parents[2]

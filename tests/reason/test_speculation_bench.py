@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from decoding.controllers.template import FromTemplate
 from decoding.core import SamplingParams, Spent, Tokens
-from decoding.speculation import Branch, Draft, Feedback, Plan, Price, Template
+from decoding.speculation.controllers.template import FromTemplate
+from decoding.speculation.interfaces import Branch, Draft, Feedback, Plan, Price, Template
 from decoding.stats import EngineStats
 from reason.measure.bars import Bar, bars
 from reason.measure.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, find_tunable
