@@ -54,7 +54,7 @@ class SpeculationPlan:
 
 def check(config: Mapping[str, Any]) -> SpeculationPlan:
     """Everything that can be known without a model. Raises: ConfigError naming the setting."""
-    from decoding.speculation.acceptance.pairing import check_pairing
+    from decoding.speculation.acceptance.compatibility import check_pairing
 
     acceptance: Acceptance = make("acceptance", config["acceptance"])
     controller: Controller = make("controller", config["controller"])
@@ -82,7 +82,7 @@ def check(config: Mapping[str, Any]) -> SpeculationPlan:
 
 
 def _drafter(node: Mapping[str, Any], source: Source) -> Drafter:
-    from decoding.speculation.drafters.tree import TreeDrafter
+    from decoding.speculation.drafters.tree_drafter import TreeDrafter
 
     # Not through Hydra, which would turn the source, a dataclass, into a config.
     knobs = {key: value for key, value in node.items() if key not in ("_target_", "source")}

@@ -10,7 +10,7 @@ from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.acceptance.recursive_rejection import RecursiveRejection
 from decoding.speculation.controllers.template import FromTemplate
 from decoding.speculation.drafters.stand import Stand
-from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Draft, Drafter, Load, Plan
 from decoding.speculation.target_logits import Acceptance
 

@@ -22,7 +22,7 @@ from decoding.speculation.drafters.source import Source
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
-from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Controller, DrawKind, RoundCost
 from decoding.speculation.target_logits import Acceptance
 from reason.models.draft_model import draft_source

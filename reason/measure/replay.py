@@ -21,7 +21,7 @@ from decoding.speculation.drafters.source import Ints, Source, Successors
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
-from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Draft, Drafter, Feedback, Plan
 from reason.checkpoint import BUNDLED, find_model, load_tokenizer
 

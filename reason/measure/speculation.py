@@ -11,7 +11,7 @@ from typing import Any
 from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.fixed import Fixed
-from decoding.speculation.controllers.rehearsal import rehearse
+from decoding.speculation.controllers.warmup_profile import rehearse
 from decoding.speculation.interfaces import Controller, RoundCost
 from reason.measure.bars import bars
 from reason.measure.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, Contender, throughput

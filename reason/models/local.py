@@ -11,7 +11,7 @@ from decoding.engine import LocalEngine
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend
 from decoding.round import Speculation
 from decoding.speculation.controllers.cost_curve import Paced
-from decoding.speculation.controllers.rehearsal import rehearse
+from decoding.speculation.controllers.warmup_profile import rehearse
 from decoding.speculation.drafters.none import NoDraft
 from reason.checkpoint import eos_ids, load_tokenizer
 

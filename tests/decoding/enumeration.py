@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from decoding.core import Tokens
-from decoding.speculation.acceptance.coins import Coins, Vector
-from decoding.speculation.acceptance.walk import P, Walked
+from decoding.speculation.acceptance.uniform_stream import Coins, Vector
+from decoding.speculation.acceptance.verify import P, Walked
 from decoding.speculation.interfaces import Draft, DrawKind, Drawn
 
 T = TypeVar("T")

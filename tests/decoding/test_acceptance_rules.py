@@ -22,17 +22,17 @@ from omegaconf import OmegaConf
 from decoding.core import SamplingParams
 from decoding.noise import gumbel, row_keys
 from decoding.sampler import SamplingRows
-from decoding.speculation.acceptance.coins import Coins, KeyedCoins, Vector
+from decoding.speculation.acceptance.compatibility import check_pairing
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.acceptance.greedy_match import GreedyMatch
 from decoding.speculation.acceptance.k_sequential import KSequential
-from decoding.speculation.acceptance.pairing import check_pairing
 from decoding.speculation.acceptance.point_mass import PointMass
 from decoding.speculation.acceptance.recursive_iid import RecursiveIid
 from decoding.speculation.acceptance.recursive_rejection import RecursiveRejection
 from decoding.speculation.acceptance.residual import excess, leftover, normalised, without
 from decoding.speculation.acceptance.traversal import Traversal
-from decoding.speculation.acceptance.walk import Children, P, Walked, children, walk_down
+from decoding.speculation.acceptance.uniform_stream import Coins, KeyedCoins, Vector
+from decoding.speculation.acceptance.verify import Children, P, Walked, children, walk_down
 from decoding.speculation.interfaces import Branch, Draft, DrawKind, Drawn
 from decoding.speculation.target_logits import Acceptance, Accepted, Target
 from tests.decoding.enumeration import Instance, Report, Walk, after, distance, draw, enumerated, judged

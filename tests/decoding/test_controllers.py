@@ -20,11 +20,11 @@ from decoding.speculation.controllers.chain import Chain
 from decoding.speculation.controllers.cost_curve import CostCurve, Paced
 from decoding.speculation.controllers.fixed import Fixed
 from decoding.speculation.controllers.goodput import Goodput
-from decoding.speculation.controllers.rehearsal import rehearse
+from decoding.speculation.controllers.speculation_probe import Trials
 from decoding.speculation.controllers.template import BUNDLED, FromTemplate
 from decoding.speculation.controllers.throughput import Throughput
-from decoding.speculation.controllers.trials import Trials
-from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.controllers.warmup_profile import rehearse
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import (
     Branch,
     Controller,

@@ -22,11 +22,11 @@ from decoding.round import Speculation
 from decoding.speculation.controllers.chain import Chain
 from decoding.speculation.controllers.fixed import Fixed
 from decoding.speculation.drafters.calibration import Calibration, calibrated, kind_of
-from decoding.speculation.drafters.draw import CODES
+from decoding.speculation.drafters.child_selection import CODES
 from decoding.speculation.drafters.source import Ints, Successors
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.token_recycling import TokenRecycling
-from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Controller, Draft, DrawKind, Feedback, Plan, Price, Template
 from tests.decoding.streams import Stream
 from tests.decoding.test_engine import TOKENIZER, mixed_requests

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from decoding.core import Tokens
-from decoding.speculation.drafters.ngram_blend import level_of
+from decoding.speculation.drafters.ngram_backoff import level_of
 from decoding.speculation.drafters.ngram_table import NGramTable
 
 TRACE, LEAST_SAY = 1e-4, 0.02

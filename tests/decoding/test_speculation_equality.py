@@ -19,7 +19,7 @@ from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.fixed import Fixed
 from decoding.speculation.drafters.draft_model import DraftModel
-from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from reason import speculation
 from reason.compose import member, members
 from tests.decoding.test_engine import TOKENIZER, engine_of

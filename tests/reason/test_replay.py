@@ -13,7 +13,7 @@ import pytest
 
 from decoding.core import SamplingParams
 from decoding.speculation.drafters.stand import Stand
-from decoding.speculation.drafters.tree import TreeDrafter
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Draft, Drawn, Feedback, Plan
 from reason.measure.replay import DRAFTERS, Encoded, OnPath, Recording, check_names, encoded, follow, read, replay
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.speculation.acceptance.walk import Walked, outcomes, walk_down
+from decoding.speculation.acceptance.verify import Walked, outcomes, walk_down
 from decoding.speculation.interfaces import Branch, Draft, DrawKind
 from decoding.speculation.target_logits import Accepted, Target
 

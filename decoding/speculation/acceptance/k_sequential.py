@@ -17,10 +17,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from decoding.speculation.acceptance.coins import Coins, Vector
-from decoding.speculation.acceptance.pairing import check_drawn
+from decoding.speculation.acceptance.compatibility import check_drawn
 from decoding.speculation.acceptance.residual import normalised
-from decoding.speculation.acceptance.walk import Children, P, Walked, children, walk_down, walk_each
+from decoding.speculation.acceptance.uniform_stream import Coins, Vector
+from decoding.speculation.acceptance.verify import Children, P, Walked, children, walk_down, walk_each
 from decoding.speculation.interfaces import Branch, Draft, DrawKind
 from decoding.speculation.target_logits import Accepted, Target
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.speculation.acceptance.coins import Coins
-from decoding.speculation.acceptance.walk import P, Walked, walk_down, walk_each
+from decoding.speculation.acceptance.uniform_stream import Coins
+from decoding.speculation.acceptance.verify import P, Walked, walk_down, walk_each
 from decoding.speculation.interfaces import Branch, Draft, DrawKind
 from decoding.speculation.target_logits import Accepted, Target
 

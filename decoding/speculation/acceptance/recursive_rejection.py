@@ -13,10 +13,10 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.speculation.acceptance.coins import Coins, Vector
-from decoding.speculation.acceptance.pairing import check_drawn
+from decoding.speculation.acceptance.compatibility import check_drawn
 from decoding.speculation.acceptance.residual import leftover, without
-from decoding.speculation.acceptance.walk import Children, P, Walked, children, walk_down, walk_each
+from decoding.speculation.acceptance.uniform_stream import Coins, Vector
+from decoding.speculation.acceptance.verify import Children, P, Walked, children, walk_down, walk_each
 from decoding.speculation.interfaces import Branch, Draft, DrawKind
 from decoding.speculation.target_logits import Accepted, Target
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoding.speculation.acceptance.coins import Vector
+from decoding.speculation.acceptance.uniform_stream import Vector
 
 
 def normalised(weights: Vector, *, otherwise: Vector) -> Vector:

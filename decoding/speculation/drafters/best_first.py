@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from decoding.speculation.compiled import compiled
 from decoding.speculation.drafters.calibration import calibrated, kind_of
-from decoding.speculation.drafters.draw import COUPLED, Sampling, draw, temper
-from decoding.speculation.drafters.ngram_blend import blend_one
-from decoding.speculation.drafters.ngram_entries import Counts, Entries, Keys
+from decoding.speculation.drafters.child_selection import COUPLED, Sampling, draw, temper
+from decoding.speculation.drafters.ngram_backoff import blend_one
+from decoding.speculation.drafters.ngram_hash_table import Counts, Entries, Keys
 from decoding.speculation.drafters.source import Floats, Ints
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoding.speculation.drafters.ngram_blend import blend
-from decoding.speculation.drafters.ngram_entries import Counts, Entries, Floats, Ints, Keys, is_kept, move
-from decoding.speculation.drafters.ngram_study import study
+from decoding.speculation.drafters.ngram_backoff import blend
+from decoding.speculation.drafters.ngram_hash_table import Counts, Entries, Floats, Ints, Keys, is_kept, move
+from decoding.speculation.drafters.ngram_update import study
 
 _FULL = 0.6  # of the slots; beyond it probing gets slow
 

@@ -20,7 +20,7 @@ import numpy as np
 from decoding.core import is_count
 from decoding.speculation.compiled import compiled
 from decoding.speculation.drafters.best_first import Asked
-from decoding.speculation.drafters.ngram_entries import Keys
+from decoding.speculation.drafters.ngram_hash_table import Keys
 from decoding.speculation.drafters.ngram_table import NGramTable
 from decoding.speculation.drafters.source import Ints, Successors
 from decoding.speculation.interfaces import Branch, Feedback

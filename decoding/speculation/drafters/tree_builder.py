@@ -18,7 +18,7 @@ from decoding.noise import row_keys
 from decoding.speculation.compiled import compiled
 from decoding.speculation.drafters.best_first import Asked, Grown, Limits, best_first
 from decoding.speculation.drafters.calibration import Calibration, calibrated, kind_of
-from decoding.speculation.drafters.draw import CODES, Sampling, draw, temper
+from decoding.speculation.drafters.child_selection import CODES, Sampling, draw, temper
 from decoding.speculation.drafters.source import Floats, Ints, Source
 from decoding.speculation.interfaces import Branch, DrawKind, Plan, Price, Template
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from decoding.speculation.compiled import compiled
-from decoding.speculation.drafters.ngram_entries import (
+from decoding.speculation.drafters.ngram_hash_table import (
     Counts,
     Entries,
     Floats,

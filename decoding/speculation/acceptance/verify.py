@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from decoding.speculation.acceptance.coins import Coins, KeyedCoins, Vector
+from decoding.speculation.acceptance.uniform_stream import Coins, KeyedCoins, Vector
 from decoding.speculation.interfaces import Branch, Draft
 from decoding.speculation.target_logits import Accepted, Target
 
