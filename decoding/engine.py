@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, is_count
-from decoding.driver import Driver
-from decoding.job import Job
+from decoding.engine_loop import Driver
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.slots import PagePool
 from decoding.model.backend import Backend
+from decoding.request import Job
 from decoding.round import RoundLoop, Speculation
 from decoding.scheduler import Scheduler
 from decoding.stats import EngineStats

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from decoding.core import FinishReason
-from decoding.job import Job
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.shared_prefix import Group, group_by_prefix
 from decoding.model.backend import Backend, RowBatch
 from decoding.model.batch import Feed, pack
+from decoding.request import Job
 from decoding.sampler import SamplingRows
 from decoding.scheduler import Scheduler, Turn
 from decoding.speculation.acceptance.coupled import Coupled

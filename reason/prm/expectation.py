@@ -22,7 +22,7 @@ from reason.prm.base import Floats, HeadKind, StepFormat
 from reason.prm.token_classification import SharedTokens
 
 if TYPE_CHECKING:
-    from decoding.reader import PrefixReader
+    from decoding.prefill import PrefixReader
 
 Logits = npt.NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from decoding.core import Tokens
 from decoding.kv.slots import PagePool
 from decoding.model.fused_decoder import FAMILIES
 from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
-from decoding.reader import PrefixReader
+from decoding.prefill import PrefixReader
 from reason.prm.base import HeadKind
 from reason.prm.expectation import ExpectationReader, log_ratio, statistics
 from reason.prm.heads import open_config, open_parts

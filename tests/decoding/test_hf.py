@@ -15,7 +15,7 @@ from decoding import threads
 from decoding.core import GenerationRequest, OversizedRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from decoding.model.transformers_checkpoint import HFBackend
-from decoding.reader import PrefixReader
+from decoding.prefill import PrefixReader
 from tests.decoding.test_drafts import Oracle
 from tests.fakes import ByteTokenizer
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from decoding import threads
-from decoding.driver import Driver, Task
+from decoding.engine_loop import Driver, Task
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.slots import PagePool
 from decoding.scheduler import Scheduler

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from decoding.reader import PrefixReader
+from decoding.prefill import PrefixReader
 from reason.prm.math_shepherd import MathShepherd
 from reason.prm.scorer import PrmScorer
 from reason.prm.token_classification import TokenClassifier

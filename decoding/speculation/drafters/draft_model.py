@@ -1,6 +1,6 @@
 """A smaller language model says what may follow; it reads what the branches commit, and guesses level by level.
 
-It has KV of its own. What is committed is read as in `decoding.reader`: prefixes that branches share are computed and
+It has KV of its own. What is committed is read as in `decoding.prefill`: prefixes that branches share are computed and
 kept once, and those of branches no longer around go when room is needed. Guesses have pages only until the next
 round, when those that were committed become the branch's and the others go back.
 """

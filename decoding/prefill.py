@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.core import OversizedRequest, Tokens
-from decoding.driver import Driver, Task
+from decoding.engine_loop import Driver, Task
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.shared_prefix import group_by_prefix
 from decoding.kv.slots import PagePool

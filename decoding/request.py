@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Spent
-from decoding.driver import Task
+from decoding.engine_loop import Task
 from decoding.speculation.interfaces import Branch
 
 
