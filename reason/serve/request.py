@@ -73,7 +73,7 @@ def asked(body: Body, problem: Problem, solver: Solver, preset: Preset, settings
 def altered(strategy: Any, changes: Mapping[str, Any], sampling: Mapping[str, Any], *, largest: int) -> Strategy:
     """The strategy with these settings and sampling settings. Raises: ApiError 400 naming the setting.
 
-    >>> from search.best_of_n import BestOfN
+    >>> from search.strategies.best_of_n import BestOfN
     >>> altered(BestOfN(n=16), {"n": 4}, {"temperature": 0.5}, largest=64).sampling.temperature
     0.5
     >>> altered(BestOfN(), {"widht": 4}, {}, largest=64)

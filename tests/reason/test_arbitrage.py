@@ -20,9 +20,9 @@ from reason.arbitrage.oracle import Oracle
 from reason.arbitrage.random_rate import RandomRate
 from reason.arbitrage.reward_threshold import RewardThreshold
 from search.base import SearchResult
-from search.best_of_n import BestOfN
-from search.rebase import Rebase
 from search.seeds import derive_seed
+from search.strategies.best_of_n import BestOfN
+from search.strategies.rebase import Rebase
 from search.tree import SearchTree, Step
 from tests.search.toy import ROOT, ToyEngine, ToyScorer, decode, resources
 

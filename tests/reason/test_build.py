@@ -17,7 +17,7 @@ from reason import ConfigError, build, resume
 from reason.compose import composed
 from reason.endpoint.settings import Endpoints
 from reason.prm.likelihood import Likelihood
-from search.self_consistency import SelfConsistency
+from search.strategies.self_consistency import SelfConsistency
 
 SC = ("search=self_consistency",)
 WRONG = {

@@ -77,7 +77,12 @@ def searched(
         "answer": None if best is None else answers[best],
         "votes": choice.votes,
         "stopped": "done",
-        "strategy": {"_target_": "search.rebase.Rebase", "n": n, "temperature": 0.2, "sampling": {"temperature": 1.0}},
+        "strategy": {
+            "_target_": "search.strategies.rebase.Rebase",
+            "n": n,
+            "temperature": 0.2,
+            "sampling": {"temperature": 1.0},
+        },
         "candidates": [
             {"node": node, "answer": answer, "score": score}
             for node, answer, score in zip(ended, answers, scores_of, strict=True)

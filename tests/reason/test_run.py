@@ -20,8 +20,8 @@ from reason.run import Run
 from reason.summary import summary_of
 from reason.tasks.base import Task
 from search.base import Budget
-from search.best_of_n import BestOfN
-from search.rebase import Rebase
+from search.strategies.best_of_n import BestOfN
+from search.strategies.rebase import Rebase
 from search.tree import SearchTree
 from tests.reason.test_solver import solver
 from tests.search.toy import ToyEngine
@@ -92,7 +92,7 @@ def test_a_row_has_the_kv_its_search_pinned_and_the_tree_its_decisions(tmp_path:
     _, rows = go(tmp_path, strategy=Rebase(n=4))
     for row in rows:
         saved = json.loads((tmp_path / "trees" / f"{file_name(row['id'])}.json").read_text())
-        assert saved["strategy"]["_target_"] == "search.rebase.Rebase"
+        assert saved["strategy"]["_target_"] == "search.strategies.rebase.Rebase"
         decisions = saved["selections"]
         assert row["kv"]["steps"] == len(decisions) or not decisions
         for decision in decisions:

@@ -12,9 +12,9 @@ import pytest
 
 from search.base import SearchResult
 from search.clusters import cluster, condensed_distances
-from search.ets import Ets
-from search.ets_program import Program, greedy, solve
-from search.rebase import Rebase
+from search.strategies.ets import Ets
+from search.strategies.ets_program import Program, greedy, solve
+from search.strategies.rebase import Rebase
 from tests.search.test_levels import long_winded
 from tests.search.toy import ToyEngine, run
 

@@ -12,9 +12,9 @@ import pytest
 from decoding.core import SamplingParams, Tokens
 from search.allocate import best_widths, softmax_widths
 from search.base import Budget
-from search.beam_search import BeamSearch
-from search.dvts import Dvts
-from search.rebase import Rebase
+from search.strategies.beam_search import BeamSearch
+from search.strategies.dvts import Dvts
+from search.strategies.rebase import Rebase
 from search.tree import SearchTree
 from tests.search.toy import ROOT, ToyEngine, ToyScorer, run, solution
 

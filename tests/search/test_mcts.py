@@ -12,8 +12,8 @@ import pytest
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
 from search.base import Budget
-from search.mcts import Mcts
-from search.mcts_rules import RULES, Arm, best_arm, children_wanted
+from search.strategies.mcts import Mcts
+from search.strategies.mcts_rules import RULES, Arm, best_arm, children_wanted
 from search.tree import SearchTree
 from tests.search.test_levels import children, long_winded
 from tests.search.toy import ToyEngine, UnsteadyEngine, answer_of, run

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from search.astar import AStar
 from search.base import Budget, ScoredPaths, SearchResult
-from search.beam_search import BeamSearch
-from search.dvts import Dvts
-from search.ets import Ets
-from search.mcts import Mcts
-from search.rebase import Rebase
 from search.selection import REASONS
+from search.strategies.astar import AStar
+from search.strategies.beam_search import BeamSearch
+from search.strategies.dvts import Dvts
+from search.strategies.ets import Ets
+from search.strategies.mcts import Mcts
+from search.strategies.rebase import Rebase
 from search.tree import Step
 from tests.search import toy
 from tests.search.test_levels import children, long_winded

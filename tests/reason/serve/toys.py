@@ -19,7 +19,7 @@ from reason.serve.server import Server
 from reason.serve.service import Service
 from reason.serve.settings import ServeSettings
 from reason.solver import Solver
-from search.best_of_n import BestOfN
+from search.strategies.best_of_n import BestOfN
 from tests.search.toy import ToyEngine, ToyScorer, decode
 
 QUESTION = "What is 3?"

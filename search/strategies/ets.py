@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from search.allocate import best_first, softmax_widths
 from search.clusters import same_meaning
-from search.ets_program import Kept, Program, solve
 from search.knobs import require_choice, require_not_negative, require_positive, require_switch
 from search.levels import Allocation, Frontier, LevelSearch
+from search.strategies.ets_program import Kept, Program, solve
 
 COSTS = ("nodes", "tokens")
 

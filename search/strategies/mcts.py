@@ -11,7 +11,7 @@ from decoding.core import Tokens
 from search.base import Resources, SearchResult
 from search.expand import Growth
 from search.knobs import require_choice, require_count, require_not_negative, require_positive
-from search.mcts_rules import RULES, Arm, best_arm, children_wanted
+from search.strategies.mcts_rules import RULES, Arm, best_arm, children_wanted
 from search.tree import SearchTree
 from search.tree_search import TreeSearch
 from search.walk import Walk
