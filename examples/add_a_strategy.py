@@ -9,9 +9,9 @@ from statistics import fmean
 
 from decoding.core import SamplingParams
 from reason import load
-from search.allocate import best_widths
+from search.allocation import best_widths
 from search.knobs import require_not_negative
-from search.levels import Allocation, Frontier, LevelSearch
+from search.level_search import Allocation, Frontier, LevelSearch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from reason.solver import Solver
 from reason.speculation import SpeculationPlan
 from reason.tasks.base import Task
 from reason.versions import versions
-from search.base import Budget, Strategy
+from search.strategy import Budget, Strategy
 
 GROUPS = ("search", "scorer", "embedder", "engine", "model", "router", "draft", "budget", *speculation.GROUPS)
 SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "scorer_timeout", "resume", "plugins"}

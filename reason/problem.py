@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decoding.core import Spent, Tokens
-from search.base import SearchResult
+from search.strategy import SearchResult
 from search.tree import SearchTree
 
 

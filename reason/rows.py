@@ -11,8 +11,8 @@ from reason.grading import Grade
 from reason.metrics import Sample
 from reason.problem import Problem, Solution
 from reason.records import Row
-from search.base import Candidate
 from search.kv import KVUse, kv_use
+from search.strategy import Candidate
 
 Grading = Callable[[Problem, str], Grade]  # of a whole text: some problems are graded by their steps
 

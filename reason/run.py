@@ -14,7 +14,7 @@ from reason.records import ResultFile, Row, file_name, write_json, write_whole
 from reason.rows import error_row, in_short, solution_row
 from reason.solver import Solver
 from reason.tasks.base import Task
-from search.base import Strategy
+from search.strategy import Strategy
 
 INDEX, PAGES = "index.html", "pages"
 

@@ -17,8 +17,8 @@ from reason.prm.base import Scorer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
 from reason.window import Outcome, Window
-from search.base import Budget, Embedder, Resources, SearchResult, Strategy, Written
 from search.seeds import derive_seed
+from search.strategy import Budget, Embedder, Resources, SearchResult, Strategy, Written
 
 T = TypeVar("T")
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from decoding.core import Generation, GenerationRequest, SamplingParams, Spent, Tokens, Vector
-from search.base import Resources, Written
-from search.ledger import Ledger
+from search.budget import Ledger
 from search.scoring import Scored, ScoreQueue
 from search.seeds import derive_seed
 from search.selection import Selection
 from search.steps import signed, split_steps
+from search.strategy import Resources, Written
 from search.tree import SearchTree, Step
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.base import SearchResult
 from search.selection import Selection, selection
+from search.strategy import SearchResult
 from search.tree import SearchTree
 
 

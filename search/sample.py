@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from decoding.core import SamplingParams, Tokens
-from search.base import Candidate, Resources, SearchResult
 from search.expand import Expander
+from search.strategy import Candidate, Resources, SearchResult
 from search.tree import SearchTree
-from search.vote import choose, risk, tally
+from search.voting import choose, risk, tally
 
 WAVES = 4
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decoding.core import Spent
-from search.base import ScoredPaths, StepScorer
+from search.strategy import ScoredPaths, StepScorer
 from search.tree import Step
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decoding.core import FinishReason, Tokens
-from search.aggregate import aggregate
+from search.aggregation import aggregate
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -16,7 +16,7 @@ from reason import ConfigError
 from reason.build import check
 from reason.compose import composed, make
 from reason.run import settings_of
-from search.base import Budget, SearchResult, Strategy
+from search.strategy import Budget, SearchResult, Strategy
 from tests.search.toy import ROOT, ToyEngine, answer_of, decode, resources
 
 CONF = Path(__file__).parents[1] / "conf"

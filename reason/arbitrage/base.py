@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, Self
 
 from decoding.core import Spent, Tokens
 from reason.checkpoint import Checkpoint
-from search.base import StepScorer
+from search.strategy import StepScorer
 from search.tree import Step
 
 Author = Literal["draft", "target"]

@@ -13,9 +13,9 @@ from typing import Any
 from decoding.core import Authorship, Engine, Generation, GenerationRequest, Spent, Tokens
 from reason.arbitrage.base import BoundRouter, Crossroads, Router, Verdict
 from reason.arbitrage.translated import Translation
-from search.base import StepScorer
 from search.seeds import derive_seed
 from search.steps import split_steps
+from search.strategy import StepScorer
 from search.tree import Step
 
 

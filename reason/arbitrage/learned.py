@@ -19,8 +19,8 @@ from reason.checkpoint import Checkpoint, find_model
 from reason.prm.base import Adapter
 from reason.prm.scorer import PrmScorer
 from reason.prm.token_classification import TokenClassifier
-from search.base import StepScorer
 from search.knobs import require_share
+from search.strategy import StepScorer
 
 
 class Learned:

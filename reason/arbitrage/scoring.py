@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from decoding.core import Spent
-from search.base import StepScorer
+from search.strategy import StepScorer
 from search.tree import Step
 
 

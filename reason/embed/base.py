@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from search import base
+from search import strategy as base
 
 
 class Embedder(base.Embedder, Protocol):

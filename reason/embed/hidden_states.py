@@ -33,7 +33,7 @@ class HiddenStates:
         """Nothing to load."""
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
-        """See `search.base.Embedder`. Raises: ValueError from an engine that hands over no hidden states."""
+        """See `search.strategy.Embedder`. Raises: ValueError from an engine that hands over no hidden states."""
         found = [vector for vector in hidden if vector is not None]
         if len(found) < len(steps):
             raise ValueError("this engine hands over no hidden states; choose embedder=words or sentence_transformers")

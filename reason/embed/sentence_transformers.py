@@ -50,7 +50,7 @@ class SentenceTransformers:
                     raise ValueError(f"path={self.path}: {str(error).splitlines()[0]}") from error
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
-        """See `search.base.Embedder`."""
+        """See `search.strategy.Embedder`."""
         return await asyncio.to_thread(self._encode, [step.text for step in steps])
 
     def _encode(self, texts: list[str]) -> Vector:

@@ -37,7 +37,7 @@ class Words:
         """Nothing to load."""
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
-        """See `search.base.Embedder`."""
+        """See `search.strategy.Embedder`."""
         return np.stack([self._vector(step.text) for step in steps])
 
     def _vector(self, text: str) -> Vector:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from decoding.core import Vector
 from reason.embed.base import Embedder
-from search.clusters import condensed_distances
+from search.clustering import condensed_distances
 from search.tree import Step
 
 Floats = npt.NDArray[np.float64]

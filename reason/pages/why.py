@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reason.pages.verdict import verdict_of
-from search.vote import RULES, tally
+from search.voting import RULES, tally
 
 Data = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Tokens
-from search.base import StepScorer
+from search.strategy import StepScorer
 from search.tree import Step
 
 Floats = npt.NDArray[np.float64]

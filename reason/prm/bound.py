@@ -9,7 +9,7 @@ import numpy as np
 from decoding.core import Reader, Spent, Tokens
 from reason.prm.base import StepFormat
 from reason.prm.prefixes import Prefix, Reading, plan
-from search.base import ScoredPaths
+from search.strategy import ScoredPaths
 from search.tree import Step
 
 
@@ -31,7 +31,7 @@ class BoundPrm:
         self._pieces: dict[tuple[bool, str, Tokens], Tokens] = {}
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
-        """See `search.base.StepScorer`. `spent.scored_tokens` counts the tokens of steps not scored before, and
+        """See `search.strategy.StepScorer`. `spent.scored_tokens` counts the tokens of steps not scored before, and
         the question's with the first of them: with a prefix cache large enough, what the model really runs."""
         walks = [self._walk(path) for path in paths]
         readable = [walk for walk in walks if walk and walk[-1].end <= self._limit]

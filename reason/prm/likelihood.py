@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import Spent, Tokens
-from search.base import ScoredPaths
+from search.strategy import ScoredPaths
 from search.tree import Step
 
 
@@ -42,7 +42,7 @@ class Likelihood:
         return self
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
-        """See `search.base.StepScorer`."""
+        """See `search.strategy.StepScorer`."""
         return ScoredPaths([_path_scores(path) for path in paths], Spent())
 
 

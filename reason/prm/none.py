@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import Tokens
-from search.base import StepScorer
+from search.strategy import StepScorer
 
 
 @dataclass(frozen=True)

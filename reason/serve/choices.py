@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reason.problem import Solution
-from search.base import Candidate, SearchResult
+from search.strategy import Candidate, SearchResult
 
 
 @dataclass(frozen=True)

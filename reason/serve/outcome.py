@@ -21,7 +21,7 @@ from reason.serve.request import Asked
 from reason.serve.trees import Trees
 from reason.serve.watch import Events
 from reason.serve.wire import Wire
-from search.base import Written
+from search.strategy import Written
 
 log = logging.getLogger(__name__)
 

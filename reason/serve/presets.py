@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from reason.build import Plan, check
 from reason.complaints import ConfigError, unknown_option
 from reason.compose import composed, members
-from search.base import Budget, Strategy
+from search.strategy import Budget, Strategy
 
 GROUP = "preset"
 OWN = ("search", "budget")

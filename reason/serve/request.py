@@ -15,7 +15,7 @@ from reason.serve.errors import ApiError
 from reason.serve.presets import Preset
 from reason.serve.settings import ServeSettings
 from reason.solver import Solver
-from search.base import Budget, Strategy
+from search.strategy import Budget, Strategy
 
 ELSEWHERE = ("max_tokens", "temperature", "top_p", "stop")
 """Sampling settings that are fields of the request itself; a knob has one home."""

@@ -22,7 +22,7 @@ from reason.serve.trees import Trees
 from reason.serve.watch import watched
 from reason.serve.wire import Wire
 from reason.solver import Solver
-from search.base import Budget
+from search.strategy import Budget
 
 WARM_UP_TOKENS = 256
 

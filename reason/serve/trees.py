@@ -14,7 +14,7 @@ from reason.pages import tree_page
 from reason.problem import Solution
 from reason.records import write_json, write_whole
 from reason.run import settings_of, tree_record
-from search.base import Strategy
+from search.strategy import Strategy
 
 IDENTITY = re.compile(r"[0-9a-f]{32}")
 

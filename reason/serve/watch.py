@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from reason.problem import Problem, Solution
 from reason.solver import Solver
-from search.base import Written
+from search.strategy import Written
 
 QUIET_S = 15.0
 

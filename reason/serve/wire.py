@@ -9,7 +9,7 @@ from typing import Any
 
 from reason.serve.choices import Choice
 from reason.serve.reply import dumps
-from search.base import Written
+from search.strategy import Written
 
 SHORTENED = 160
 DONE = b"data: [DONE]\n\n"

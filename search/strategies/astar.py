@@ -11,12 +11,12 @@ from collections import deque
 from dataclasses import dataclass
 
 from decoding.core import Tokens
-from search.base import Resources, SearchResult
 from search.expand import Growth
 from search.knobs import require_count
+from search.step_search import TreeSearch
+from search.step_search_state import Walk
+from search.strategy import Resources, SearchResult
 from search.tree import SearchTree
-from search.tree_search import TreeSearch
-from search.walk import Walk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from search.allocate import best_widths
+from search.allocation import best_widths
 from search.knobs import require_count
-from search.levels import Allocation, Frontier, LevelSearch
+from search.level_search import Allocation, Frontier, LevelSearch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams, Tokens
-from search.aggregate import check_aggregation
-from search.base import Resources, SearchResult
+from search.aggregation import check_aggregation
 from search.knobs import require_count
 from search.sample import sample_and_choose
+from search.strategy import Resources, SearchResult
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.allocate import best_first, softmax_widths
-from search.clusters import same_meaning
+from search.allocation import best_first, softmax_widths
+from search.clustering import same_meaning
 from search.knobs import require_choice, require_not_negative, require_positive, require_switch
-from search.levels import Allocation, Frontier, LevelSearch
+from search.level_search import Allocation, Frontier, LevelSearch
 from search.strategies.ets_program import Kept, Program, solve
 
 COSTS = ("nodes", "tokens")

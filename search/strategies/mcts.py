@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decoding.core import Tokens
-from search.base import Resources, SearchResult
 from search.expand import Growth
 from search.knobs import require_choice, require_count, require_not_negative, require_positive
+from search.step_search import TreeSearch
+from search.step_search_state import Walk
 from search.strategies.mcts_rules import RULES, Arm, best_arm, children_wanted
+from search.strategy import Resources, SearchResult
 from search.tree import SearchTree
-from search.tree_search import TreeSearch
-from search.walk import Walk
 
 VALUES = ("prm", "rollout")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams, Tokens
-from search.aggregate import check_aggregation
-from search.base import Resources, SearchResult
+from search.aggregation import check_aggregation
 from search.knobs import require_count, require_number
 from search.sample import sample_and_choose
-from search.vote import check_rule
+from search.strategy import Resources, SearchResult
+from search.voting import check_rule
 
 
 @dataclass(frozen=True, kw_only=True)

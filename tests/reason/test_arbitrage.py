@@ -19,10 +19,10 @@ from reason.arbitrage.fixed import DraftOnly, TargetOnly
 from reason.arbitrage.oracle import Oracle
 from reason.arbitrage.random_rate import RandomRate
 from reason.arbitrage.reward_threshold import RewardThreshold
-from search.base import SearchResult
 from search.seeds import derive_seed
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
+from search.strategy import SearchResult
 from search.tree import SearchTree, Step
 from tests.search.toy import ROOT, ToyEngine, ToyScorer, decode, resources
 

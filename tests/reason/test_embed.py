@@ -17,7 +17,7 @@ from reason.embed.hidden_states import HiddenStates
 from reason.embed.sentence_transformers import SentenceTransformers
 from reason.embed.words import Words
 from reason.measure.calibrate import Recorder, best_cut, cuts, says
-from search.clusters import condensed_distances
+from search.clustering import condensed_distances
 from search.tree import Step
 
 

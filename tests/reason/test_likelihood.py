@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from decoding.core import Spent
 from reason.prm.likelihood import Likelihood
 from reason.prm.none import NoScorer
-from search.base import ScoredPaths
+from search.strategy import ScoredPaths
 from search.tree import Step
 
 

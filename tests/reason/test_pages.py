@@ -25,10 +25,10 @@ from reason.pages.embed import embed, template
 from reason.pages.report import report_page
 from reason.pages.tree import tree_data
 from reason.pages.why import why
-from search.allocate import softmax_widths
+from search.allocation import softmax_widths
 from search.selection import selection
 from search.tree import SearchTree, Step
-from search.vote import choose
+from search.voting import choose
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -19,9 +19,9 @@ from reason.rows import CHANGING
 from reason.run import Run
 from reason.summary import summary_of
 from reason.tasks.base import Task
-from search.base import Budget
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
+from search.strategy import Budget
 from search.tree import SearchTree
 from tests.reason.test_solver import solver
 from tests.search.toy import ToyEngine

@@ -14,9 +14,9 @@ from reason.prm.none import NoScorer
 from reason.problem import Problem, Solution
 from reason.prompt import PromptFormat
 from reason.solver import Solver
-from search.base import Budget, Strategy
 from search.strategies.best_of_n import BestOfN
 from search.strategies.self_consistency import SelfConsistency
+from search.strategy import Budget, Strategy
 from tests.search.toy import ToyEngine, ToyScorer, decode
 
 PROBLEMS = [Problem(id=f"p{i}", question=f"What is {i}?") for i in range(9)]

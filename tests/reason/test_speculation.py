@@ -13,7 +13,7 @@ from decoding.engine import LocalEngine
 from reason import ConfigError, build, speculation
 from reason.compose import composed, make, member, members
 from reason.run import Run
-from search.base import Strategy
+from search.strategy import Strategy
 from tests.fakes import ByteTokenizer, HashBackend
 from tests.reason.test_run import STAMP, task
 from tests.reason.test_solver import BytePrompt, solver

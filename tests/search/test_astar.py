@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from search.base import Budget, SearchResult
 from search.strategies.astar import AStar
+from search.strategy import Budget, SearchResult
 from tests.search.test_levels import children, long_winded
 from tests.search.toy import ToyEngine, UnsteadyEngine, run
 

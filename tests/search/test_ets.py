@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from search.base import SearchResult
-from search.clusters import cluster, condensed_distances
+from search.clustering import cluster, condensed_distances
 from search.strategies.ets import Ets
 from search.strategies.ets_program import Program, greedy, solve
 from search.strategies.rebase import Rebase
+from search.strategy import SearchResult
 from tests.search.test_levels import long_winded
 from tests.search.toy import ToyEngine, run
 

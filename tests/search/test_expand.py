@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from decoding.core import Generation, GenerationRequest, SamplingParams, Spent
-from search.base import Budget, ScoredPaths
 from search.expand import Expander
+from search.strategy import Budget, ScoredPaths
 from search.tree import SearchTree, Step
 from tests.search.toy import ROOT, ToyEngine, ToyScorer, UnsteadyEngine, resources
 

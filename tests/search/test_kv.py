@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from decoding.core import Spent
-from search.base import SearchResult
 from search.kv import by_depth, kv_use
 from search.selection import selection
+from search.strategy import SearchResult
 from search.tree import SearchTree, Step
 
 

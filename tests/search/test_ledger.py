@@ -7,8 +7,8 @@ import random
 import pytest
 
 from decoding.core import Spent
-from search.base import Budget
-from search.ledger import Ledger
+from search.budget import Ledger
+from search.strategy import Budget
 
 
 def test_without_a_budget_everything_is_granted() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from decoding.core import SamplingParams, Tokens
-from search.allocate import best_widths, softmax_widths
-from search.base import Budget
+from search.allocation import best_widths, softmax_widths
 from search.strategies.beam_search import BeamSearch
 from search.strategies.dvts import Dvts
 from search.strategies.rebase import Rebase
+from search.strategy import Budget
 from search.tree import SearchTree
 from tests.search.toy import ROOT, ToyEngine, ToyScorer, run, solution
 

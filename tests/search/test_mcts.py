@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from search.base import Budget
 from search.strategies.mcts import Mcts
 from search.strategies.mcts_rules import RULES, Arm, best_arm, children_wanted
+from search.strategy import Budget
 from search.tree import SearchTree
 from tests.search.test_levels import children, long_winded
 from tests.search.toy import ToyEngine, UnsteadyEngine, answer_of, run

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from decoding.core import SamplingParams, Tokens
-from search.base import Budget, ScoredPaths, SearchResult
 from search.strategies.best_of_n import BestOfN
 from search.strategies.self_consistency import SelfConsistency
+from search.strategy import Budget, ScoredPaths, SearchResult
 from search.tree import Step
 from tests.search.toy import ROOT, ToyEngine, answer_of, resources
 

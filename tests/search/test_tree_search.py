@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from search.base import Budget, ScoredPaths, SearchResult
 from search.selection import REASONS
 from search.strategies.astar import AStar
 from search.strategies.beam_search import BeamSearch
@@ -16,6 +15,7 @@ from search.strategies.dvts import Dvts
 from search.strategies.ets import Ets
 from search.strategies.mcts import Mcts
 from search.strategies.rebase import Rebase
+from search.strategy import Budget, ScoredPaths, SearchResult
 from search.tree import Step
 from tests.search import toy
 from tests.search.test_levels import children, long_winded

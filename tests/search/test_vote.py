@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from search.vote import RULES, choose, risk, tally
+from search.voting import RULES, choose, risk, tally
 
 
 def test_majority_counts_heads_and_ignores_scores() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Spent, Tokens, Vector
-from search.base import Resources, ScoredPaths, SearchResult
+from search.strategy import Resources, ScoredPaths, SearchResult
 from search.tree import Step
 
 EOS = 0

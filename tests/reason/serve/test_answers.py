@@ -11,7 +11,7 @@ import pytest
 
 from decoding.core import Spent
 from reason.serve.choices import ranked
-from search.base import Candidate, SearchResult
+from search.strategy import Candidate, SearchResult
 from search.tree import SearchTree, Step
 from tests.reason.serve.toys import QUESTION, ToyService, chat, toy_server
 

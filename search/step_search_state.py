@@ -8,14 +8,14 @@ from itertools import groupby
 from typing import Any
 
 from decoding.core import Tokens
-from search.base import Candidate, Embedder, Resources, SearchResult
-from search.clusters import same_meaning
+from search.clustering import same_meaning
 from search.expand import Expander, Growth
 from search.sample import conclude
 from search.selection import selection
+from search.step_search import TreeSearch
+from search.strategy import Candidate, Embedder, Resources, SearchResult
 from search.tree import SearchTree
-from search.tree_search import TreeSearch
-from search.vote import tally
+from search.voting import tally
 
 
 class Walk:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams
-from search.aggregate import check_aggregation
+from search.aggregation import check_aggregation
 from search.knobs import require_count, require_switch
-from search.vote import check_rule
+from search.voting import check_rule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Vector
-from search.base import Embedder
 from search.expand import Expander
+from search.strategy import Embedder
 
 
 async def same_meaning(run: Expander, nodes: Sequence[int], embedder: Embedder) -> list[int]:

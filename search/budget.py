@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from decoding.core import Spent
-from search.base import Budget
+from search.strategy import Budget
 
 
 class Ledger:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decoding.core import Tokens
-from search.base import Resources, SearchResult
 from search.knobs import require_switch
+from search.step_search import TreeSearch
+from search.step_search_state import Walk
+from search.strategy import Resources, SearchResult
 from search.tree import SearchTree
-from search.tree_search import TreeSearch
-from search.walk import Walk
 
 
 @dataclass(frozen=True)
