@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reason.complaints import ConfigError
+from reason.config.errors import ConfigError
 from reason.problem import Problem, Solution
 from reason.solver import Solver
 

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import Engine, is_count
-from reason import engines, plugins, speculation
+from reason import engines, speculation
 from reason.arbitrage import plan as router
 from reason.arbitrage.engine import Arbitrage
 from reason.arbitrage.plan import RouterPlan
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer
-from reason.complaints import ConfigError, unknown_key
-from reason.compose import complaints, composed, make, member, members, resolved
+from reason.config import plugins
+from reason.config.compose import complaints, composed, make, member, members, resolved
+from reason.config.errors import ConfigError, unknown_key
+from reason.config.versions import versions
 from reason.embed.base import Embedder
 from reason.engines import EnginePlan
 from reason.prm.base import Scorer
@@ -27,7 +29,6 @@ from reason.resume import HARMLESS
 from reason.solver import Solver
 from reason.speculation import SpeculationPlan
 from reason.tasks.base import Task
-from reason.versions import versions
 from search.strategy import Budget, Strategy
 
 GROUPS = ("search", "scorer", "embedder", "engine", "model", "router", "draft", "budget", *speculation.GROUPS)
@@ -107,7 +108,7 @@ def load(*overrides: str) -> Solver:
     >>> import reason
     >>> reason.load("search=best_of_m")                                          # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    reason.complaints.ConfigError: there is no search=best_of_m (did you mean best_of_n?); choose one of: astar, ...
+    reason.config.errors.ConfigError: there is no search=best_of_m (did you mean best_of_n?); choose one of: astar, ...
 
     Raises: ConfigError naming the setting.
     """

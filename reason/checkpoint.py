@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reason.byte_text import BYTES, ByteText
-from reason.complaints import ConfigError
+from reason.config.errors import ConfigError
 
 BUNDLED = "bundled:"
 TOKENIZER = "tokenizer.json"
@@ -44,7 +44,7 @@ def find_model(path: object, *, key: str = "model.path") -> Checkpoint:
 
     >>> find_model("/no/such", key="scorer.path")
     Traceback (most recent call last):
-    reason.complaints.ConfigError: scorer.path=/no/such: there is no such folder, and it is neither a hub id \
+    reason.config.errors.ConfigError: scorer.path=/no/such: there is no such folder, and it is neither a hub id \
 (OWNER/NAME) nor bundled:NAME
     """
     if not isinstance(path, str) or not path.strip():

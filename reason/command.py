@@ -15,8 +15,8 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
-from reason import compose
-from reason.complaints import ConfigError
+from reason.config import compose
+from reason.config.errors import ConfigError
 from reason.records import REFUSED, write_json
 
 FAILED, WRONG_SETTINGS, INTERRUPTED = 1, 2, 130

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from decoding.core import Engine
 from reason.byte_text import BYTES
 from reason.checkpoint import Checkpoint
-from reason.complaints import ConfigError, refused
-from reason.compose import complaints, make, only_ours
+from reason.config.compose import complaints, make, only_ours
+from reason.config.errors import ConfigError, refused
 from reason.endpoint.settings import Endpoints
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reason.complaints import ConfigError
+from reason.config.errors import ConfigError
 from reason.records import write_json
 
 FILE = "run.json"
@@ -42,7 +42,7 @@ def require_same(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
     >>> require_same({"search": {"n": 4}, "limit": 2}, {"search": {"n": 8}, "limit": None})
     Traceback (most recent call last):
-    reason.complaints.ConfigError: these settings are not those of the run to resume: search.n was 4, now 8
+    reason.config.errors.ConfigError: these settings are not those of the run to resume: search.n was 4, now 8
     """
     old, new = flat(then), flat(now)
     changed = [

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reason.checkpoint import find_model
-from reason.complaints import ConfigError
-from reason.compose import complaints, make, only_ours
+from reason.config.compose import complaints, make, only_ours
+from reason.config.errors import ConfigError
 
 if TYPE_CHECKING:  # these import torch, which a wrong setting elsewhere need not wait for
     from decoding.round import Speculation

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reason import ConfigError, build
-from reason.compose import composed
+from reason.config.compose import composed
 from reason.measure.calibrate import Recorder, best_cut, cuts
 
 DEFAULTS = ("search=ets", "limit=32")

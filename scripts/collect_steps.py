@@ -64,7 +64,7 @@ def main() -> int:
     console = Console(stderr=True, highlight=False)
     from reason import ConfigError, build
     from reason.arbitrage.pairs import Collector, append_pairs, read_pairs
-    from reason.compose import composed, make
+    from reason.config.compose import composed, make
 
     bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
     try:

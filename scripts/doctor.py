@@ -140,7 +140,7 @@ def hub_cache() -> Finding:
 def settings(overrides: Sequence[str]) -> Iterator[Finding]:
     """Whether what these settings name is there: models, packages and servers."""
     from reason import ConfigError, build
-    from reason.compose import composed
+    from reason.config.compose import composed
     from reason.endpoint.settings import Endpoints
     from reason.prm.served import ServedPrm
 

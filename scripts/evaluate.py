@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from reason import ConfigError
-from reason.compose import members
+from reason.config.compose import members
 from reason.measure.arguments import positive
 
 DEFAULTS = ("speculation=off",)  # at the load of this comparison plain decoding is about as fast, and steadier

@@ -19,9 +19,10 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from reason import ConfigError, compose
+from reason import ConfigError
 from reason.command import ended_well, in_one_sentence, quiet
-from reason.complaints import refused
+from reason.config import compose
+from reason.config.errors import refused
 
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 

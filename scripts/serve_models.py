@@ -20,8 +20,8 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from reason import compose
 from reason.command import FAILED, ended_well, in_one_sentence
+from reason.config import compose
 from reason.fleet import line, plan
 from reason.fleet.processes import Processes, ServerEnded
 

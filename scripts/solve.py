@@ -21,8 +21,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.console import Console
 
-from reason import ConfigError, build, compose, engines, resume
+from reason import ConfigError, build, engines, resume
 from reason.command import FAILED, INTERRUPTED, ended_well, in_one_sentence, leave, quiet
+from reason.config import compose
 from reason.present import heading, show_solution, show_table
 from reason.progress import Gauge, watched
 from reason.records import write_json

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from reason import build
-from reason.compose import composed
+from reason.config.compose import composed
 
 HOME = Path(__file__).parents[1]
 PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md")), *sorted((HOME / "examples").glob("*.py"))]

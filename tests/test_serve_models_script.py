@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from reason.complaints import ConfigError
-from reason.compose import composed
+from reason.config.compose import composed
+from reason.config.errors import ConfigError
 from reason.fleet.plan import Plan, check
 
 SERVER = """

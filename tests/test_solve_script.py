@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reason import compose
+from reason.config import compose
 from reason.rows import CHANGING
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "solve.py"

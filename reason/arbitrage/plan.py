@@ -14,8 +14,8 @@ from reason.arbitrage.entropy import Entropy
 from reason.arbitrage.fixed import Off
 from reason.arbitrage.translated import Translation
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
-from reason.complaints import ConfigError
-from reason.compose import complaints, make
+from reason.config.compose import complaints, make
+from reason.config.errors import ConfigError
 from reason.endpoint.settings import Endpoints
 from reason.engines import EnginePlan
 from reason.models.vocabulary import check_steps

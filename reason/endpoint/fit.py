@@ -7,7 +7,7 @@ from dataclasses import replace
 from decoding.core import SamplingParams
 from reason.byte_text import BYTES
 from reason.checkpoint import Checkpoint
-from reason.complaints import ConfigError
+from reason.config.errors import ConfigError
 from reason.endpoint.settings import Endpoints
 from reason.endpoint.wire import Form
 from reason.prm.base import Scorer

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reason.checkpoint import Checkpoint, find_model, read_vocabulary
-from reason.complaints import ConfigError, refused
-from reason.compose import complaints, composed
+from reason.config.compose import complaints, composed
+from reason.config.errors import ConfigError, refused
 from reason.fleet.settings import Draft, Judge, Listening, Target
 from reason.models.vocabulary import check_steps
 from reason.prm.served import HEADS, ServedPrm

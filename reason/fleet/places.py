@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Mapping
 
-from reason.complaints import ConfigError
+from reason.config.errors import ConfigError
 from reason.fleet.settings import Listening, Served
 from reason.remote.launch import free_port
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reason.complaints import ConfigError, refused, unknown_key
-from reason.compose import complaints
+from reason.config.compose import complaints
+from reason.config.errors import ConfigError, refused, unknown_key
 from reason.fleet import checkpoints, line, places
 from reason.fleet.checkpoints import Checkpoints
 from reason.fleet.environment import Environment

@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Console
 
 from reason import build
-from reason.complaints import ConfigError
-from reason.compose import composed
+from reason.config.compose import composed
+from reason.config.errors import ConfigError
 from reason.progress import Gauge, watched
 from reason.records import ResultFile, Row, write_json
 from reason.run import Run

@@ -12,7 +12,7 @@ from typing import Any
 
 from decoding.core import Generation, Spent
 from reason.checkpoint import find_model, load_tokenizer
-from reason.compose import make, member
+from reason.config.compose import make, member
 from reason.measure.workload import Question, Workload, questions
 from reason.prompt import Prompt
 from reason.remote.process import ServerProcess

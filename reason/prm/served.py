@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoding.core import Tokens
 from reason.checkpoint import Checkpoint
-from reason.compose import make, member
+from reason.config.compose import make, member
 from reason.prm.base import Adapter, HeadKind
 from reason.prm.bound import BoundPrm
 from reason.prm.scorer import OpenReader, PrmScorer

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reason.build import Plan, check
-from reason.complaints import ConfigError, unknown_option
-from reason.compose import composed, members
+from reason.config.compose import composed, members
+from reason.config.errors import ConfigError, unknown_option
 from search.strategy import Budget, Strategy
 
 GROUP = "preset"

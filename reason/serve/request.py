@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from decoding.core import is_count
-from reason.complaints import refused, unknown_key
+from reason.config.errors import refused, unknown_key
 from reason.prm.none import NoScorer
 from reason.problem import Problem
 from reason.serve.body import Body

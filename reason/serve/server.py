@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import uvicorn
 
-from reason.complaints import ConfigError
+from reason.config.errors import ConfigError
 from reason.serve.app import make_app
 from reason.serve.service import Service
 

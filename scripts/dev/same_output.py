@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from reason.build import check, task_of
-from reason.compose import composed, members
+from reason.config.compose import composed, members
 from reason.rows import CHANGING, solution_row
 from reason.run import tree_record
 from reason.summary import summary_of

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 import reason
 from reason import ConfigError, build, resume
-from reason.compose import composed
+from reason.config.compose import composed
 from reason.endpoint.settings import Endpoints
 from reason.prm.likelihood import Likelihood
 from search.strategies.self_consistency import SelfConsistency

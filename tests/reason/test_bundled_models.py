@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
 from reason.checkpoint import bundled_names, find_model
-from reason.compose import make, member
+from reason.config.compose import make, member
 from reason.prm.scorer import PrmScorer
 from reason.tasks.synthetic.draw import distinct
 from reason.tasks.synthetic.pen import SlippingPen, SteadyPen

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reason
-from reason.compose import members
+from reason.config.compose import members
 from tests.pretended_gpu import pretended_gpu, some_gpu
 
 QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."

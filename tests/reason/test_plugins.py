@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from reason import ConfigError, build, plugins, resume
-from reason.compose import composed, make
+from reason import ConfigError, build, resume
+from reason.config import plugins
+from reason.config.compose import composed, make
 
 TASK = """
 from reason import Problem

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reason.checkpoint import load_tokenizer
-from reason.compose import composed, make
+from reason.config.compose import composed, make
 from reason.prompt import Prompt, PromptFormat
 from tests.test_conf import names
 

@@ -53,7 +53,7 @@ def test_the_cost_is_in_tokens_of_the_large_model() -> None:
 
 def test_every_knob_is_a_setting_of_its_router() -> None:
     from reason.build import check
-    from reason.compose import composed
+    from reason.config.compose import composed
 
     for router, (_, values) in KNOBS.items():
         for value in values or (None,):

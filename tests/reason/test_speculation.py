@@ -11,7 +11,7 @@ import pytest
 from decoding.core import SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from reason import ConfigError, build, speculation
-from reason.compose import composed, make, member, members
+from reason.config.compose import composed, make, member, members
 from reason.run import Run
 from search.strategy import Strategy
 from tests.fakes import ByteTokenizer, HashBackend

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import reason
-from reason.compose import members
+from reason.config.compose import members
 
 QUESTIONS = (
     "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3.",

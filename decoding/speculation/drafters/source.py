@@ -1,6 +1,6 @@
 """Where guesses come from: for every context on the frontier of a draft, what may follow it.
 
-A source knows nothing of trees: `decoding.speculation.drafters.tree_builder` walks it, level by level for all branches at once.
+A source knows nothing of trees: `tree_builder.py` walks it, level by level for all branches at once.
 Its state says where it stands in a context, one row per context, in whatever form it likes; rows are picked
 with `state[indices]`.
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reason import build
-from reason.complaints import ConfigError
-from reason.compose import composed, members
+from reason.config.compose import composed, members
+from reason.config.errors import ConfigError
 from reason.serve import presets
 from reason.serve.presets import offer
 from reason.serve.settings import ServeSettings

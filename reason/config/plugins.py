@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reason.complaints import ConfigError
+from reason.config.errors import ConfigError
 
 _TRUSTED: set[str] = set()  # an import holds for the whole process, and so does this
 
@@ -21,7 +21,7 @@ def load(given: Any) -> None:
 
     >>> load(["os.path.nothing"])
     Traceback (most recent call last):
-    reason.complaints.ConfigError: plugins: cannot import os.path.nothing (No module named 'os.path.nothing'; \
+    reason.config.errors.ConfigError: plugins: cannot import os.path.nothing (No module named 'os.path.nothing'; \
 'os.path' is not a package)
     """
     if not isinstance(given, list) or not all(isinstance(name, str) and name for name in given):

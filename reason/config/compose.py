@@ -22,8 +22,8 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from reason import plugins
-from reason.complaints import ConfigError, refused, unknown_key, unknown_option
+from reason.config import plugins
+from reason.config.errors import ConfigError, refused, unknown_key, unknown_option
 
 OURS = ("reason.", "search.", "decoding.")
 SECRETS = (("engine", "api_key"), ("draft", "api_key"))
