@@ -18,9 +18,9 @@ import sys
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from reason.command import ended_well, in_one_sentence, quiet
 
 from reason import ConfigError
-from reason.command import ended_well, in_one_sentence, quiet
 from reason.config import compose
 from reason.config.errors import refused
 

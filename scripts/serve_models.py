@@ -19,8 +19,8 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-
 from reason.command import FAILED, ended_well, in_one_sentence
+
 from reason.config import compose
 from reason.fleet import line, plan
 from reason.fleet.processes import Processes, ServerEnded

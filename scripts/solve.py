@@ -19,16 +19,16 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from rich.console import Console
-
-from reason import ConfigError, build, engines, resume
 from reason.command import FAILED, INTERRUPTED, ended_well, in_one_sentence, leave, quiet
-from reason.config import compose
 from reason.present import heading, show_solution, show_table
 from reason.progress import Gauge, watched
 from reason.records import write_json
 from reason.run import Run
 from reason.summary import summary_of
+from rich.console import Console
+
+from reason import ConfigError, build, engines, resume
+from reason.config import compose
 
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="solve")
