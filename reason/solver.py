@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from decoding.core import Engine
-from reason.answer import canonical, find_answer
 from reason.arbitrage.engine import Arbitrage
+from reason.grading.answer import canonical, find_answer
 from reason.loop import LoopThread
 from reason.prm.base import Scorer
 from reason.problem import Problem, Solution

@@ -7,7 +7,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
-from reason.canonical import canonical
+from reason.grading.canonical import canonical
 from reason.grading.grade import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, ungraded
 from reason.grading.process import WorkerDied, WorkerProcess, WorkerTimeout
 from reason.grading.rules import decide

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from reason.canonical import MAX_CHARS
+from reason.grading.canonical import MAX_CHARS
 from reason.grading.grade import RIGHT, WRONG, Grade, ungraded
 
 MAX_DIGITS = 2048  # in one number

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from reason.canonical import canonical
+from reason.grading.canonical import canonical
 from reason.problem import Problem
 from reason.tasks.base import Task, check_subset
 from reason.tasks.hub import HubData, load_rows

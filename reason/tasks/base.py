@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from decoding.core import is_count
-from reason.answer import canonical, find_answer
 from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader, ungraded
+from reason.grading.answer import canonical, find_answer
 from reason.problem import Problem
 from search.seeds import derive_seed
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from reason.answer import find_letter
+from reason.grading.answer import find_letter
 from reason.problem import Problem
 from reason.tasks.base import Task, check_subset
 from reason.tasks.hub import HubData, load_rows

@@ -8,7 +8,7 @@ A row of `openai/gsm8k` (config main, split test):
 
 from __future__ import annotations
 
-from reason.canonical import canonical
+from reason.grading.canonical import canonical
 from reason.problem import Problem
 from reason.tasks.base import Task, check_subset
 from reason.tasks.hub import HubData, load_rows

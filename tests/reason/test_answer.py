@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason.answer import boxed, canonical, find_answer, find_letter
+from reason.grading.answer import boxed, canonical, find_answer, find_letter
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LATEX = r"0 1 7 12 . , - + / ( ) { } $ % ^ _ = ! x C \ \frac \boxed{ \fbox{ \text{ \left \sqrt \! \, \$ \% ^\circ \pi"

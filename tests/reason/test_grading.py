@@ -316,7 +316,7 @@ def test_spelling_an_answer_canonically_does_not_change_it_for_math_verify() -> 
     """Canonical forms are what the worker is sent: each must still parse as the answer it came from."""
     if not (DATA / "math500.jsonl").exists():
         pytest.skip("no copy of MATH-500")
-    from reason.answer import canonical
+    from reason.grading.answer import canonical
 
     with (DATA / "math500.jsonl").open() as lines:
         golds = {json.loads(line)["answer"] for line in lines}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reason.answer import find_letter
+from reason.grading.answer import find_letter
 from reason.problem import Problem
 from reason.tasks.base import Task
 

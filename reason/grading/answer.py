@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from reason.canonical import canonical as canonical  # one place to import both halves from
+from reason.grading.canonical import canonical as canonical  # one place to import both halves from
 
 _BOX = r"\\(?:boxed|fbox|framebox)"
 _FIRST_BOX = re.compile(_BOX)
