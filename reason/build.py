@@ -10,9 +10,6 @@ from typing import Any
 
 from decoding.core import Engine, is_count
 from reason import engines, speculation
-from reason.arbitrage import plan as router
-from reason.arbitrage.engine import Arbitrage
-from reason.arbitrage.plan import RouterPlan
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.config import plugins
 from reason.config.compose import complaints, composed, make, member, members, resolved
@@ -26,6 +23,9 @@ from reason.prm.scorer import PrmScorer
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
 from reason.resume import HARMLESS
+from reason.routing import plan as router
+from reason.routing.engine import Arbitrage
+from reason.routing.plan import RouterPlan
 from reason.solver import Solver
 from reason.speculation import SpeculationPlan
 from reason.tasks.base import Task

@@ -25,8 +25,8 @@ from rich.progress import track
 from reason.measure.arguments import positive
 
 if TYPE_CHECKING:
-    from reason.arbitrage.pairs import Pair
     from reason.problem import Problem
+    from reason.routing.pairs import Pair
     from reason.solver import Solver
     from reason.tasks.base import Task
 
@@ -36,8 +36,8 @@ BUNDLED = ("+task=synthetic_mixed", "task.split=train", "task.size=2000", "task.
 
 def judged(solver: Solver, task: Task, problem: Problem, pairs: list[Pair], rollouts: int, sampling: Any) -> list[Pair]:
     """The pairs with their ground truth."""
-    from reason.arbitrage.engine import Arbitrage
-    from reason.arbitrage.rollouts import with_truth
+    from reason.routing.engine import Arbitrage
+    from reason.routing.rollouts import with_truth
 
     assert isinstance(solver.engine, Arbitrage)
     truth = with_truth(
@@ -63,8 +63,8 @@ def main() -> int:
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     console = Console(stderr=True, highlight=False)
     from reason import ConfigError, build
-    from reason.arbitrage.pairs import Collector, append_pairs, read_pairs
     from reason.config.compose import composed, make
+    from reason.routing.pairs import Collector, append_pairs, read_pairs
 
     bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
     try:

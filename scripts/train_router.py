@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from reason.arbitrage.pairs import Pair
+    from reason.routing.pairs import Pair
     from reason.training.evidence import HeadRecipe
     from reason.training.router import Floats, Judgement, RouterRecipe
 
@@ -102,8 +102,8 @@ def main() -> int:
     console = Console(highlight=False)
     from decoding.model.transformers_checkpoint import pick_device
     from reason import ConfigError
-    from reason.arbitrage.pairs import read_pairs
     from reason.checkpoint import find_model
+    from reason.routing.pairs import read_pairs
     from reason.training.router import better, judge, split
 
     recipe: Any = args.recipe(**{name: getattr(args, name) for name in asdict(args.recipe())})

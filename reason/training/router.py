@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForTokenClassification
 
-from reason.arbitrage.pairs import Pair
+from reason.routing.pairs import Pair
 from reason.training.loop import save_whole
 
 if TYPE_CHECKING:

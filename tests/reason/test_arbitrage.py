@@ -11,14 +11,14 @@ import pytest
 import reason
 from decoding.core import GenerationRequest, SamplingParams
 from reason import ConfigError
-from reason.arbitrage.base import Crossroads, Router
-from reason.arbitrage.cue import Cue
-from reason.arbitrage.engine import Arbitrage
-from reason.arbitrage.entropy import Entropy
-from reason.arbitrage.fixed import DraftOnly, TargetOnly
-from reason.arbitrage.oracle import Oracle
-from reason.arbitrage.random_rate import RandomRate
-from reason.arbitrage.reward_threshold import RewardThreshold
+from reason.routing.base import Crossroads, Router
+from reason.routing.cue import Cue
+from reason.routing.engine import Arbitrage
+from reason.routing.entropy import Entropy
+from reason.routing.fixed import DraftOnly, TargetOnly
+from reason.routing.oracle import Oracle
+from reason.routing.random_rate import RandomRate
+from reason.routing.reward_threshold import RewardThreshold
 from search.seeds import derive_seed
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase

@@ -19,12 +19,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import reason
 from decoding.core import SamplingParams, Spent, Tokens
-from reason.arbitrage.evidence import NAMES, EvidenceHead, StepEvidence, evidence
-from reason.arbitrage.pairs import Pair, append_pairs, read_pairs
-from reason.arbitrage.rollouts import with_truth
-from reason.arbitrage.scoring import score_step
 from reason.prm.bound import BoundPrm
 from reason.prm.reading import open_reader
+from reason.routing.evidence import NAMES, EvidenceHead, StepEvidence, evidence
+from reason.routing.pairs import Pair, append_pairs, read_pairs
+from reason.routing.rollouts import with_truth
+from reason.routing.scoring import score_step
 from reason.training.evidence import HeadRecipe, gather, gather_once, train_head
 from reason.training.router import (
     RouterRecipe,

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 import reason
 from decoding.core import Generation, GenerationRequest, SamplingParams, Spent, Tokens
 from reason import ConfigError
-from reason.arbitrage.translated import BoundTranslated, Translation
 from reason.byte_text import ByteText
 from reason.models.vocabulary import check_steps
 from reason.prompt import Prompt, PromptFormat
+from reason.routing.translated import BoundTranslated, Translation
 from reason.training.stages import BUNDLED
 
 OURS = Prompt(PromptFormat(raw="Ask: {question}\n"), ByteText())

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from decoding.core import Authorship, Engine, Generation, GenerationRequest, Spent, Tokens
-from reason.arbitrage.base import BoundRouter, Crossroads, Router, Verdict
-from reason.arbitrage.translated import Translation
+from reason.routing.base import BoundRouter, Crossroads, Router, Verdict
+from reason.routing.translated import Translation
 from search.seeds import derive_seed
 from search.steps import split_steps
 from search.strategy import StepScorer

@@ -8,11 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from decoding.core import Engine
 from reason import engines
-from reason.arbitrage.base import Router
-from reason.arbitrage.engine import Arbitrage
-from reason.arbitrage.entropy import Entropy
-from reason.arbitrage.fixed import Off
-from reason.arbitrage.translated import Translation
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.config.compose import complaints, make
 from reason.config.errors import ConfigError
@@ -22,6 +17,11 @@ from reason.models.vocabulary import check_steps
 from reason.prm.base import Scorer
 from reason.prm.none import NoScorer
 from reason.prompt import Prompt, PromptFormat
+from reason.routing.base import Router
+from reason.routing.engine import Arbitrage
+from reason.routing.entropy import Entropy
+from reason.routing.fixed import Off
+from reason.routing.translated import Translation
 
 if TYPE_CHECKING:
     from decoding.round import Speculation

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from decoding.core import Spent
-from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
-from reason.arbitrage.scoring import score_step
+from reason.routing.base import Crossroads, Needs, Stateless, Verdict
+from reason.routing.scoring import score_step
 from search.knobs import require_number
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from decoding.core import Engine, GenerationRequest, SamplingParams, Tokens
-from reason.arbitrage.pairs import Pair
+from reason.routing.pairs import Pair
 from search.seeds import derive_seed
 
 

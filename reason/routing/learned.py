@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
-from reason.arbitrage.base import Crossroads, Needs, Verdict
-from reason.arbitrage.evidence import KIND, EvidenceHead, StepEvidence
-from reason.arbitrage.scoring import score_step
 from reason.checkpoint import Checkpoint, find_model
 from reason.prm.base import Adapter
 from reason.prm.scorer import PrmScorer
 from reason.prm.token_classification import TokenClassifier
+from reason.routing.base import Crossroads, Needs, Verdict
+from reason.routing.evidence import KIND, EvidenceHead, StepEvidence
+from reason.routing.scoring import score_step
 from search.knobs import require_share
 from search.strategy import StepScorer
 

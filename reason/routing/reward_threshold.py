@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
-from reason.arbitrage.scoring import score_step
+from reason.routing.base import Crossroads, Needs, Stateless, Verdict
+from reason.routing.scoring import score_step
 from search.knobs import require_share
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
+from reason.routing.base import Crossroads, Needs, Stateless, Verdict
 from search.knobs import require_count
 
 CUES = ("wait", "alternatively", "hmm", "but", "however", "verify", "check", "let me think", "maybe", "actually")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.arbitrage.base import Crossroads, Needs, Stateless, Verdict
+from reason.routing.base import Crossroads, Needs, Stateless, Verdict
 from search.knobs import require_share
 
 
