@@ -23,9 +23,9 @@ from reason.prm.scorer import PrmScorer
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
 from reason.resume import HARMLESS
-from reason.routing import plan as router
+from reason.routing import spec as router
 from reason.routing.engine import Arbitrage
-from reason.routing.plan import RouterPlan
+from reason.routing.spec import RouterPlan
 from reason.solver import Solver
 from reason.speculation import SpeculationPlan
 from reason.tasks.base import Task

@@ -25,8 +25,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from reason.routing.pairs import Pair
-    from reason.training.evidence import HeadRecipe
     from reason.training.router import Floats, Judgement, RouterRecipe
+    from reason.training.router_head import HeadRecipe
 
 CAPTION = (
     "On problems not trained on. rho: rank correlation with how much better the large model's step is, by {label}. "
@@ -37,8 +37,8 @@ SOURCE = "the reward model to start from: folder, hub id or bundled:NAME (defaul
 
 
 def parser() -> argparse.ArgumentParser:
-    from reason.training.evidence import HeadRecipe
     from reason.training.router import RouterRecipe
+    from reason.training.router_head import HeadRecipe
 
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     methods = top.add_subparsers(dest="method", required=True)
@@ -58,8 +58,8 @@ def by_evidence(
     base: str, train: list[Pair], held_out: list[Pair], recipe: HeadRecipe, folder: Path, device: str
 ) -> Floats:
     """Trains and saves a head; its probabilities for the held-out pairs."""
-    from reason.training.evidence import gather_once, train_head
     from reason.training.router import better
+    from reason.training.router_head import gather_once, train_head
 
     found = gather_once(base, [*train, *held_out], device, folder / "evidence.npz")
     head = train_head(base, found[: len(train)], better(train, recipe).tolist(), recipe)

@@ -12,7 +12,7 @@ from typing import Any
 
 from decoding.core import Authorship, Engine, Generation, GenerationRequest, Spent, Tokens
 from reason.routing.base import BoundRouter, Crossroads, Router, Verdict
-from reason.routing.translated import Translation
+from reason.routing.token_bridge import Translation
 from search.seeds import derive_seed
 from search.steps import split_steps
 from search.strategy import StepScorer

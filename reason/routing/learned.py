@@ -17,7 +17,7 @@ from reason.prm.base import Adapter
 from reason.prm.scorer import PrmScorer
 from reason.prm.token_classification import TokenClassifier
 from reason.routing.base import Crossroads, Needs, Verdict
-from reason.routing.evidence import KIND, EvidenceHead, StepEvidence
+from reason.routing.features import KIND, EvidenceHead, StepEvidence
 from reason.routing.scoring import score_step
 from search.knobs import require_share
 from search.strategy import StepScorer

@@ -24,7 +24,7 @@ from reason.routing.pairs import Pair
 from reason.training.loop import save_whole
 
 if TYPE_CHECKING:
-    from reason.training.evidence import HeadRecipe
+    from reason.training.router_head import HeadRecipe
 
 logger = logging.getLogger(__name__)
 

@@ -21,11 +21,10 @@ import reason
 from decoding.core import SamplingParams, Spent, Tokens
 from reason.prm.bound import BoundPrm
 from reason.prm.reading import open_reader
-from reason.routing.evidence import NAMES, EvidenceHead, StepEvidence, evidence
+from reason.routing.features import NAMES, EvidenceHead, StepEvidence, evidence
 from reason.routing.pairs import Pair, append_pairs, read_pairs
 from reason.routing.rollouts import with_truth
 from reason.routing.scoring import score_step
-from reason.training.evidence import HeadRecipe, gather, gather_once, train_head
 from reason.training.router import (
     RouterRecipe,
     advantages,
@@ -40,6 +39,7 @@ from reason.training.router import (
     split,
     train_router,
 )
+from reason.training.router_head import HeadRecipe, gather, gather_once, train_head
 from search.tree import Step
 from tests.search.toy import ROOT, ToyEngine, answer_of, decode
 
@@ -224,7 +224,7 @@ class TestEvidence:
         file = tmp_path / "evidence.npz"
         assert np.allclose(gather_once(base, pairs(40), "cpu", file), found, atol=1e-4)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("reason.training.evidence.gather", lambda *_: pytest.fail("read again"))
+            patch.setattr("reason.training.router_head.gather", lambda *_: pytest.fail("read again"))
             assert np.allclose(gather_once(base, pairs(40), "cpu", file), found, atol=1e-4)
         assert len(gather_once(base, pairs(10), "cpu", file)) == 10  # other pairs are read
 

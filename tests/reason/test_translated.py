@@ -18,7 +18,7 @@ from reason import ConfigError
 from reason.byte_text import ByteText
 from reason.models.vocabulary import check_steps
 from reason.prompt import Prompt, PromptFormat
-from reason.routing.translated import BoundTranslated, Translation
+from reason.routing.token_bridge import BoundTranslated, Translation
 from reason.training.stages import BUNDLED
 
 OURS = Prompt(PromptFormat(raw="Ask: {question}\n"), ByteText())

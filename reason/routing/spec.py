@@ -21,7 +21,7 @@ from reason.routing.base import Router
 from reason.routing.engine import Arbitrage
 from reason.routing.entropy import Entropy
 from reason.routing.fixed import Off
-from reason.routing.translated import Translation
+from reason.routing.token_bridge import Translation
 
 if TYPE_CHECKING:
     from decoding.round import Speculation

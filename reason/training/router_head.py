@@ -1,4 +1,4 @@
-"""Train the head of a router on the evidence a language model has of recorded steps (`reason/routing/evidence.py`).
+"""Train the head of a router on the evidence a language model has of recorded steps (`reason/routing/features.py`).
 
 Reading the steps takes minutes and is kept on disk; the head has a few thousand weights and takes seconds. All pairs
 are used, so that the probability is the share it says.
@@ -21,7 +21,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from reason.checkpoint import find_model
 from reason.prm.base import Floats
 from reason.prm.reading import open_reader
-from reason.routing.evidence import NAMES, EvidenceHead, evidence, squashed
+from reason.routing.features import NAMES, EvidenceHead, evidence, squashed
 from reason.routing.pairs import Pair
 
 
