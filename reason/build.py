@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import Engine, is_count
-from reason import engines, speculation
 from reason.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.config import plugins
 from reason.config.compose import complaints, composed, make, member, members, resolved
 from reason.config.errors import ConfigError, unknown_key
 from reason.config.versions import versions
 from reason.embed.base import Embedder
-from reason.engines import EnginePlan
+from reason.engines.spec import EnginePlan, speculation
+from reason.engines.spec import spec as engines
+from reason.engines.spec.speculation import SpeculationPlan
 from reason.prm.base import Scorer
 from reason.prm.none import NoScorer
 from reason.prm.scorer import PrmScorer
@@ -27,7 +28,6 @@ from reason.routing import spec as router
 from reason.routing.engine import Arbitrage
 from reason.routing.spec import RouterPlan
 from reason.solver import Solver
-from reason.speculation import SpeculationPlan
 from reason.tasks.base import Task
 from search.strategy import Budget, Strategy
 

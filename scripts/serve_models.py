@@ -22,8 +22,8 @@ from omegaconf import DictConfig
 from reason.command import FAILED, ended_well, in_one_sentence
 
 from reason.config import compose
-from reason.fleet import line, plan
-from reason.fleet.processes import Processes, ServerEnded
+from reason.engines.launcher import line, plan
+from reason.engines.launcher.processes import Processes, ServerEnded
 
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="serve_models")

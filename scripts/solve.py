@@ -27,8 +27,9 @@ from reason.run import Run
 from reason.summary import summary_of
 from rich.console import Console
 
-from reason import ConfigError, build, engines, resume
+from reason import ConfigError, build, resume
 from reason.config import compose
+from reason.engines.spec import spec as engines
 
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="solve")

@@ -13,10 +13,10 @@ from typing import Any
 from decoding.core import Generation, Spent
 from reason.checkpoint import find_model, load_tokenizer
 from reason.config.compose import make, member
+from reason.engines.sglang_client.process import ServerProcess
+from reason.engines.sglang_client.servers import Servers
 from reason.measure.workload import Question, Workload, questions
 from reason.prompt import Prompt
-from reason.remote.process import ServerProcess
-from reason.remote.servers import Servers
 
 PLAIN, NGRAM, OURS = "plain", "NGRAM", "REASON"
 ARMS: dict[str, tuple[str, ...]] = {

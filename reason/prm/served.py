@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from decoding.core import Tokens
 from reason.checkpoint import Checkpoint
 from reason.config.compose import make, member
+from reason.engines.sglang_client.servers import Servers
 from reason.prm.base import Adapter, HeadKind
 from reason.prm.bound import BoundPrm
 from reason.prm.scorer import OpenReader, PrmScorer
-from reason.remote.servers import Servers
 
 if TYPE_CHECKING:
-    from reason.remote.outputs import Outcome
+    from reason.engines.sglang_client.outputs import Outcome
 
 HEADS: dict[HeadKind, int] = {"process_reward": 2, "token_classes": 2, "step_value": 1}
 """Outputs of the heads that SGLang serves with classes of ours."""
@@ -38,7 +38,7 @@ class ServedPrm(PrmScorer):
     adapter     how the model is read; None for that of the format
     group       see `PrmScorer`
 
-    The others are those of `reason.remote.servers.Servers`. Building one checks the knobs and asks no server.
+    The others are those of `reason.engines.sglang_client.servers.Servers`. Building one checks the knobs and asks no server.
     Raises: ValueError naming the knob.
     """
 
@@ -71,7 +71,7 @@ class ServedPrm(PrmScorer):
         outcome_of(self.adapter.head, ())
 
     def _open_reader(self, checkpoint: Checkpoint, tokenizer: Any, words: Tokens) -> tuple[OpenReader, int | None]:
-        from reason.remote.reader import RemoteReader
+        from reason.engines.sglang_client.reader import RemoteReader
 
         vocab_size = checkpoint.vocab_size or max(tokenizer.get_vocab().values()) + 1
         outcome = outcome_of(self.adapter.head, words)
@@ -80,7 +80,7 @@ class ServedPrm(PrmScorer):
 
     def bind(self, question: str, prompt: Tokens) -> BoundPrm:
         """See `base.Scorer`; a problem is at home with one of the servers."""
-        from reason.remote.reader import AtHome, RemoteReader
+        from reason.engines.sglang_client.reader import AtHome, RemoteReader
 
         parts = self.loaded
         assert isinstance(parts.reader, RemoteReader)
@@ -90,7 +90,7 @@ class ServedPrm(PrmScorer):
 
 def outcome_of(head: HeadKind, words: Tokens) -> Outcome:
     """What is asked of a server for this kind of head. Raises: ValueError if it cannot tell that."""
-    from reason.remote.outputs import Expected, Head, TwoWords
+    from reason.engines.sglang_client.outputs import Expected, Head, TwoWords
 
     if head in HEADS:
         return Head(count=HEADS[head])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reason.engines.spec.draft_model import draft_source
 
 from decoding.core import SamplingParams, Tokens
 from decoding.kv.shared_prefix import group_by_prefix
@@ -17,7 +18,6 @@ from decoding.sequence import Sequence
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.interfaces import Branch
 from reason.checkpoint import find_model, load_tokenizer
-from reason.models.draft_model import draft_source
 from tests.decoding.streams import Stream, Walked
 from tests.decoding.test_hf import random_model
 from tests.fakes import HashBackend

@@ -18,7 +18,7 @@ from decoding.sglang_plugin.trees import committed, sampling_rows, trees
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.interfaces import Branch, Draft, Feedback
 from decoding.speculation.target_logits import Target
-from reason.remote import wire
+from reason.engines.sglang_client import wire
 
 
 def sampling(**changes: Any) -> SimpleNamespace:

@@ -20,8 +20,8 @@ from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.fixed import Fixed
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
-from reason import speculation
 from reason.config.compose import member, members
+from reason.engines.spec import speculation
 from tests.decoding.test_engine import TOKENIZER, engine_of
 from tests.fakes import HashBackend
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from reason.engines.spec.openai_api.settings import Endpoints
 
 import reason
 from reason import ConfigError, build, resume
 from reason.config.compose import composed
-from reason.endpoint.settings import Endpoints
 from reason.prm.likelihood import Likelihood
 from search.strategies.self_consistency import SelfConsistency
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import reason
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from reason.remote.engine import RemoteEngine
+from reason.engines.sglang_client.engine import RemoteEngine
 from reason.solver import Solver
 from tests.sglang.serving import RealServer
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from decoding.core import GenerationRequest, OversizedRequest, SamplingParams
-from reason.remote.faults import Refused
-from reason.remote.server import Server
-from reason.remote.wire import generate_body, reply_of
+from reason.engines.sglang_client.faults import Refused
+from reason.engines.sglang_client.server import Server
+from reason.engines.sglang_client.wire import generate_body, reply_of
 from reason.solver import Solver
 from tests.sglang import solving
 from tests.sglang.serving import TARGET, RealServer

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from typing import Any, Literal
 
-from reason.endpoint.wire import first_stop
+from reason.engines.spec.openai_api.wire import first_stop
+
 from tests.scripted_http import Request, ScriptedHttp
 
 Act = Literal[

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from reason.engines.spec.openai_api.engine import EndpointEngine
+from reason.engines.spec.openai_api.wire import Form
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams
 from reason.byte_text import ByteText
-from reason.endpoint.engine import EndpointEngine
-from reason.endpoint.wire import Form
-from reason.remote.faults import NoServer, Refused
+from reason.engines.sglang_client.faults import NoServer, Refused
 from tests.reason.endpoint.scripted_endpoint import SAID, Act, ScriptedEndpoint
 
 Serve = Callable[..., ScriptedEndpoint]

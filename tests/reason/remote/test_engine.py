@@ -11,9 +11,9 @@ import pytest
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams
 from decoding.stopping import StopRule
-from reason.remote.client import Client
-from reason.remote.engine import RemoteEngine
-from reason.remote.faults import NoServer, Refused
+from reason.engines.sglang_client.client import Client
+from reason.engines.sglang_client.engine import RemoteEngine
+from reason.engines.sglang_client.faults import NoServer, Refused
 from tests.reason.remote.scripted_server import Act, ByteVocabulary, ScriptedServer
 
 Serve = Callable[..., ScriptedServer]

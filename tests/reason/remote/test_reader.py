@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from decoding.core import Tokens
+from reason.engines.sglang_client.client import Client
+from reason.engines.sglang_client.faults import Lost, NoServer, Refused
+from reason.engines.sglang_client.outputs import Expected, Head, TwoWords
+from reason.engines.sglang_client.reader import AtHome, RemoteReader
 from reason.prm.readout import logistic, pair_probability
-from reason.remote.client import Client
-from reason.remote.faults import Lost, NoServer, Refused
-from reason.remote.outputs import Expected, Head, TwoWords
-from reason.remote.reader import AtHome, RemoteReader
 from tests.reason.remote.scripted_server import Act, ByteVocabulary, ScriptedServer
 
 
