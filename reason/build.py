@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import Engine, is_count
-from reason.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.config import plugins
 from reason.config.compose import complaints, composed, make, member, members, resolved
 from reason.config.errors import ConfigError, unknown_key
@@ -18,6 +17,7 @@ from reason.embed.base import Embedder
 from reason.engines.spec import EnginePlan, speculation
 from reason.engines.spec import spec as engines
 from reason.engines.spec.speculation import SpeculationPlan
+from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.prm.base import Scorer
 from reason.prm.none import NoScorer
 from reason.prm.scorer import PrmScorer

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from decoding.core import Engine
+from reason.engines.event_loop import LoopThread
 from reason.grading.answer import canonical, find_answer
-from reason.loop import LoopThread
 from reason.prm.base import Scorer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt

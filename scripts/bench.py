@@ -78,9 +78,9 @@ def add_speculation(themes: Any) -> None:
 
 
 def bench_engine(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from reason.checkpoint import bundled_names, find_model
     from reason.measure.engine import machine, measure, modules, open_model
     from reason.measure.engine_report import markdown, show
+    from reason.models.checkpoint import bundled_names, find_model
 
     named = args.model or ("bundled:target" if "target" in bundled_names() else None)
     console.print(f"model: {named or 'random weights of the bundled size (there is no bundled target yet)'}")

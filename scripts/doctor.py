@@ -117,7 +117,7 @@ def browser() -> Finding:
 
 def bundled() -> Finding:
     """The models that come with the package."""
-    from reason.checkpoint import bundled_names
+    from reason.models.checkpoint import bundled_names
 
     names = bundled_names()
     if {"target", "draft", "verifier", "prm", "router"} <= set(names):

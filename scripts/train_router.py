@@ -71,7 +71,7 @@ def by_finetuning(
     base: str, train: list[Pair], held_out: list[Pair], recipe: RouterRecipe, folder: Path, device: str
 ) -> Floats:
     """Trains and saves a classifier; its probabilities for the held-out pairs."""
-    from reason.checkpoint import find_model, load_tokenizer
+    from reason.models.checkpoint import find_model, load_tokenizer
     from reason.training.router import likelihoods, train_router
 
     source = find_model(base, key="--base").source
@@ -102,7 +102,7 @@ def main() -> int:
     console = Console(highlight=False)
     from decoding.model.transformers_checkpoint import pick_device
     from reason import ConfigError
-    from reason.checkpoint import find_model
+    from reason.models.checkpoint import find_model
     from reason.routing.pairs import read_pairs
     from reason.training.router import better, judge, split
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reason.loop import LoopThread
+from reason.engines.event_loop import LoopThread
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from decoding.round import Speculation
 from decoding.speculation.controllers.cost_curve import Paced
 from decoding.speculation.controllers.warmup_profile import rehearse
 from decoding.speculation.drafters.none import NoDraft
-from reason.checkpoint import eos_ids, load_tokenizer
+from reason.models.checkpoint import eos_ids, load_tokenizer
 
 
 def local_engine(

@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from decoding.core import Engine
-from reason.byte_text import BYTES
-from reason.checkpoint import Checkpoint
 from reason.config.compose import complaints, make, only_ours
 from reason.config.errors import ConfigError, refused
 from reason.engines.spec.openai_api.settings import Endpoints
+from reason.models.byte_tokenizer import BYTES
+from reason.models.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from decoding.round import Speculation

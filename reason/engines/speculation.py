@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reason.checkpoint import find_model
 from reason.config.compose import complaints, make, only_ours
 from reason.config.errors import ConfigError
+from reason.models.checkpoint import find_model
 
 if TYPE_CHECKING:  # these import torch, which a wrong setting elsewhere need not wait for
     from decoding.round import Speculation

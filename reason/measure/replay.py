@@ -23,7 +23,7 @@ from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Draft, Drafter, Feedback, Plan
-from reason.checkpoint import BUNDLED, find_model, load_tokenizer
+from reason.models.checkpoint import BUNDLED, find_model, load_tokenizer
 
 QUESTION = ("problem", "question", "prompt")
 SAMPLES = ("samples", "completions", "solutions")

@@ -11,11 +11,11 @@ from statistics import fmean, median
 from typing import Any
 
 from decoding.core import Generation, Spent
-from reason.checkpoint import find_model, load_tokenizer
 from reason.config.compose import make, member
 from reason.engines.sglang_client.process import ServerProcess
 from reason.engines.sglang_client.servers import Servers
 from reason.measure.workload import Question, Workload, questions
+from reason.models.checkpoint import find_model, load_tokenizer
 from reason.prompt import Prompt
 
 PLAIN, NGRAM, OURS = "plain", "NGRAM", "REASON"

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from decoding.core import GenerationRequest, SamplingParams, Tokens
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend
-from reason.checkpoint import eos_ids, find_model, load_tokenizer
 from reason.config.compose import make, member
+from reason.models.checkpoint import eos_ids, find_model, load_tokenizer
 from reason.prompt import Prompt
 from reason.tasks.synthetic import Synthetic
 from search.seeds import derive_seed

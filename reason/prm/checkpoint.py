@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reason.checkpoint import Checkpoint, find_model
+from reason.models.checkpoint import Checkpoint, find_model
 from reason.prm.base import Adapter
 
 

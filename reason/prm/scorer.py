@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from decoding.core import Reader, Tokens, is_count
-from reason.checkpoint import Checkpoint, load_tokenizer, read_vocabulary
+from reason.models.checkpoint import Checkpoint, load_tokenizer, read_vocabulary
 from reason.prm.base import Adapter, StepFormat
 from reason.prm.bound import BoundPrm
 from reason.prm.checkpoint import find_reward_model, token_limit

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from decoding.core import Tokens
-from reason.checkpoint import Checkpoint
 from reason.config.compose import make, member
 from reason.engines.sglang_client.servers import Servers
+from reason.models.checkpoint import Checkpoint
 from reason.prm.base import Adapter, HeadKind
 from reason.prm.bound import BoundPrm
 from reason.prm.scorer import OpenReader, PrmScorer

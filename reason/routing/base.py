@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self
 
 from decoding.core import Spent, Tokens
-from reason.checkpoint import Checkpoint
+from reason.models.checkpoint import Checkpoint
 from search.strategy import StepScorer
 from search.tree import Step
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
-from reason.checkpoint import Checkpoint, find_model
+from reason.models.checkpoint import Checkpoint, find_model
 from reason.prm.base import Adapter
 from reason.prm.scorer import PrmScorer
 from reason.prm.token_classification import TokenClassifier

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decoding.core import Engine
-from reason.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.config.compose import complaints, make
 from reason.config.errors import ConfigError
 from reason.engines.spec import EnginePlan
 from reason.engines.spec import spec as engines
 from reason.engines.spec.openai_api.settings import Endpoints
+from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.models.vocabulary import check_steps
 from reason.prm.base import Scorer
 from reason.prm.none import NoScorer

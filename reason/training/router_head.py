@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from reason.checkpoint import find_model
+from reason.models.checkpoint import find_model
 from reason.prm.base import Floats
 from reason.prm.reading import open_reader
 from reason.routing.features import NAMES, EvidenceHead, evidence, squashed

@@ -17,7 +17,7 @@ from decoding.model.transformers_checkpoint import HFBackend
 from decoding.sequence import Sequence
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.interfaces import Branch
-from reason.checkpoint import find_model, load_tokenizer
+from reason.models.checkpoint import find_model, load_tokenizer
 from tests.decoding.streams import Stream, Walked
 from tests.decoding.test_hf import random_model
 from tests.fakes import HashBackend

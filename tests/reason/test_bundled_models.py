@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
-from reason.checkpoint import bundled_names, find_model
 from reason.config.compose import make, member
+from reason.models.checkpoint import bundled_names, find_model
 from reason.prm.scorer import PrmScorer
 from reason.tasks.synthetic.draw import distinct
 from reason.tasks.synthetic.pen import SlippingPen, SteadyPen

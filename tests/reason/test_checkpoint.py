@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reason.checkpoint import BUNDLED, bundled_names, find_model, load_tokenizer, read_vocabulary
 from reason.config.errors import ConfigError
+from reason.models.checkpoint import BUNDLED, bundled_names, find_model, load_tokenizer, read_vocabulary
 from reason.tasks import hub
 
 TEXT = "Try this. \n\nThe answer is \\boxed{3}."

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from reason.checkpoint import find_model
+from reason.models.checkpoint import find_model
 from reason.tasks.synthetic.draw import distinct
 from reason.tasks.synthetic.exercise import CONCLUSION, DELIMITER
 from reason.tasks.synthetic.families import FAMILIES

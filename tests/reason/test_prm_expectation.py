@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from decoding.core import Tokens
-from reason.checkpoint import find_model
+from reason.models.checkpoint import find_model
 from reason.prm.expectation import Expectation
 from reason.prm.scorer import PrmScorer
 from reason.tasks.synthetic.draw import distinct

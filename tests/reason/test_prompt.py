@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from reason.checkpoint import load_tokenizer
 from reason.config.compose import composed, make
+from reason.models.checkpoint import load_tokenizer
 from reason.prompt import Prompt, PromptFormat
 from tests.test_conf import names
 

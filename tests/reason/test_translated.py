@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import reason
 from decoding.core import Generation, GenerationRequest, SamplingParams, Spent, Tokens
 from reason import ConfigError
-from reason.byte_text import ByteText
+from reason.models.byte_tokenizer import ByteText
 from reason.models.vocabulary import check_steps
 from reason.prompt import Prompt, PromptFormat
 from reason.routing.token_bridge import BoundTranslated, Translation

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reason.checkpoint import Checkpoint, find_model, read_vocabulary
 from reason.config.compose import complaints, composed
 from reason.config.errors import ConfigError, refused
 from reason.engines.launcher.settings import Draft, Judge, Listening, Target
+from reason.models.checkpoint import Checkpoint, find_model, read_vocabulary
 from reason.models.vocabulary import check_steps
 from reason.prm.served import HEADS, ServedPrm
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from decoding.core import FinishReason, Generation, GenerationRequest, OversizedRequest, Spent, Tokens
-from reason.byte_text import ByteText
 from reason.engines.sglang_client.attempts import Attempts, Errand
 from reason.engines.sglang_client.calls import Calls
 from reason.engines.sglang_client.faults import Lost, Unreachable
@@ -20,6 +19,7 @@ from reason.engines.spec.openai_api.endpoint import Endpoint
 from reason.engines.spec.openai_api.introduction import Facts, meet
 from reason.engines.spec.openai_api.spelling import Spelling
 from reason.engines.spec.openai_api.wire import Ended, Form, Reply, reply_of
+from reason.models.byte_tokenizer import ByteText
 
 log = logging.getLogger(__name__)
 

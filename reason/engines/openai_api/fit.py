@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from decoding.core import SamplingParams
-from reason.byte_text import BYTES
-from reason.checkpoint import Checkpoint
 from reason.config.errors import ConfigError
 from reason.engines.spec.openai_api.settings import Endpoints
 from reason.engines.spec.openai_api.wire import Form
+from reason.models.byte_tokenizer import BYTES
+from reason.models.checkpoint import Checkpoint
 from reason.prm.base import Scorer
 from reason.prm.likelihood import Likelihood
 from reason.prompt import PromptFormat

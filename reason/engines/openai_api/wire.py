@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from decoding.core import SamplingParams
-from reason.byte_text import conversation_of
 from reason.engines.sglang_client.faults import Lost
+from reason.models.byte_tokenizer import conversation_of
 
 NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0}
 """Where each field of `SamplingParams` changes nothing."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from reason.loop import LoopThread
+from reason.engines.event_loop import LoopThread
 
 T = TypeVar("T")
 

@@ -60,8 +60,8 @@ class Servers:
         Raises: ValueError or ConnectionError where a server is not what is needed.
         """
         from decoding.stopping import StopRule
-        from reason.checkpoint import eos_ids
         from reason.engines.sglang_client.engine import RemoteEngine
+        from reason.models.checkpoint import eos_ids
 
         def decode(tokens: Sequence[int]) -> str:
             return str(tokenizer.decode(list(tokens), skip_special_tokens=False))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import reason
-from reason.checkpoint import find_model, load_tokenizer
+from reason.models.checkpoint import find_model, load_tokenizer
 from reason.problem import Solution
 from reason.solver import Solver
 from tests.reason.endpoint.completions import CompletionsServer

@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from reason.byte_text import BYTES, ByteText
 from reason.config.errors import ConfigError
+from reason.models.byte_tokenizer import BYTES, ByteText
 
 BUNDLED = "bundled:"
 TOKENIZER = "tokenizer.json"
