@@ -25,8 +25,8 @@ from typing import Any
 
 from rich.console import Console
 
-from reason.engines.sglang_client.launch import Launch, free_port
-from reason.engines.sglang_client.process import ServerProcess
+from reason.engines.launcher.server_command import Launch, free_port
+from reason.engines.launcher.server_process import ServerProcess
 from reason.measure.arguments import counts, positive
 from reason.measure.engine import machine
 from reason.measure.servers import ARMS, PLAIN, Model, compare

@@ -17,7 +17,7 @@ from reason.models.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from decoding.round import Speculation
-    from reason.engines.sglang_client.servers import Servers
+    from reason.engines.sglang_client.settings import Servers
 
 _SERVED = (
     "reason.engines.sglang_client.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoding.core import Tokens
 from reason.config.compose import make, member
-from reason.engines.sglang_client.servers import Servers
+from reason.engines.sglang_client.settings import Servers
 from reason.models.checkpoint import Checkpoint
 from reason.prm.base import Adapter, HeadKind
 from reason.prm.bound import BoundPrm
@@ -38,7 +38,7 @@ class ServedPrm(PrmScorer):
     adapter     how the model is read; None for that of the format
     group       see `PrmScorer`
 
-    The others are those of `reason.engines.sglang_client.servers.Servers`. Building one checks the knobs and asks no server.
+    The others are those of `reason.engines.sglang_client.settings.Servers`. Building one checks the knobs and asks no server.
     Raises: ValueError naming the knob.
     """
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from reason.engines.sglang_client.launch import Launch, free_port
-from reason.engines.sglang_client.process import ServerProcess
+from reason.engines.launcher.server_command import Launch, free_port
+from reason.engines.launcher.server_process import ServerProcess
 
 HERE = Path(__file__).parent
 VENV = Path(os.environ.get("SGLANG_VENV", HERE.parents[1] / ".venv-sglang")).absolute()

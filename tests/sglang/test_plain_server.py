@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from decoding.core import GenerationRequest, OversizedRequest, SamplingParams
-from reason.engines.sglang_client.faults import Refused
+from reason.engines.sglang_client.errors import Refused
 from reason.engines.sglang_client.server import Server
 from reason.engines.sglang_client.wire import generate_body, reply_of
 from reason.solver import Solver

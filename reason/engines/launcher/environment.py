@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from reason.engines.sglang_client.launch import search_path
+from reason.engines.launcher.server_command import search_path
 
 _LOOK = """
 import importlib.metadata as m, importlib.util as u, json

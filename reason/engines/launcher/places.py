@@ -6,8 +6,8 @@ import socket
 from collections.abc import Iterable, Mapping
 
 from reason.config.errors import ConfigError
+from reason.engines.launcher.server_command import free_port
 from reason.engines.launcher.settings import Listening, Served
-from reason.engines.sglang_client.launch import free_port
 
 SHARE = "--mem-fraction-static"
 

@@ -11,8 +11,8 @@ from reason.config.errors import ConfigError, refused, unknown_key
 from reason.engines.launcher import checkpoints, line, places
 from reason.engines.launcher.checkpoints import Checkpoints
 from reason.engines.launcher.environment import Environment
+from reason.engines.launcher.server_command import Launch, RouterLaunch
 from reason.engines.launcher.settings import Common, Draft, Judge, Listening, Served, Target
-from reason.engines.sglang_client.launch import Launch, RouterLaunch
 
 HOME = "serve_models"
 SECTIONS: dict[str, type[Listening]] = {"target": Target, "draft": Draft, "prm": Judge, "router": Listening}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from reason.engines.sglang_client.process import ServerProcess, Startable
+from reason.engines.launcher.server_process import ServerProcess, Startable
 
 _LOOK_S = 0.5
 _REMIND_S = 20.0

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx2
 
-from reason.engines.sglang_client.asking import Asker
-from reason.engines.sglang_client.faults import Busy, Lost, Refused
+from reason.engines.sglang_client.errors import Busy, Lost, Refused
+from reason.engines.sglang_client.http_client import Asker
 from reason.engines.sglang_client.retry_after import told_to_wait
 from reason.engines.sglang_client.wire import error_text
 from reason.engines.spec.openai_api.streaming import Stream

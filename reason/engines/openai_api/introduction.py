@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import OversizedRequest
-from reason.engines.sglang_client.faults import Lost, Passing, Refused
+from reason.engines.sglang_client.errors import Lost, Passing, Refused
 from reason.engines.spec.openai_api.endpoint import Endpoint
 from reason.engines.spec.openai_api.wire import Form, says_what_ended, usage_of
 

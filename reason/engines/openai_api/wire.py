@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from decoding.core import SamplingParams
-from reason.engines.sglang_client.faults import Lost
+from reason.engines.sglang_client.errors import Lost
 from reason.models.byte_tokenizer import conversation_of
 
 NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0}

@@ -6,10 +6,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from reason.engines.sglang_client.calls import Calls
-from reason.engines.sglang_client.post import Errand, Post
+from reason.engines.sglang_client.dispatcher import Errand, Post
 from reason.engines.sglang_client.server import Server
+from reason.engines.sglang_client.session_affinity import Workers
 from reason.engines.sglang_client.stats import RemoteStats
-from reason.engines.sglang_client.workers import Workers
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from decoding.core import FinishReason, Generation, GenerationRequest, OversizedRequest, Spent
 from decoding.stopping import StopRule
+from reason.engines.sglang_client.capabilities import Facts, meet
 from reason.engines.sglang_client.client import Client
-from reason.engines.sglang_client.introduction import Facts, meet
-from reason.engines.sglang_client.post import Errand
+from reason.engines.sglang_client.dispatcher import Errand
 from reason.engines.sglang_client.stats import RemoteStats
 from reason.engines.sglang_client.wire import Reason, Reply
 from reason.engines.sglang_client.writing import Writing

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Tokens
-from reason.engines.sglang_client.faults import Lost
+from reason.engines.sglang_client.errors import Lost
 
 Outputs = npt.NDArray[np.float32]
 

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from decoding.core import Tokens
+from reason.engines.sglang_client.capabilities import Facts, meet
 from reason.engines.sglang_client.client import Client
-from reason.engines.sglang_client.faults import Lost, Passing, Refused
-from reason.engines.sglang_client.introduction import Facts, meet
+from reason.engines.sglang_client.dispatcher import Errand
+from reason.engines.sglang_client.errors import Lost, Passing, Refused
 from reason.engines.sglang_client.outputs import Head, Outcome, Outputs
-from reason.engines.sglang_client.post import Errand
 from reason.engines.sglang_client.server import Server
 
 

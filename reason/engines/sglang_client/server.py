@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx2
 
-from reason.engines.sglang_client.asking import Asker
-from reason.engines.sglang_client.faults import Busy, Refused
+from reason.engines.sglang_client.errors import Busy, Refused
+from reason.engines.sglang_client.http_client import Asker
 from reason.engines.sglang_client.retry_after import told_to_wait
 
 _FULL = "queue is full"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from decoding.core import GenerationRequest, Tokens
-from reason.engines.sglang_client.faults import Lost
+from reason.engines.sglang_client.errors import Lost
 
 PROBLEM = "problem_id"  # where a request says which problem it belongs to, for whoever shares a table per problem
 _NO_NUMBER = "NaN happened"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from decoding.core import GenerationRequest
-from reason.engines.sglang_client.faults import Lost
-from reason.engines.sglang_client.introduction import Facts
-from reason.engines.sglang_client.post import Errand
+from reason.engines.sglang_client.capabilities import Facts
+from reason.engines.sglang_client.dispatcher import Errand
+from reason.engines.sglang_client.errors import Lost
 from reason.engines.sglang_client.server import Server
 from reason.engines.sglang_client.wire import Reply, generate_body, logprobs_of, read_body, reply_of
 

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from reason.engines.spec.openai_api.wire import first_stop
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from reason.engines.sglang_client.launch import free_port
+from reason.engines.launcher.server_command import free_port
 from reason.solver import Solver
 
 

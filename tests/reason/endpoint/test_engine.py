@@ -13,7 +13,7 @@ from reason.engines.spec.openai_api.engine import EndpointEngine
 from reason.engines.spec.openai_api.wire import Form
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams
-from reason.engines.sglang_client.faults import NoServer, Refused
+from reason.engines.sglang_client.errors import NoServer, Refused
 from reason.models.byte_tokenizer import ByteText
 from tests.reason.endpoint.scripted_endpoint import SAID, Act, ScriptedEndpoint
 

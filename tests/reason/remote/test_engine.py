@@ -13,7 +13,7 @@ from decoding.core import Generation, GenerationRequest, OversizedRequest, Sampl
 from decoding.stopping import StopRule
 from reason.engines.sglang_client.client import Client
 from reason.engines.sglang_client.engine import RemoteEngine
-from reason.engines.sglang_client.faults import NoServer, Refused
+from reason.engines.sglang_client.errors import NoServer, Refused
 from tests.reason.remote.scripted_server import Act, ByteVocabulary, ScriptedServer
 
 Serve = Callable[..., ScriptedServer]

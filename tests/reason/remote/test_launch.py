@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from reason.engines.sglang_client.launch import Launch, free_port
-from reason.engines.sglang_client.process import ServerProcess
+from reason.engines.launcher.server_command import Launch, free_port
+from reason.engines.launcher.server_process import ServerProcess
 
 
 def launch(folder: Path, body: str) -> Launch:

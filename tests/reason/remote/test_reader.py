@@ -12,7 +12,7 @@ import pytest
 
 from decoding.core import Tokens
 from reason.engines.sglang_client.client import Client
-from reason.engines.sglang_client.faults import Lost, NoServer, Refused
+from reason.engines.sglang_client.errors import Lost, NoServer, Refused
 from reason.engines.sglang_client.outputs import Expected, Head, TwoWords
 from reason.engines.sglang_client.reader import AtHome, RemoteReader
 from reason.prm.readout import logistic, pair_probability

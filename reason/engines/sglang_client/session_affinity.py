@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from reason.engines.sglang_client.asking import Asker
-from reason.engines.sglang_client.faults import Unreachable
+from reason.engines.sglang_client.errors import Unreachable
+from reason.engines.sglang_client.http_client import Asker
 
 S = TypeVar("S", bound=Asker)
 _HOMES = 4096  # problems whose home is remembered; older ones are done

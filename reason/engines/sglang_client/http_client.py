@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 
 from decoding.core import OversizedRequest
-from reason.engines.sglang_client.faults import Busy, Lost, Refused, Unreachable
+from reason.engines.sglang_client.errors import Busy, Lost, Refused, Unreachable
 from reason.engines.sglang_client.retry_after import told_to_wait
 from reason.engines.sglang_client.wire import error_text
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from reason.engines.sglang_client import attempts
-from reason.engines.sglang_client.attempts import Attempts
-from reason.engines.sglang_client.faults import Lost, Passing, Refused, Unreachable
+from reason.engines.sglang_client import retry_policy as attempts
+from reason.engines.sglang_client.errors import Lost, Passing, Refused, Unreachable
+from reason.engines.sglang_client.retry_policy import Attempts
 from reason.engines.sglang_client.server import Server
+from reason.engines.sglang_client.session_affinity import Worker, Workers
 from reason.engines.sglang_client.stats import RemoteStats
-from reason.engines.sglang_client.workers import Worker, Workers
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from reason.engines.sglang_client.faults import Busy, Lost, NoServer, Passing, Unreachable
+from reason.engines.sglang_client.errors import Busy, Lost, NoServer, Passing, Unreachable
+from reason.engines.sglang_client.session_affinity import S, Worker, Workers
 from reason.engines.sglang_client.stats import RemoteStats
-from reason.engines.sglang_client.workers import S, Worker, Workers
 
 R = TypeVar("R")
 

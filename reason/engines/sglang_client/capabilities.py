@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reason.engines.sglang_client.faults import Passing, Refused
+from reason.engines.sglang_client.errors import Passing, Refused
 from reason.engines.sglang_client.server import Server
 from reason.engines.sglang_client.wire import reply_of
 
