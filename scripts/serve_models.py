@@ -22,7 +22,8 @@ from omegaconf import DictConfig
 from reason.command import FAILED, ended_well, in_one_sentence
 
 from reason.config import compose
-from reason.engines.launcher import line, plan
+from reason.engines.launcher import solve_command as line
+from reason.engines.launcher import spec as plan
 from reason.engines.launcher.processes import Processes, ServerEnded
 
 

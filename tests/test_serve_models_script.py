@@ -17,7 +17,7 @@ import pytest
 
 from reason.config.compose import composed
 from reason.config.errors import ConfigError
-from reason.engines.launcher.plan import Plan, check
+from reason.engines.launcher.spec import Plan, check
 
 SERVER = """
 import sys, time

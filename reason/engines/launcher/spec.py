@@ -8,7 +8,9 @@ from typing import Any
 
 from reason.config.compose import complaints
 from reason.config.errors import ConfigError, refused, unknown_key
-from reason.engines.launcher import checkpoints, line, places
+from reason.engines.launcher import checkpoints
+from reason.engines.launcher import ports_and_gpus as places
+from reason.engines.launcher import solve_command as line
 from reason.engines.launcher.checkpoints import Checkpoints
 from reason.engines.launcher.environment import Environment
 from reason.engines.launcher.server_command import Launch, RouterLaunch
