@@ -13,20 +13,20 @@ from reason.config import plugins
 from reason.config.compose import complaints, composed, make, member, members, resolved
 from reason.config.errors import ConfigError, unknown_key
 from reason.config.versions import versions
-from reason.embed.base import Embedder
 from reason.engines.spec import EnginePlan, speculation
 from reason.engines.spec import spec as engines
 from reason.engines.spec.speculation import SpeculationPlan
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
-from reason.prm.base import Scorer
-from reason.prm.none import NoScorer
-from reason.prm.scorer import PrmScorer
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
 from reason.resume import HARMLESS
 from reason.routing import spec as router
 from reason.routing.engine import Arbitrage
 from reason.routing.spec import RouterPlan
+from reason.scorers.base import Scorer
+from reason.scorers.embedders.base import Embedder
+from reason.scorers.none import NoScorer
+from reason.scorers.scorer import PrmScorer
 from reason.solver import Solver
 from reason.tasks.base import Task
 from search.strategy import Budget, Strategy

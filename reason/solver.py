@@ -12,10 +12,10 @@ from typing import Any, Self, TypeVar
 from decoding.core import Engine
 from reason.engines.event_loop import LoopThread
 from reason.grading.answer import canonical, find_answer
-from reason.prm.base import Scorer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
 from reason.routing.engine import Arbitrage
+from reason.scorers.base import Scorer
 from reason.window import Outcome, Window
 from search.seeds import derive_seed
 from search.strategy import Budget, Embedder, Resources, SearchResult, Strategy, Written

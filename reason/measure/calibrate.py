@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Vector
-from reason.embed.base import Embedder
+from reason.scorers.embedders.base import Embedder
 from search.clustering import condensed_distances
 from search.tree import Step
 

@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.expectation import Expectation
-from reason.prm.token_classification import SharedTokens
+from reason.scorers.base import Floats, HeadKind, StepFormat
+from reason.scorers.expectation import Expectation
+from reason.scorers.token_classification import SharedTokens
 
 KIND = "step_evidence"
 NAMES = (

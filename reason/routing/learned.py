@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 from decoding.core import Tokens
 from reason.models.checkpoint import Checkpoint, find_model
-from reason.prm.base import Adapter
-from reason.prm.scorer import PrmScorer
-from reason.prm.token_classification import TokenClassifier
 from reason.routing.base import Crossroads, Needs, Verdict
 from reason.routing.features import KIND, EvidenceHead, StepEvidence
 from reason.routing.scoring import score_step
+from reason.scorers.base import Adapter
+from reason.scorers.scorer import PrmScorer
+from reason.scorers.token_classification import TokenClassifier
 from search.knobs import require_share
 from search.strategy import StepScorer
 

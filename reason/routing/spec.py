@@ -14,14 +14,14 @@ from reason.engines.spec import spec as engines
 from reason.engines.spec.openai_api.settings import Endpoints
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.models.vocabulary import check_steps
-from reason.prm.base import Scorer
-from reason.prm.none import NoScorer
 from reason.prompt import Prompt, PromptFormat
 from reason.routing.base import Router
 from reason.routing.engine import Arbitrage
 from reason.routing.entropy import Entropy
 from reason.routing.fixed import Off
 from reason.routing.token_bridge import Translation
+from reason.scorers.base import Scorer
+from reason.scorers.none import NoScorer
 
 if TYPE_CHECKING:
     from decoding.round import Speculation

@@ -8,8 +8,8 @@ from typing import Any
 
 from decoding.core import is_count
 from reason.config.errors import refused, unknown_key
-from reason.prm.none import NoScorer
 from reason.problem import Problem
+from reason.scorers.none import NoScorer
 from reason.serve.body import Body
 from reason.serve.errors import ApiError
 from reason.serve.presets import Preset

@@ -19,10 +19,10 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from reason.models.checkpoint import find_model
-from reason.prm.base import Floats
-from reason.prm.reading import open_reader
 from reason.routing.features import NAMES, EvidenceHead, evidence, squashed
 from reason.routing.pairs import Pair
+from reason.scorers.base import Floats
+from reason.scorers.reading import open_reader
 
 
 @dataclass(frozen=True, kw_only=True)

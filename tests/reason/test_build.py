@@ -16,7 +16,7 @@ from reason.engines.spec.openai_api.settings import Endpoints
 import reason
 from reason import ConfigError, build, resume
 from reason.config.compose import composed
-from reason.prm.likelihood import Likelihood
+from reason.scorers.likelihood import Likelihood
 from search.strategies.self_consistency import SelfConsistency
 
 SC = ("search=self_consistency",)

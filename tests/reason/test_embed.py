@@ -13,10 +13,10 @@ import torch
 import reason
 from decoding.core import GenerationRequest, SamplingParams
 from reason import ConfigError
-from reason.embed.hidden_states import HiddenStates
-from reason.embed.sentence_transformers import SentenceTransformers
-from reason.embed.words import Words
 from reason.measure.calibrate import Recorder, best_cut, cuts, says
+from reason.scorers.embedders.hidden_states import HiddenStates
+from reason.scorers.embedders.sentence_transformers import SentenceTransformers
+from reason.scorers.embedders.words import Words
 from search.clustering import condensed_distances
 from search.tree import Step
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.core import Spent
-from reason.prm.likelihood import Likelihood
-from reason.prm.none import NoScorer
+from reason.scorers.likelihood import Likelihood
+from reason.scorers.none import NoScorer
 from search.strategy import ScoredPaths
 from search.tree import Step
 

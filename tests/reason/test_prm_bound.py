@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.core import Tokens
-from reason.prm.base import Floats
-from reason.prm.bound import BoundPrm
+from reason.scorers.base import Floats
+from reason.scorers.bound import BoundPrm
 from search.tree import Step
 
 PROMPT = (7, 7, 7)

@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from reason.prm.base import Adapter
-from reason.prm.bound import BoundPrm
-from reason.prm.heads import open_parts
-from reason.prm.math_shepherd import MathShepherd
-from reason.prm.qwen import QwenPrm
-from reason.prm.rlhflow import RlhflowPrm
-from reason.prm.skywork import SkyworkPrm
-from reason.prm.token_classification import TokenClassifier
+from reason.scorers.base import Adapter
+from reason.scorers.bound import BoundPrm
+from reason.scorers.heads import open_parts
+from reason.scorers.math_shepherd import MathShepherd
+from reason.scorers.qwen import QwenPrm
+from reason.scorers.rlhflow import RlhflowPrm
+from reason.scorers.skywork import SkyworkPrm
+from reason.scorers.token_classification import TokenClassifier
 from search.tree import Step
 from tests.reason import prm_tiny as tiny
 

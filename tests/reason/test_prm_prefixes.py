@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason.prm.prefixes import Prefix, Reading, plan
+from reason.scorers.prefixes import Prefix, Reading, plan
 
 PIECES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=4)  # (token, how often)
 

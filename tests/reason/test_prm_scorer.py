@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from reason.prm.base import Adapter
-from reason.prm.checkpoint import find_reward_model, token_limit
-from reason.prm.expectation import Expectation
-from reason.prm.math_shepherd import MathShepherd
-from reason.prm.qwen import QwenPrm
-from reason.prm.scorer import PrmScorer, check_same_vocabulary
-from reason.prm.skywork import SkyworkPrm
-from reason.prm.token_classification import TokenClassifier
+from reason.scorers.base import Adapter
+from reason.scorers.checkpoint import find_reward_model, token_limit
+from reason.scorers.expectation import Expectation
+from reason.scorers.math_shepherd import MathShepherd
+from reason.scorers.qwen import QwenPrm
+from reason.scorers.scorer import PrmScorer, check_same_vocabulary
+from reason.scorers.skywork import SkyworkPrm
+from reason.scorers.token_classification import TokenClassifier
 
 CONFIGS = Path(__file__).parents[2] / "conf" / "scorer"
 

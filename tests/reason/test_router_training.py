@@ -19,12 +19,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import reason
 from decoding.core import SamplingParams, Spent, Tokens
-from reason.prm.bound import BoundPrm
-from reason.prm.reading import open_reader
 from reason.routing.features import NAMES, EvidenceHead, StepEvidence, evidence
 from reason.routing.pairs import Pair, append_pairs, read_pairs
 from reason.routing.rollouts import with_truth
 from reason.routing.scoring import score_step
+from reason.scorers.bound import BoundPrm
+from reason.scorers.reading import open_reader
 from reason.training.router import (
     RouterRecipe,
     advantages,

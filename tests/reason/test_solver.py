@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from decoding.core import Generation, GenerationRequest, Tokens
-from reason.prm.none import NoScorer
 from reason.problem import Problem, Solution
 from reason.prompt import PromptFormat
+from reason.scorers.none import NoScorer
 from reason.solver import Solver
 from search.strategies.best_of_n import BestOfN
 from search.strategies.self_consistency import SelfConsistency

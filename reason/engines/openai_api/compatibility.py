@@ -10,9 +10,9 @@ from reason.engines.spec.openai_api.settings import Endpoints
 from reason.engines.spec.openai_api.wire import Form
 from reason.models.byte_tokenizer import BYTES
 from reason.models.checkpoint import Checkpoint
-from reason.prm.base import Scorer
-from reason.prm.likelihood import Likelihood
 from reason.prompt import PromptFormat
+from reason.scorers.base import Scorer
+from reason.scorers.likelihood import Likelihood
 
 _HAS_TOKENIZER = "a model whose tokenizer is here (model=hf model.path=FOLDER)"
 

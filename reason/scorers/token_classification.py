@@ -27,9 +27,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from decoding.core import Tokens
-from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.readout import last, pair_probability
-from reason.prm.text import encode
+from reason.scorers.base import Floats, HeadKind, StepFormat
+from reason.scorers.readout import last, pair_probability
+from reason.scorers.text import encode
 from search.tree import Step
 
 

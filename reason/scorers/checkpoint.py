@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reason.models.checkpoint import Checkpoint, find_model
-from reason.prm.base import Adapter
+from reason.scorers.base import Adapter
 
 
 def find_reward_model(path: str, adapter: Adapter, group: str) -> Checkpoint:

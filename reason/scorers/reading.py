@@ -12,9 +12,9 @@ from decoding.kv.slots import PagePool
 from decoding.model.fused_decoder import FAMILIES
 from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
 from decoding.prefill import PrefixReader
-from reason.prm.base import HeadKind
-from reason.prm.expectation import ExpectationReader, log_ratio, statistics
-from reason.prm.heads import open_config, open_parts
+from reason.scorers.base import HeadKind
+from reason.scorers.expectation import ExpectationReader, log_ratio, statistics
+from reason.scorers.heads import open_config, open_parts
 
 
 class Opened(NamedTuple):

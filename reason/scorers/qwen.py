@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
-from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.readout import last, pair_probability
-from reason.prm.text import encode, render_chat, token_id
+from reason.scorers.base import Floats, HeadKind, StepFormat
+from reason.scorers.readout import last, pair_probability
+from reason.scorers.text import encode, render_chat, token_id
 from search.tree import Step
 
 

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from decoding.core import Tokens
-from reason.prm.base import HeadKind
+from reason.scorers.base import HeadKind
 
 
 class Parts(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from reason.prm.base import Floats
+from reason.scorers.base import Floats
 
 
 def logistic(x: Floats) -> Floats:

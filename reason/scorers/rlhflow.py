@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
-from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.readout import last, pair_probability
-from reason.prm.text import encode, only_token, render_chat
+from reason.scorers.base import Floats, HeadKind, StepFormat
+from reason.scorers.readout import last, pair_probability
+from reason.scorers.text import encode, only_token, render_chat
 from search.tree import Step
 
 PROBE = "Wq7?"  # stands for a question; a text no template writes by itself

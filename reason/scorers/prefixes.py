@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from decoding.core import Tokens
-from reason.prm.base import Floats
+from reason.scorers.base import Floats
 
 
 @dataclass(eq=False)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from decoding.core import Reader, Spent, Tokens
-from reason.prm.base import StepFormat
-from reason.prm.prefixes import Prefix, Reading, plan
+from reason.scorers.base import StepFormat
+from reason.scorers.prefixes import Prefix, Reading, plan
 from search.strategy import ScoredPaths
 from search.tree import Step
 

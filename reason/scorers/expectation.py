@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Tokens
-from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.token_classification import SharedTokens
+from reason.scorers.base import Floats, HeadKind, StepFormat
+from reason.scorers.token_classification import SharedTokens
 
 if TYPE_CHECKING:
     from decoding.prefill import PrefixReader

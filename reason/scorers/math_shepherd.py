@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
-from reason.prm.base import Floats, HeadKind, StepFormat
-from reason.prm.readout import last, pair_probability
-from reason.prm.text import encode, encode_after, one_line
+from reason.scorers.base import Floats, HeadKind, StepFormat
+from reason.scorers.readout import last, pair_probability
+from reason.scorers.text import encode, encode_after, one_line
 from search.tree import Step
 
 
