@@ -26,7 +26,7 @@ from reason.routing.spec import RouterPlan
 from reason.scorers.base import Scorer
 from reason.scorers.embedders.base import Embedder
 from reason.scorers.none import NoScorer
-from reason.scorers.scorer import PrmScorer
+from reason.scorers.prm import PrmScorer
 from reason.solver import Solver
 from reason.tasks.base import Task
 from search.strategy import Budget, Strategy

@@ -143,7 +143,7 @@ def settings(overrides: Sequence[str]) -> Iterator[Finding]:
 
     from reason import ConfigError, build
     from reason.config.compose import composed
-    from reason.scorers.served import ServedPrm
+    from reason.scorers.sglang_reader import ServedPrm
 
     try:
         config, choices = composed(overrides)

@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from reason.scorers.base import Floats, HeadKind, StepFormat
-from reason.scorers.expectation import Expectation
-from reason.scorers.token_classification import SharedTokens
+from reason.scorers.formats.expectation import Expectation
+from reason.scorers.formats.token_classification import SharedTokens
 
 KIND = "step_evidence"
 NAMES = (

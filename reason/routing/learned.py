@@ -17,8 +17,8 @@ from reason.routing.base import Crossroads, Needs, Verdict
 from reason.routing.features import KIND, EvidenceHead, StepEvidence
 from reason.routing.scoring import score_step
 from reason.scorers.base import Adapter
-from reason.scorers.scorer import PrmScorer
-from reason.scorers.token_classification import TokenClassifier
+from reason.scorers.formats.token_classification import TokenClassifier
+from reason.scorers.prm import PrmScorer
 from search.knobs import require_share
 from search.strategy import StepScorer
 

@@ -22,7 +22,7 @@ from reason.models.checkpoint import find_model
 from reason.routing.features import NAMES, EvidenceHead, evidence, squashed
 from reason.routing.pairs import Pair
 from reason.scorers.base import Floats
-from reason.scorers.reading import open_reader
+from reason.scorers.local_reader import open_reader
 
 
 @dataclass(frozen=True, kw_only=True)

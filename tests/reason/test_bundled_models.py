@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 
 from reason.config.compose import make, member
 from reason.models.checkpoint import bundled_names, find_model
-from reason.scorers.scorer import PrmScorer
+from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct
 from reason.tasks.synthetic.pen import SlippingPen, SteadyPen
 from reason.training.tokenizer import render

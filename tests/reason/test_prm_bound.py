@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from decoding.core import Tokens
 from reason.scorers.base import Floats
-from reason.scorers.bound import BoundPrm
+from reason.scorers.incremental import BoundPrm
 from search.tree import Step
 
 PROMPT = (7, 7, 7)

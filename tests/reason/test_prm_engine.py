@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from decoding.prefill import PrefixReader
-from reason.scorers.math_shepherd import MathShepherd
-from reason.scorers.scorer import PrmScorer
-from reason.scorers.token_classification import TokenClassifier
+from reason.scorers.formats.math_shepherd import MathShepherd
+from reason.scorers.formats.token_classification import TokenClassifier
+from reason.scorers.prm import PrmScorer
 from search.tree import Step
 from tests.pretended_gpu import some_gpu
 from tests.reason import prm_tiny as tiny

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from decoding.core import Tokens
 from reason.models.checkpoint import find_model
-from reason.scorers.expectation import Expectation
-from reason.scorers.scorer import PrmScorer
+from reason.scorers.formats.expectation import Expectation
+from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct
 from reason.tasks.synthetic.exercise import Exercise
 from reason.tasks.synthetic.pen import SteadyPen

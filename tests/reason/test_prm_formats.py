@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from reason.scorers.base import Adapter
-from reason.scorers.bound import BoundPrm
+from reason.scorers.formats.math_shepherd import MathShepherd
+from reason.scorers.formats.qwen import QwenPrm
+from reason.scorers.formats.rlhflow import RlhflowPrm
+from reason.scorers.formats.skywork import SkyworkPrm
+from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.heads import open_parts
-from reason.scorers.math_shepherd import MathShepherd
-from reason.scorers.qwen import QwenPrm
-from reason.scorers.rlhflow import RlhflowPrm
-from reason.scorers.skywork import SkyworkPrm
-from reason.scorers.token_classification import TokenClassifier
+from reason.scorers.incremental import BoundPrm
 from search.tree import Step
 from tests.reason import prm_tiny as tiny
 

@@ -13,12 +13,12 @@ import pytest
 
 from reason.scorers.base import Adapter
 from reason.scorers.checkpoint import find_reward_model, token_limit
-from reason.scorers.expectation import Expectation
-from reason.scorers.math_shepherd import MathShepherd
-from reason.scorers.qwen import QwenPrm
-from reason.scorers.scorer import PrmScorer, check_same_vocabulary
-from reason.scorers.skywork import SkyworkPrm
-from reason.scorers.token_classification import TokenClassifier
+from reason.scorers.formats.expectation import Expectation
+from reason.scorers.formats.math_shepherd import MathShepherd
+from reason.scorers.formats.qwen import QwenPrm
+from reason.scorers.formats.skywork import SkyworkPrm
+from reason.scorers.formats.token_classification import TokenClassifier
+from reason.scorers.prm import PrmScorer, check_same_vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "conf" / "scorer"
 

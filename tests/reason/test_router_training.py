@@ -23,8 +23,8 @@ from reason.routing.features import NAMES, EvidenceHead, StepEvidence, evidence
 from reason.routing.pairs import Pair, append_pairs, read_pairs
 from reason.routing.rollouts import with_truth
 from reason.routing.scoring import score_step
-from reason.scorers.bound import BoundPrm
-from reason.scorers.reading import open_reader
+from reason.scorers.incremental import BoundPrm
+from reason.scorers.local_reader import open_reader
 from reason.training.router import (
     RouterRecipe,
     advantages,

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
-from reason.scorers.scorer import PrmScorer
-from reason.scorers.token_classification import TokenClassifier
+from reason.scorers.formats.token_classification import TokenClassifier
+from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct, split_of
 from reason.tasks.synthetic.pen import SteadyPen
 from reason.training.examples import IGNORE, Encoder, batches

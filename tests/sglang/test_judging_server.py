@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from decoding.core import Tokens
-from reason.scorers.expectation import Expectation
-from reason.scorers.scorer import PrmScorer
-from reason.scorers.served import HEADS, ServedPrm
-from reason.scorers.token_classification import TokenClassifier
+from reason.scorers.formats.expectation import Expectation
+from reason.scorers.formats.token_classification import TokenClassifier
+from reason.scorers.prm import PrmScorer
+from reason.scorers.sglang_reader import HEADS, ServedPrm
 from search.tree import Step
 from tests.reason.prm_tiny import Tiny, byte_tokenizer, llama_config, save_causal
 from tests.reason.test_prm_formats import CASES, Case

@@ -10,7 +10,7 @@ from reason.config.errors import ConfigError, refused
 from reason.engines.launcher.settings import Draft, Judge, Listening, Target
 from reason.models.checkpoint import Checkpoint, find_model, read_vocabulary
 from reason.models.vocabulary import check_steps
-from reason.scorers.served import HEADS, ServedPrm
+from reason.scorers.sglang_reader import HEADS, ServedPrm
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Head(TwoWords):
 
 @dataclass(frozen=True)
 class Expected:
-    """log(p(token) / max p) of every token, see `reason.scorers.expectation`; `start` must be at least 1."""
+    """log(p(token) / max p) of every token, see `reason.scorers.formats.expectation`; `start` must be at least 1."""
 
     def body(self, tokens: Tokens, start: int, rid: str) -> dict[str, Any]:
         return _body(tokens, start - 1, rid) | {"top_logprobs_num": 1}

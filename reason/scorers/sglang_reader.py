@@ -10,8 +10,8 @@ from reason.config.compose import make, member
 from reason.engines.sglang_client.settings import Servers
 from reason.models.checkpoint import Checkpoint
 from reason.scorers.base import Adapter, HeadKind
-from reason.scorers.bound import BoundPrm
-from reason.scorers.scorer import OpenReader, PrmScorer
+from reason.scorers.incremental import BoundPrm
+from reason.scorers.prm import OpenReader, PrmScorer
 
 if TYPE_CHECKING:
     from reason.engines.sglang_client.outputs import Outcome

@@ -28,7 +28,7 @@ import numpy as np
 
 from decoding.core import Tokens
 from reason.scorers.base import Floats, HeadKind, StepFormat
-from reason.scorers.readout import last, pair_probability
+from reason.scorers.probabilities import last, pair_probability
 from reason.scorers.text import encode
 from search.tree import Step
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from decoding.core import Reader, Tokens, is_count
 from reason.models.checkpoint import Checkpoint, load_tokenizer, read_vocabulary
 from reason.scorers.base import Adapter, StepFormat
-from reason.scorers.bound import BoundPrm
 from reason.scorers.checkpoint import find_reward_model, token_limit
+from reason.scorers.incremental import BoundPrm
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -132,7 +132,7 @@ class PrmScorer:
 
     def _open_reader(self, checkpoint: Checkpoint, tokenizer: Any, words: Tokens) -> tuple[OpenReader, int | None]:
         """The reader, and the longest sequence it has room for, if it knows; `words` as in `base.Adapter`."""
-        from reason.scorers.reading import open_reader
+        from reason.scorers.local_reader import open_reader
 
         del tokenizer
         return open_reader(

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from decoding.core import Tokens
 from reason.scorers.base import Floats, HeadKind, StepFormat
-from reason.scorers.readout import last, scalar_probability
+from reason.scorers.probabilities import last, scalar_probability
 from reason.scorers.text import encode, one_line
 from search.tree import Step
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from decoding.core import Tokens
 from reason.scorers.base import Floats, HeadKind, StepFormat
-from reason.scorers.readout import last, pair_probability
+from reason.scorers.probabilities import last, pair_probability
 from reason.scorers.text import encode, encode_after, one_line
 from search.tree import Step
 

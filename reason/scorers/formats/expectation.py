@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from decoding.core import Tokens
 from reason.scorers.base import Floats, HeadKind, StepFormat
-from reason.scorers.token_classification import SharedTokens
+from reason.scorers.formats.token_classification import SharedTokens
 
 if TYPE_CHECKING:
     from decoding.prefill import PrefixReader

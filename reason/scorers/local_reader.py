@@ -13,7 +13,7 @@ from decoding.model.fused_decoder import FAMILIES
 from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
 from decoding.prefill import PrefixReader
 from reason.scorers.base import HeadKind
-from reason.scorers.expectation import ExpectationReader, log_ratio, statistics
+from reason.scorers.formats.expectation import ExpectationReader, log_ratio, statistics
 from reason.scorers.heads import open_config, open_parts
 
 
