@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from reason.measure.arguments import bind_threads, counts, names, positive
+from reason.bench.arguments import bind_threads, counts, names, positive
 
 
 def heats(text: str) -> tuple[float, ...]:
@@ -78,8 +78,8 @@ def add_speculation(themes: Any) -> None:
 
 
 def bench_engine(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from reason.measure.engine import machine, measure, modules, open_model
-    from reason.measure.engine_report import markdown, show
+    from reason.bench.engine import machine, measure, modules, open_model
+    from reason.bench.engine_report import markdown, show
     from reason.models.checkpoint import bundled_names, find_model
 
     named = args.model or ("bundled:target" if "target" in bundled_names() else None)
@@ -113,11 +113,11 @@ def bench_engine(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def bench_speculation(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from reason.measure.engine import machine
-    from reason.measure.plots import plot_acceptance, plot_speed, require_matplotlib
-    from reason.measure.speculation import QUICK, Bench, Settings
-    from reason.measure.speculation_report import markdown, show
-    from reason.measure.workload import Target
+    from reason.bench.engine import machine
+    from reason.bench.plots import plot_acceptance, plot_speed, require_matplotlib
+    from reason.bench.speculation import QUICK, Bench, Settings
+    from reason.bench.speculation_report import markdown, show
+    from reason.bench.workload import Target
 
     given = {field.name: getattr(args, field.name) for field in fields(Settings)}
     base = QUICK if args.quick else Settings()

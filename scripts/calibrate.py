@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from reason import ConfigError, build
+from reason.bench.calibrate import Recorder, best_cut, cuts
 from reason.config.compose import composed
-from reason.measure.calibrate import Recorder, best_cut, cuts
 
 DEFAULTS = ("search=ets", "limit=32")
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import track
 
-from reason.measure.arguments import positive
+from reason.bench.arguments import positive
 
 if TYPE_CHECKING:
     from reason.problem import Problem

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from reason import ConfigError
-from reason.measure.arguments import positive
-from reason.measure.routing import KNOBS, Routed, Setting, least_seconds, routed
-from reason.measure.routing_report import ENDS, Race, draw_curves, report
+from reason.bench.arguments import positive
+from reason.bench.routing import KNOBS, Routed, Setting, least_seconds, routed
+from reason.bench.routing_report import ENDS, Race, draw_curves, report
 
 if TYPE_CHECKING:
-    from reason.measure.arms import Arm
+    from reason.bench.arms import Arm
 
 # Of the bundled scorers expectation is the better one here: it judges a step whatever stood before.
 BUNDLED = ("+task=synthetic_mixed", "task.size={problems}", "scorer=expectation")
@@ -76,7 +76,7 @@ def named(name: str) -> Setting:
 
 def race(setting: Setting, arms: dict[str, list[Arm]], laps: int, console: Console) -> Iterator[Race]:
     """Runs the setting and the two models alone, its `arms`, by turns in folders that are thrown away."""
-    from reason.measure.arms import run_arm
+    from reason.bench.arms import run_arm
 
     settings = [setting, *map(Setting, ENDS)]
     for speculation, three in arms.items():
@@ -96,9 +96,9 @@ def main() -> int:
     args = parser().parse_intermixed_args()
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     console = Console(stderr=True, highlight=False)
-    from reason.measure.arms import check_arms, run_arm
-    from reason.measure.engine import machine
-    from reason.measure.plots import require_matplotlib
+    from reason.bench.arms import check_arms, run_arm
+    from reason.bench.engine import machine
+    from reason.bench.plots import require_matplotlib
 
     bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
     common = [setting.format(problems=args.problems) for setting in (*bundled, *COMMON, *args.settings)]

@@ -25,12 +25,12 @@ from typing import Any
 
 from rich.console import Console
 
+from reason.bench.arguments import counts, positive
+from reason.bench.engine import machine
+from reason.bench.servers import ARMS, PLAIN, Model, compare
+from reason.bench.servers_report import markdown, tables, verdicts
 from reason.engines.launcher.server_command import Launch, free_port
 from reason.engines.launcher.server_process import ServerProcess
-from reason.measure.arguments import counts, positive
-from reason.measure.engine import machine
-from reason.measure.servers import ARMS, PLAIN, Model, compare
-from reason.measure.servers_report import markdown, tables, verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 600.0  # a first start compiles Python, and SGLang's n-gram trie

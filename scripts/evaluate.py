@@ -19,8 +19,8 @@ from pathlib import Path
 from rich.console import Console
 
 from reason import ConfigError
+from reason.bench.arguments import positive
 from reason.config.compose import members
-from reason.measure.arguments import positive
 
 DEFAULTS = ("speculation=off",)  # at the load of this comparison plain decoding is about as fast, and steadier
 BUNDLED = ("+task=synthetic", "task.size={problems}")
@@ -41,10 +41,10 @@ def main() -> int:
     args = parser().parse_intermixed_args()
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     console = Console(stderr=True, highlight=False)
-    from reason.measure.arms import Arm, check_arms, run_arm
-    from reason.measure.engine import machine
-    from reason.measure.evaluation_report import draw_plots, report
-    from reason.measure.plots import require_matplotlib
+    from reason.bench.arms import Arm, check_arms, run_arm
+    from reason.bench.engine import machine
+    from reason.bench.evaluation_report import draw_plots, report
+    from reason.bench.plots import require_matplotlib
 
     bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
     common = [*DEFAULTS, *bundled, "limit={problems}", *args.settings]

@@ -27,7 +27,7 @@ from typing import Any
 import httpx
 from check_clients import server
 
-from reason.measure.figures import markdown
+from reason.bench.figures import markdown
 
 MODEL = "best-of-4"
 KINDS = {"whole": 5, "stream": 3, "hang up": 2, "nonsense": 2}
@@ -206,7 +206,7 @@ def main() -> int:
     }
     print(table(tally))
     if args.out:
-        from reason.measure.engine import machine
+        from reason.bench.engine import machine
 
         args.out.write_text(report(summary, tally, machine()), encoding="utf-8")
     print(json.dumps(summary))

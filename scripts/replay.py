@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from reason.measure.arguments import counts, names
+from reason.bench.arguments import counts, names
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,9 +35,9 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     args = parser().parse_args()
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
-    from reason.measure.plots import plot_replay, require_matplotlib
-    from reason.measure.replay import DRAFTERS, check_names, encoded, read, replay
-    from reason.measure.replay_report import markdown, show
+    from reason.bench.plots import plot_replay, require_matplotlib
+    from reason.bench.replay import DRAFTERS, check_names, encoded, read, replay
+    from reason.bench.replay_report import markdown, show
 
     console = Console(stderr=not sys.stdout.isatty(), width=120)
     try:

@@ -13,9 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from reason.measure.figures import markdown
-from reason.measure.gather import COSTS, Found, find_runs
+from reason.bench.gather import COSTS, Found, find_runs
 from reason.pages.report import front, report_page
+
+from reason.bench.figures import markdown
 
 
 def table(runs: Sequence[Found]) -> str:

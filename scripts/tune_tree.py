@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from reason.measure.arguments import bind_threads, positive
+from reason.bench.arguments import bind_threads, positive
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,10 +41,10 @@ def main() -> None:
     args = parser().parse_args()
     bind_threads(args.threads)
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
-    from reason.measure.contenders import find_tunable
-    from reason.measure.trees import static_tree
-    from reason.measure.tune import tune
-    from reason.measure.workload import Target, Workload, questions
+    from reason.bench.contenders import find_tunable
+    from reason.bench.trees import static_tree
+    from reason.bench.tune import tune
+    from reason.bench.workload import Target, Workload, questions
 
     try:
         contender = find_tunable(args.contender)

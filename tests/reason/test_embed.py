@@ -13,7 +13,7 @@ import torch
 import reason
 from decoding.core import GenerationRequest, SamplingParams
 from reason import ConfigError
-from reason.measure.calibrate import Recorder, best_cut, cuts, says
+from reason.bench.calibrate import Recorder, best_cut, cuts, says
 from reason.scorers.embedders.hidden_states import HiddenStates
 from reason.scorers.embedders.sentence_transformers import SentenceTransformers
 from reason.scorers.embedders.words import Words

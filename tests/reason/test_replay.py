@@ -15,7 +15,7 @@ from decoding.core import SamplingParams
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Draft, Drawn, Feedback, Plan
-from reason.measure.replay import DRAFTERS, Encoded, OnPath, Recording, check_names, encoded, follow, read, replay
+from reason.bench.replay import DRAFTERS, Encoded, OnPath, Recording, check_names, encoded, follow, read, replay
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = tuple(b"the cat sat on the mat, and then the dog sat on the cat")

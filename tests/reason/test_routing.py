@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reason.measure.routing import KNOBS, READS_SCORES, Routed, Setting, area, cheapest_within, compare_areas
+from reason.bench.routing import KNOBS, READS_SCORES, Routed, Setting, area, cheapest_within, compare_areas
 
 ROOT = Path(__file__).parents[2]
 EVERY = np.arange(50)

@@ -14,18 +14,18 @@ from decoding.core import SamplingParams, Spent, Tokens
 from decoding.speculation.controllers.template import FromTemplate
 from decoding.speculation.interfaces import Branch, Draft, Feedback, Plan, Price, Template
 from decoding.stats import EngineStats
-from reason.measure.bars import Bar, bars
-from reason.measure.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, find_tunable
-from reason.measure.figures import Figures
-from reason.measure.oracle import Oracle
-from reason.measure.plots import plot_acceptance, plot_speed, require_matplotlib
-from reason.measure.points import Point, Race
-from reason.measure.speculation import QUICK, SPECIAL, Bench, Settings
-from reason.measure.speculation_report import markdown, tables
-from reason.measure.speculation_run import Run
-from reason.measure.trees import static_tree
-from reason.measure.tune import PlaceCounter, best_places, tune
-from reason.measure.workload import Question, Target, Workload, questions
+from reason.bench.bars import Bar, bars
+from reason.bench.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, find_tunable
+from reason.bench.figures import Figures
+from reason.bench.oracle import Oracle
+from reason.bench.plots import plot_acceptance, plot_speed, require_matplotlib
+from reason.bench.points import Point, Race
+from reason.bench.speculation import QUICK, SPECIAL, Bench, Settings
+from reason.bench.speculation_report import markdown, tables
+from reason.bench.speculation_run import Run
+from reason.bench.trees import static_tree
+from reason.bench.tune import PlaceCounter, best_places, tune
+from reason.bench.workload import Question, Target, Workload, questions
 
 TOY = Settings(
     problems=1, nodes=(4,), racers=(*AT_FULL_SPEED, *SPECIAL), live=(8,), temperatures=(1.0,), repeats=1,
@@ -105,7 +105,7 @@ def test_plots_are_drawn(result: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_a_missing_matplotlib_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reason.measure.plots.find_spec", lambda name: None)
+    monkeypatch.setattr("reason.bench.plots.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"reason-search\[plots\]"):
         require_matplotlib()
 

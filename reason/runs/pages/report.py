@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reason.measure.gather import COSTS, Found, Measured, pareto
+from reason.bench.gather import COSTS, Found, Measured, pareto
 from reason.pages.embed import fill
 
 

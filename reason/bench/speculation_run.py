@@ -11,7 +11,7 @@ from decoding.core import Spent, Tokens
 from decoding.engine import LocalEngine
 from decoding.round import Speculation
 from decoding.stats import EngineStats
-from reason.measure.workload import Target, Workload
+from reason.bench.workload import Target, Workload
 
 
 @dataclass(frozen=True)

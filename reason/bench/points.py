@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from reason.measure.speculation_run import Run
+from reason.bench.speculation_run import Run
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from reason.measure.figures import markdown
-from reason.measure.plots import Curve, draw
-from reason.measure.routing import Routed, area, cheapest_within, compare_areas
+from reason.bench.figures import markdown
+from reason.bench.plots import Curve, draw
+from reason.bench.routing import Routed, area, cheapest_within, compare_areas
 from reason.metrics import paired_bootstrap
 
 Sweeps = Mapping[str, Sequence[Routed]]  # by the router

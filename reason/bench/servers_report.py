@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from reason.measure.figures import Figures
-from reason.measure.servers import NGRAM, OURS, PLAIN
+from reason.bench.figures import Figures
+from reason.bench.servers import NGRAM, OURS, PLAIN
 
 WANTED = 1.1
 

@@ -14,9 +14,9 @@ from decoding.round import Speculation
 from decoding.speculation.controllers.template import FromTemplate
 from decoding.speculation.interfaces import Branch, Draft, Drafter, Feedback, Plan, Template
 from decoding.speculation.target_logits import Acceptance
-from reason.measure.figures import Figures
-from reason.measure.speculation_run import run
-from reason.measure.workload import Target, Workload
+from reason.bench.figures import Figures
+from reason.bench.speculation_run import run
+from reason.bench.workload import Target, Workload
 
 
 @dataclass(frozen=True)

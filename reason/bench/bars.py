@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from reason.measure.points import Point, Race
-from reason.measure.speculation_run import Run
+from reason.bench.points import Point, Race
+from reason.bench.speculation_run import Run
 
 TEMPERATURE = 1.0
 OURS = "stand_coupled"

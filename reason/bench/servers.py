@@ -11,10 +11,10 @@ from statistics import fmean, median
 from typing import Any
 
 from decoding.core import Generation, Spent
+from reason.bench.workload import Question, Workload, questions
 from reason.config.compose import make, member
 from reason.engines.launcher.server_process import ServerProcess
 from reason.engines.sglang_client.settings import Servers
-from reason.measure.workload import Question, Workload, questions
 from reason.models.checkpoint import find_model, load_tokenizer
 from reason.prompt import Prompt
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from reason.measure.bars import OURS, SPEED_OF, TEMPERATURE
-from reason.measure.contenders import ORACLE
-from reason.measure.figures import Figures
+from reason.bench.bars import OURS, SPEED_OF, TEMPERATURE
+from reason.bench.contenders import ORACLE
+from reason.bench.figures import Figures
 
 Row = dict[str, Any]  # of a result: a bar, a point or a race
 

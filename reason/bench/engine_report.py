@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from reason.measure import figures
-from reason.measure.engine import Point
+from reason.bench import figures
+from reason.bench.engine import Point
 
 
 def tables(points: Sequence[Point]) -> list[tuple[str, list[str], list[list[str]]]]:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from reason.measure.arms import Outcome
-from reason.measure.evaluation import (
+from reason.bench.arms import Outcome
+from reason.bench.evaluation import (
     BARS,
     SAMPLING,
     AtEqualTokens,
@@ -22,8 +22,8 @@ from reason.measure.evaluation import (
     tokens_per_problem,
     tokens_to_reach,
 )
-from reason.measure.figures import markdown
-from reason.measure.plots import draw, draw_over_time
+from reason.bench.figures import markdown
+from reason.bench.plots import draw, draw_over_time
 from reason.metrics import Difference, paired_bootstrap
 
 Compared = Mapping[str, Sequence[AtEqualTokens]]  # by the label of a search at a width

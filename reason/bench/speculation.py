@@ -13,14 +13,14 @@ from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.fixed import Fixed
 from decoding.speculation.controllers.warmup_profile import rehearse
 from decoding.speculation.interfaces import Controller, RoundCost
-from reason.measure.bars import bars
-from reason.measure.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, Contender, throughput
-from reason.measure.oracle import Oracle
-from reason.measure.points import Point, Race
-from reason.measure.speculation_run import Run, run
-from reason.measure.trees import static_tree
-from reason.measure.tune import tune
-from reason.measure.workload import Question, Target, Workload, questions
+from reason.bench.bars import bars
+from reason.bench.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, Contender, throughput
+from reason.bench.oracle import Oracle
+from reason.bench.points import Point, Race
+from reason.bench.speculation_run import Run, run
+from reason.bench.trees import static_tree
+from reason.bench.tune import tune
+from reason.bench.workload import Question, Target, Workload, questions
 
 PLAIN = Speculation()
 TEMPLATE_NODES = 16  # of the contender that has a template where the others have the throughput controller
