@@ -27,7 +27,7 @@ from reason.bench.routing import KNOBS, Routed, Setting, least_seconds, routed
 from reason.bench.routing_report import ENDS, Race, draw_curves, report
 
 if TYPE_CHECKING:
-    from reason.bench.arms import Arm
+    from reason.bench.runs import Arm
 
 # Of the bundled scorers expectation is the better one here: it judges a step whatever stood before.
 BUNDLED = ("+task=synthetic_mixed", "task.size={problems}", "scorer=expectation")
@@ -76,7 +76,7 @@ def named(name: str) -> Setting:
 
 def race(setting: Setting, arms: dict[str, list[Arm]], laps: int, console: Console) -> Iterator[Race]:
     """Runs the setting and the two models alone, its `arms`, by turns in folders that are thrown away."""
-    from reason.bench.arms import run_arm
+    from reason.bench.runs import run_arm
 
     settings = [setting, *map(Setting, ENDS)]
     for speculation, three in arms.items():
@@ -96,9 +96,9 @@ def main() -> int:
     args = parser().parse_intermixed_args()
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     console = Console(stderr=True, highlight=False)
-    from reason.bench.arms import check_arms, run_arm
     from reason.bench.engine import machine
     from reason.bench.plots import require_matplotlib
+    from reason.bench.runs import check_arms, run_arm
 
     bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
     common = [setting.format(problems=args.problems) for setting in (*bundled, *COMMON, *args.settings)]

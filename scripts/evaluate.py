@@ -41,10 +41,10 @@ def main() -> int:
     args = parser().parse_intermixed_args()
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
     console = Console(stderr=True, highlight=False)
-    from reason.bench.arms import Arm, check_arms, run_arm
     from reason.bench.engine import machine
     from reason.bench.evaluation_report import draw_plots, report
     from reason.bench.plots import require_matplotlib
+    from reason.bench.runs import Arm, check_arms, run_arm
 
     bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
     common = [*DEFAULTS, *bundled, "limit={problems}", *args.settings]

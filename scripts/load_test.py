@@ -27,7 +27,7 @@ from typing import Any
 import httpx
 from check_clients import server
 
-from reason.bench.figures import markdown
+from reason.bench.tables import markdown
 
 MODEL = "best-of-4"
 KINDS = {"whole": 5, "stream": 3, "hang up": 2, "nonsense": 2}

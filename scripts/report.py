@@ -16,7 +16,7 @@ from pathlib import Path
 from reason.bench.gather import COSTS, Found, find_runs
 from reason.pages.report import front, report_page
 
-from reason.bench.figures import markdown
+from reason.bench.tables import markdown
 
 
 def table(runs: Sequence[Found]) -> str:

@@ -41,7 +41,7 @@ def main() -> None:
     args = parser().parse_args()
     bind_threads(args.threads)
     logging.disable(logging.ERROR)  # transformers announces every setting it does not like
-    from reason.bench.contenders import find_tunable
+    from reason.bench.drafter_setups import find_tunable
     from reason.bench.trees import static_tree
     from reason.bench.tune import tune
     from reason.bench.workload import Target, Workload, questions

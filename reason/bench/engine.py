@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any
 
 from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
-from reason.bench.ceiling import Ceiling, ceiling, module_cost
-from reason.bench.contestants import Run, Workload, contestants
+from reason.bench.baselines import Run, Workload, contestants
+from reason.bench.roofline import Ceiling, ceiling, module_cost
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from reason.bench import figures
+from reason.bench import tables as figures
 from reason.bench.engine import Point
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reason.bench.arms import Outcome
+from reason.bench.runs import Outcome
 from reason.metrics import Difference, Sample, at_most, best, curve, majority, paired_bootstrap, weighted
 from reason.records import Row
 from reason.rows import samples_of, spent_of

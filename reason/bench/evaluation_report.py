@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from reason.bench.arms import Outcome
 from reason.bench.evaluation import (
     BARS,
     SAMPLING,
@@ -22,8 +21,9 @@ from reason.bench.evaluation import (
     tokens_per_problem,
     tokens_to_reach,
 )
-from reason.bench.figures import markdown
 from reason.bench.plots import draw, draw_over_time
+from reason.bench.runs import Outcome
+from reason.bench.tables import markdown
 from reason.metrics import Difference, paired_bootstrap
 
 Compared = Mapping[str, Sequence[AtEqualTokens]]  # by the label of a search at a width

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from reason.bench.figures import Figures
+from reason.bench.tables import Figures
 
 CANNOT_SHOW = (
     "A recorded text has no probabilities. Not measured: drafts drawn at random, and what a rejection rule gains from "

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from reason.bench.arms import Arm, Outcome
+from reason.bench.runs import Arm, Outcome
 from reason.metrics import Difference, avg
 from reason.records import file_name
 from reason.rows import samples_of, spent_of

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from reason.bench.figures import Figures
 from reason.bench.servers import NGRAM, OURS, PLAIN
+from reason.bench.tables import Figures
 
 WANTED = 1.1
 

@@ -13,8 +13,8 @@ from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.fixed import Fixed
 from decoding.speculation.controllers.warmup_profile import rehearse
 from decoding.speculation.interfaces import Controller, RoundCost
-from reason.bench.bars import bars
-from reason.bench.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, Contender, throughput
+from reason.bench.drafter_setups import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, Contender, throughput
+from reason.bench.goals import bars
 from reason.bench.oracle import Oracle
 from reason.bench.points import Point, Race
 from reason.bench.speculation_run import Run, run

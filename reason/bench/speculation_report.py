@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from reason.bench.bars import OURS, SPEED_OF, TEMPERATURE
-from reason.bench.contenders import ORACLE
-from reason.bench.figures import Figures
+from reason.bench.drafter_setups import ORACLE
+from reason.bench.goals import OURS, SPEED_OF, TEMPERATURE
+from reason.bench.tables import Figures
 
 Row = dict[str, Any]  # of a result: a bar, a point or a race
 

@@ -14,8 +14,8 @@ from decoding.round import Speculation
 from decoding.speculation.controllers.template import FromTemplate
 from decoding.speculation.interfaces import Branch, Draft, Drafter, Feedback, Plan, Template
 from decoding.speculation.target_logits import Acceptance
-from reason.bench.figures import Figures
 from reason.bench.speculation_run import run
+from reason.bench.tables import Figures
 from reason.bench.workload import Target, Workload
 
 

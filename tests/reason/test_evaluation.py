@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from decoding.core import Spent
-from reason.bench.arms import Arm, Outcome
 from reason.bench.evaluation import at_equal_tokens, bar_curve, summarise, tokens_to_reach
 from reason.bench.evaluation_report import compare, findings
+from reason.bench.runs import Arm, Outcome
 from search.kv import KVUse
 
 ROOT = Path(__file__).parents[2]

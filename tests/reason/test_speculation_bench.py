@@ -14,15 +14,15 @@ from decoding.core import SamplingParams, Spent, Tokens
 from decoding.speculation.controllers.template import FromTemplate
 from decoding.speculation.interfaces import Branch, Draft, Feedback, Plan, Price, Template
 from decoding.stats import EngineStats
-from reason.bench.bars import Bar, bars
-from reason.bench.contenders import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, find_tunable
-from reason.bench.figures import Figures
+from reason.bench.drafter_setups import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, find_tunable
+from reason.bench.goals import Bar, bars
 from reason.bench.oracle import Oracle
 from reason.bench.plots import plot_acceptance, plot_speed, require_matplotlib
 from reason.bench.points import Point, Race
 from reason.bench.speculation import QUICK, SPECIAL, Bench, Settings
 from reason.bench.speculation_report import markdown, tables
 from reason.bench.speculation_run import Run
+from reason.bench.tables import Figures
 from reason.bench.trees import static_tree
 from reason.bench.tune import PlaceCounter, best_places, tune
 from reason.bench.workload import Question, Target, Workload, questions
