@@ -9,12 +9,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from reason.serve import question
-from reason.serve.body import Body, ChatBody, TextBody
 from reason.serve.connection import ClientGone
 from reason.serve.errors import ApiError, install
-from reason.serve.gate import GONE, Gate
-from reason.serve.reply import reply
+from reason.serve.middleware import GONE, Gate
 from reason.serve.request import Asked, asked
+from reason.serve.responses import reply
+from reason.serve.schemas import Body, ChatBody, TextBody
 from reason.serve.service import Service
 
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from reason.serve.reply import reply
+from reason.serve.responses import reply
 
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 504: "timeout_error"}
 """Names of errors by status; of the others, those below 500 are the client's, the rest the server's."""

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from reason.problem import Problem
 from reason.prompt import Prompt
-from reason.serve.body import Message
 from reason.serve.errors import ApiError
+from reason.serve.schemas import Message
 
 
 def from_messages(messages: Sequence[Message], prompt: Prompt) -> Problem:

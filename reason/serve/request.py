@@ -10,9 +10,9 @@ from decoding.core import is_count
 from reason.config.errors import refused, unknown_key
 from reason.problem import Problem
 from reason.scorers.none import NoScorer
-from reason.serve.body import Body
 from reason.serve.errors import ApiError
 from reason.serve.presets import Preset
+from reason.serve.schemas import Body
 from reason.serve.settings import ServeSettings
 from reason.solver import Solver
 from search.strategy import Budget, Strategy

@@ -12,14 +12,14 @@ from fastapi import Request, Response
 from reason.serve.admission import Admission
 from reason.serve.connection import EventStream, while_connected
 from reason.serve.errors import ApiError
+from reason.serve.events import watched
 from reason.serve.metrics import Metrics
-from reason.serve.outcome import Outcome
 from reason.serve.presets import Offer, Preset
-from reason.serve.reply import reply
 from reason.serve.request import Asked, budget_until
+from reason.serve.responder import Outcome
+from reason.serve.responses import reply
 from reason.serve.settings import ServeSettings
 from reason.serve.trees import Trees
-from reason.serve.watch import watched
 from reason.serve.wire import Wire
 from reason.solver import Solver
 from search.strategy import Budget

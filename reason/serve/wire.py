@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import Any
 
 from reason.serve.choices import Choice
-from reason.serve.reply import dumps
+from reason.serve.responses import dumps
 from search.strategy import Written
 
 SHORTENED = 160

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from reason.serve.refusals import REFUSED
+from reason.serve.unsupported_fields import REFUSED
 from tests.reason.serve.toys import ToyService, chat, error_of, serving, settings, toy_server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -8,9 +8,9 @@ import pytest
 
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
-from reason.serve.body import ChatBody
 from reason.serve.errors import ApiError
 from reason.serve.question import from_messages, from_text
+from reason.serve.schemas import ChatBody
 from tests.reason.test_prompt import WordTokenizer
 
 TALK = [("system", "Be brief."), ("user", "1+1?"), ("assistant", "2"), ("developer", "Be kind."), ("user", "Sure?")]

@@ -15,11 +15,11 @@ from reason.serve import wire
 from reason.serve.admission import out_of_time
 from reason.serve.choices import Choice, choices_of, search_block, usage_of
 from reason.serve.errors import ApiError, failure
-from reason.serve.gate import GONE
+from reason.serve.events import Events
 from reason.serve.metrics import Metrics
+from reason.serve.middleware import GONE
 from reason.serve.request import Asked
 from reason.serve.trees import Trees
-from reason.serve.watch import Events
 from reason.serve.wire import Wire
 from search.strategy import Written
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from reason.serve.refusals import without_refused
+from reason.serve.unsupported_fields import without_refused
 
 Count = Annotated[int, Field(ge=1)]
 Stops = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
