@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from reason.tasks.synthetic.draw import draw
-from reason.tasks.synthetic.pen import SteadyPen
+from reason.tasks.synthetic.error_injection import SteadyPen
 from reason.training.examples import IGNORE, NONE, Encoder, Example, batches
 from search.seeds import derive_seed
 

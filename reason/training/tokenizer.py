@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from reason.tasks.synthetic.draw import draw
+from reason.tasks.synthetic.error_injection import SteadyPen
 from reason.tasks.synthetic.families import FAMILIES
-from reason.tasks.synthetic.pen import SteadyPen
 
 EOS = "<|endoftext|>"
 PAD = "<|pad|>"

@@ -14,7 +14,7 @@ from reason.config.compose import make, member
 from reason.models.checkpoint import bundled_names, find_model
 from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct
-from reason.tasks.synthetic.pen import SlippingPen, SteadyPen
+from reason.tasks.synthetic.error_injection import SlippingPen, SteadyPen
 from reason.training.tokenizer import render
 from tests.reason.test_prm_expectation import steps_of
 

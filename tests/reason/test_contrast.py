@@ -11,9 +11,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from reason.models.checkpoint import find_model
 from reason.tasks.synthetic.draw import distinct
+from reason.tasks.synthetic.error_injection import SteadyPen
 from reason.tasks.synthetic.exercise import CONCLUSION, DELIMITER
 from reason.tasks.synthetic.families import FAMILIES
-from reason.tasks.synthetic.pen import SteadyPen
 from reason.training.classifier import Classifier, deepen
 from reason.training.contrast import Contrast, Places, digit_ids, draw_rivals, with_branches
 from reason.training.examples import ANY, IGNORE, NONE, Encoder

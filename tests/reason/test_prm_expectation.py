@@ -16,8 +16,8 @@ from reason.models.checkpoint import find_model
 from reason.scorers.formats.expectation import Expectation
 from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct
+from reason.tasks.synthetic.error_injection import SteadyPen
 from reason.tasks.synthetic.exercise import Exercise
-from reason.tasks.synthetic.pen import SteadyPen
 from reason.training.tokenizer import render
 from search.steps import split_steps
 from search.tree import Step

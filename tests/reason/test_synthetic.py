@@ -10,9 +10,9 @@ import pytest
 from reason.tasks.synthetic import Synthetic
 from reason.tasks.synthetic.check import check
 from reason.tasks.synthetic.draw import distinct, split_of
+from reason.tasks.synthetic.error_injection import SlippingPen, SteadyPen, slip
 from reason.tasks.synthetic.exercise import DELIMITER, Exercise
 from reason.tasks.synthetic.families import FAMILIES
-from reason.tasks.synthetic.pen import SlippingPen, SteadyPen, slip
 
 EVEN = dict.fromkeys(FAMILIES, 1.0)
 

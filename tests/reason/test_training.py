@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct, split_of
-from reason.tasks.synthetic.pen import SteadyPen
+from reason.tasks.synthetic.error_injection import SteadyPen
 from reason.training.examples import IGNORE, Encoder, batches
 from reason.training.loop import Recipe, rate_factor
 from reason.training.stages import Plan, Shape, run

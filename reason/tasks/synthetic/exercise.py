@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol
 
-from reason.tasks.synthetic.pen import Derailed, Pen, SteadyPen
+from reason.tasks.synthetic.error_injection import Derailed, Pen, SteadyPen
 
 DELIMITER = "\n\n"
 CONCLUSION = "The answer"  # how the last step of every solution begins

@@ -5,7 +5,7 @@ from reason.tasks.synthetic.families.countdown import Countdown
 from reason.tasks.synthetic.families.digit_sums import DigitSums
 from reason.tasks.synthetic.families.recurrence import Recurrence
 from reason.tasks.synthetic.families.residues import Residues
-from reason.tasks.synthetic.families.stones import Stones
+from reason.tasks.synthetic.families.two_term_recurrence import Stones
 from reason.tasks.synthetic.families.words import Words
 
 FAMILIES: dict[str, type[Exercise]] = {

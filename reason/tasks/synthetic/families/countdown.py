@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from reason.tasks.synthetic.error_injection import Derailed, Pen
 from reason.tasks.synthetic.exercise import Exercise
-from reason.tasks.synthetic.pen import Derailed, Pen
 
 _STEP = re.compile(r"(\d+)([+*-])(\d+)=(\d+), leaving (\d+(?: \d+)*)\.")
 

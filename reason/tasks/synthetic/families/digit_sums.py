@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reason.tasks.synthetic.error_injection import Pen
 from reason.tasks.synthetic.exercise import Exercise
-from reason.tasks.synthetic.pen import Pen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reason.tasks.synthetic.error_injection import Derailed, Pen
 from reason.tasks.synthetic.exercise import Exercise
-from reason.tasks.synthetic.pen import Derailed, Pen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from reason.tasks.synthetic.error_injection import Pen
 from reason.tasks.synthetic.exercise import Exercise, common_prefix
-from reason.tasks.synthetic.pen import Pen
 
 NAMES = (
     "Mia",
@@ -163,7 +163,7 @@ class FactByFact:
     """Judges the steps of a word problem."""
 
     def __init__(self, exercise: Words) -> None:
-        from reason.tasks.synthetic.pen import SteadyPen
+        from reason.tasks.synthetic.error_injection import SteadyPen
 
         self._exercise = exercise
         have: dict[str, int] = {}
