@@ -19,10 +19,10 @@ from reason.engines.spec.speculation import SpeculationPlan
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
-from reason.resume import HARMLESS
 from reason.routing import spec as router
 from reason.routing.engine import Arbitrage
 from reason.routing.spec import RouterPlan
+from reason.runs.resume import HARMLESS
 from reason.scorers.base import Scorer
 from reason.scorers.embedders.base import Embedder
 from reason.scorers.none import NoScorer

@@ -13,10 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from reason.bench.gather import COSTS, Found, find_runs
-from reason.pages.report import front, report_page
-
 from reason.bench.tables import markdown
+from reason.runs.gather import COSTS, Found, find_runs
+from reason.runs.pages.report import front, report_page
 
 
 def table(runs: Sequence[Found]) -> str:

@@ -18,11 +18,11 @@ import sys
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from reason.command import ended_well, in_one_sentence, quiet
 
 from reason import ConfigError
 from reason.config import compose
 from reason.config.errors import refused
+from reason.runs.command import ended_well, in_one_sentence, quiet
 
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 

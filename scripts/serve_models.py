@@ -19,12 +19,12 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from reason.command import FAILED, ended_well, in_one_sentence
 
 from reason.config import compose
 from reason.engines.launcher import solve_command as line
 from reason.engines.launcher import spec as plan
 from reason.engines.launcher.processes import Processes, ServerEnded
+from reason.runs.command import FAILED, ended_well, in_one_sentence
 
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="serve_models")

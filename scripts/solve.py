@@ -19,17 +19,18 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from reason.command import FAILED, INTERRUPTED, ended_well, in_one_sentence, leave, quiet
-from reason.present import heading, show_solution, show_table
-from reason.progress import Gauge, watched
-from reason.records import write_json
-from reason.run import Run
-from reason.summary import summary_of
 from rich.console import Console
 
-from reason import ConfigError, build, resume
+from reason import ConfigError, build
 from reason.config import compose
 from reason.engines.spec import spec as engines
+from reason.runs import resume
+from reason.runs.command import FAILED, INTERRUPTED, ended_well, in_one_sentence, leave, quiet
+from reason.runs.present import heading, show_solution, show_table
+from reason.runs.progress import Gauge, watched
+from reason.runs.result_file import write_json
+from reason.runs.run import Run
+from reason.runs.summary import summary_of
 
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="solve")

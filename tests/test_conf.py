@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from reason import ConfigError
 from reason.build import check
 from reason.config.compose import composed, make
-from reason.run import settings_of
+from reason.runs.run import settings_of
 from search.strategy import Budget, SearchResult, Strategy
 from tests.search.toy import ROOT, ToyEngine, answer_of, decode, resources
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from reason.config import compose
-from reason.rows import CHANGING
+from reason.runs.result import CHANGING
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "solve.py"
 PROBLEMS = 40

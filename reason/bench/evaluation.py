@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reason.bench.runs import Outcome
-from reason.metrics import Difference, Sample, at_most, best, curve, majority, paired_bootstrap, weighted
-from reason.records import Row
-from reason.rows import samples_of, spent_of
+from reason.runs.metrics import Difference, Sample, at_most, best, curve, majority, paired_bootstrap, weighted
+from reason.runs.result import samples_of, spent_of
+from reason.runs.result_file import Row
 
 Floats = npt.NDArray[np.float64]
 

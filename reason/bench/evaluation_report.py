@@ -24,7 +24,7 @@ from reason.bench.evaluation import (
 from reason.bench.plots import draw, draw_over_time
 from reason.bench.runs import Outcome
 from reason.bench.tables import markdown
-from reason.metrics import Difference, paired_bootstrap
+from reason.runs.metrics import Difference, paired_bootstrap
 
 Compared = Mapping[str, Sequence[AtEqualTokens]]  # by the label of a search at a width
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reason.bench.runs import Arm, Outcome
-from reason.metrics import Difference, avg
-from reason.records import file_name
-from reason.rows import samples_of, spent_of
+from reason.runs.metrics import Difference, avg
+from reason.runs.result import samples_of, spent_of
+from reason.runs.result_file import file_name
 
 Floats = npt.NDArray[np.float64]
 

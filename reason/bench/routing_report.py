@@ -12,7 +12,7 @@ import numpy as np
 from reason.bench.plots import Curve, draw
 from reason.bench.routing import Routed, area, cheapest_within, compare_areas
 from reason.bench.tables import markdown
-from reason.metrics import paired_bootstrap
+from reason.runs.metrics import paired_bootstrap
 
 Sweeps = Mapping[str, Sequence[Routed]]  # by the router
 

@@ -15,9 +15,9 @@ from rich.console import Console
 from reason import build
 from reason.config.compose import composed
 from reason.config.errors import ConfigError
-from reason.progress import Gauge, watched
-from reason.records import ResultFile, Row, write_json
-from reason.run import Run
+from reason.runs.progress import Gauge, watched
+from reason.runs.result_file import ResultFile, Row, write_json
+from reason.runs.run import Run
 
 
 @dataclass(frozen=True)

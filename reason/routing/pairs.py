@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from decoding.core import Tokens
-from reason.records import append_lines, whole_lines
 from reason.routing.base import Crossroads, Needs, Stateless, Verdict
 from reason.routing.oracle import Oracle, score_both
+from reason.runs.result_file import append_lines, whole_lines
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from reason.config import compose
 from reason.config.errors import ConfigError
-from reason.records import REFUSED, write_json
+from reason.runs.result_file import REFUSED, write_json
 
 FAILED, WRONG_SETTINGS, INTERRUPTED = 1, 2, 130
 """Exit codes: nothing came of it, a setting is wrong, stopped by a signal."""

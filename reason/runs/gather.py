@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reason.metrics import Difference, paired_bootstrap
-from reason.records import REFUSED, Row
-from reason.resume import FILE, flat, saved
-from reason.rows import spent_of
-from reason.run import INDEX, PAGES
+from reason.runs.metrics import Difference, paired_bootstrap
+from reason.runs.result import spent_of
+from reason.runs.result_file import REFUSED, Row
+from reason.runs.resume import FILE, flat, saved
+from reason.runs.run import INDEX, PAGES
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from decoding.core import Spent
-from reason.records import Row
-from reason.summary import CHOSEN
+from reason.runs.result_file import Row
+from reason.runs.summary import CHOSEN
 
 
 def heading(names: Mapping[str, str], problems: int) -> str:

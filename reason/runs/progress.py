@@ -12,8 +12,8 @@ from rich.progress import TimeRemainingColumn as TimeLeft
 from rich.table import Column
 from rich.text import Text
 
-from reason.records import Row
-from reason.summary import accuracy
+from reason.runs.result_file import Row
+from reason.runs.summary import accuracy
 
 
 class Gauge:

@@ -8,9 +8,9 @@ from typing import Any
 
 from decoding.core import Spent
 from reason.grading import Grade
-from reason.metrics import Sample
 from reason.problem import Problem, Solution
-from reason.records import Row
+from reason.runs.metrics import Sample
+from reason.runs.result_file import Row
 from search.kv import KVUse, kv_use
 from search.strategy import Candidate
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reason.config.errors import ConfigError
-from reason.records import write_json
+from reason.runs.result_file import write_json
 
 FILE = "run.json"
 HARMLESS = ("resume", "limit", "concurrency", "plugins")

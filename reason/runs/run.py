@@ -8,10 +8,10 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from reason.pages import index_page, tree_page
 from reason.problem import Problem, Solution
-from reason.records import ResultFile, Row, file_name, write_json, write_whole
-from reason.rows import error_row, in_short, solution_row
+from reason.runs.pages import index_page, tree_page
+from reason.runs.result import error_row, in_short, solution_row
+from reason.runs.result_file import ResultFile, Row, file_name, write_json, write_whole
 from reason.solver import Solver
 from reason.tasks.base import Task
 from search.strategy import Strategy

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from decoding.core import Spent
-from reason.metrics import Metric, mean_of, summarise
-from reason.records import Row
-from reason.rows import samples_of, spent_of
+from reason.runs.metrics import Metric, mean_of, summarise
+from reason.runs.result import samples_of, spent_of
+from reason.runs.result_file import Row
 
 CHOSEN = "chosen"
 """The accuracy of the answers the strategy handed back, beside what other rules make of the same samples."""

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from reason.pages import tree_page
 from reason.problem import Solution
-from reason.records import write_json, write_whole
-from reason.run import settings_of, tree_record
+from reason.runs.pages import tree_page
+from reason.runs.result_file import write_json, write_whole
+from reason.runs.run import settings_of, tree_record
 from search.strategy import Strategy
 
 IDENTITY = re.compile(r"[0-9a-f]{32}")
@@ -38,7 +38,7 @@ class Trees:
             write_whole(self._folder / "pages" / f"{identity}.html", _page(record).encode())
 
     def get(self, identity: str) -> dict[str, Any] | None:
-        """The tree of a search as plain data (`reason.run.tree_record`); None where it is not kept any more."""
+        """The tree of a search as plain data (`reason.runs.run.tree_record`); None where it is not kept any more."""
         if not IDENTITY.fullmatch(identity):
             return None
         if packed := self._packed.get(identity):

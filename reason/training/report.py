@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reason.build import load
-from reason.metrics import summarise
-from reason.rows import samples_of, solution_row
+from reason.runs.metrics import summarise
+from reason.runs.result import samples_of, solution_row
 from reason.solver import Solver
 from reason.tasks.synthetic import Synthetic
 from reason.tasks.synthetic.families import FAMILIES

@@ -18,9 +18,9 @@ from typing import Any
 
 from reason.build import check, task_of
 from reason.config.compose import composed, members
-from reason.rows import CHANGING, solution_row
-from reason.run import tree_record
-from reason.summary import summary_of
+from reason.runs.result import CHANGING, solution_row
+from reason.runs.run import tree_record
+from reason.runs.summary import summary_of
 
 FLOAT64 = ("engine.dtype=float64", "scorer.dtype=float64")
 ROUTED = ("router=arbitrage", "router.dtype=float64", "draft.dtype=float64")

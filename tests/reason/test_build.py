@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 from reason.engines.spec.openai_api.settings import Endpoints
 
 import reason
-from reason import ConfigError, build, resume
+from reason import ConfigError, build
 from reason.config.compose import composed
+from reason.runs import resume
 from reason.scorers.likelihood import Likelihood
 from search.strategies.self_consistency import SelfConsistency
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason.metrics import (
+from reason.runs.metrics import (
     Difference,
     Sample,
     avg,

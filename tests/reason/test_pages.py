@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from reason.bench.gather import Found, Measured
-from reason.metrics import Difference
-from reason.pages import index_page, tree_page
-from reason.pages.embed import embed, template
-from reason.pages.report import report_page
-from reason.pages.tree import tree_data
-from reason.pages.why import why
 
+from reason.runs.gather import Found, Measured
+from reason.runs.metrics import Difference
+from reason.runs.pages import index_page, tree_page
+from reason.runs.pages.embed import embed, template
+from reason.runs.pages.explanation import why
+from reason.runs.pages.report import report_page
+from reason.runs.pages.tree import tree_data
 from search.allocation import softmax_widths
 from search.selection import selection
 from search.tree import SearchTree, Step

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from reason import ConfigError, build, resume
+from reason import ConfigError, build
 from reason.config import plugins
 from reason.config.compose import composed, make
+from reason.runs import resume
 
 TASK = """
 from reason import Problem

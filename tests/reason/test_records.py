@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reason.records import ResultFile, file_name, write_json
+from reason.runs.result_file import ResultFile, file_name, write_json
 
 ROWS = [{"id": "a", "text": "one\nline: ü \u2028"}, {"id": "b/1", "text": ""}, {"id": "c", "text": "\ud800"}]
 

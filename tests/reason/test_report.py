@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reason.bench.gather import COSTS, find_runs, labels, pareto
-from reason.pages.report import front, report_page
-from reason.records import REFUSED, write_json
 
 from decoding.core import Spent
-from reason import resume
+from reason.runs import resume
+from reason.runs.gather import COSTS, find_runs, labels, pareto
+from reason.runs.pages.report import front, report_page
+from reason.runs.result_file import REFUSED, write_json
 from search.kv import KVUse
 
 ROOT = Path(__file__).parents[2]

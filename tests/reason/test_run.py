@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from decoding.core import Generation, GenerationRequest
-from reason.present import heading, show_solution, show_table
 from reason.problem import Problem
-from reason.progress import Gauge, watched
-from reason.records import ResultFile, Row, file_name
-from reason.rows import CHANGING
-from reason.run import Run
-from reason.summary import summary_of
+from reason.runs.present import heading, show_solution, show_table
+from reason.runs.progress import Gauge, watched
+from reason.runs.result import CHANGING
+from reason.runs.result_file import ResultFile, Row, file_name
+from reason.runs.run import Run
+from reason.runs.summary import summary_of
 from reason.tasks.base import Task
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reason.run import Run
 
 from decoding.core import SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from reason import ConfigError, build
 from reason.config.compose import composed, make, member, members
 from reason.engines.spec import speculation
+from reason.runs.run import Run
 from search.strategy import Strategy
 from tests.fakes import ByteTokenizer, HashBackend
 from tests.reason.test_run import STAMP, task

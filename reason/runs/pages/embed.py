@@ -21,7 +21,7 @@ def fill(name: str, data: Any) -> str:
 
 def template(name: str) -> str:
     """A file of this package, with the text of another one where it says `__INCLUDE(other)__`."""
-    text = files("reason.pages").joinpath(name).read_text(encoding="utf-8")
+    text = files("reason.runs.pages").joinpath(name).read_text(encoding="utf-8")
     return PART.sub(lambda found: template(found[1]).rstrip("\n"), text)
 
 

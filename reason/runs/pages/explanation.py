@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from reason.pages.verdict import verdict_of
+from reason.runs.pages.grade_labels import verdict_of
 from search.voting import RULES, tally
 
 Data = Mapping[str, Any]

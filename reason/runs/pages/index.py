@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from reason.metrics import mean_of
-from reason.pages.embed import fill
-from reason.pages.verdict import VERDICTS, verdict_of
-from reason.pages.why import short
+from reason.runs.metrics import mean_of
+from reason.runs.pages.embed import fill
+from reason.runs.pages.explanation import short
+from reason.runs.pages.grade_labels import VERDICTS, verdict_of
 
 SHORTENED = 240
 
 
 def index_page(rows: list[dict[str, Any]], links: dict[str, str], title: str) -> str:
-    """An HTML page, whole in itself, with a row for each result row (`reason.rows`), in their order.
+    """An HTML page, whole in itself, with a row for each result row (`reason.runs.result`), in their order.
 
     `links` maps a problem's id to the relative address of its page; a problem that is not in it gets no link. Rows need
     an `id` only.

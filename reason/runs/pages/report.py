@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reason.bench.gather import COSTS, Found, Measured, pareto
-from reason.pages.embed import fill
+from reason.runs.gather import COSTS, Found, Measured, pareto
+from reason.runs.pages.embed import fill
 
 
 def report_page(runs: Sequence[Found], title: str, home: Path) -> str:

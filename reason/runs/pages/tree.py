@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reason.pages.embed import fill
-from reason.pages.verdict import verdict_of
-from reason.pages.why import right_answers, rule_of, short, why
+from reason.runs.pages.embed import fill
+from reason.runs.pages.explanation import right_answers, rule_of, short, why
+from reason.runs.pages.grade_labels import verdict_of
 
 Data = Mapping[str, Any]
 
 
 def tree_page(record: dict[str, Any], row: dict[str, Any], *, index: str | None = None) -> str:
-    """An HTML page, whole in itself, of a tree record (`reason.run.tree_record`) and its result row.
+    """An HTML page, whole in itself, of a tree record (`reason.runs.run.tree_record`) and its result row.
 
     Only a record's `nodes` are needed; `row` may be empty. `index` is the relative address of the page that lists the
     run's problems. What the drawing does not need is left out: of token ids and
