@@ -27,7 +27,7 @@ def _version(package: str) -> str:
 
 def _commit() -> str | None:
     """The commit of the checkout this file is in; None in an installed package."""
-    home = Path(__file__).resolve().parents[1]
+    home = Path(__file__).resolve().parents[2]
     if not (home / ".git").exists():
         return None
     command = ["git", "-C", str(home), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

@@ -35,7 +35,7 @@ class EnginePlan:
     servers: Servers | Endpoints | None
 
     def fit(self, checkpoint: Checkpoint, **use: Any) -> EnginePlan:
-        """This plan with what follows from the use it is put to; `reason.engines.spec.openai_api.fit` says what `use` is.
+        """This plan with what follows from the use it is put to; `openai_api.compatibility` says what `use` is.
 
         Raises: ConfigError where that cannot be done.
         """

@@ -38,7 +38,7 @@ class ServedPrm(PrmScorer):
     adapter     how the model is read; None for that of the format
     group       see `PrmScorer`
 
-    The others are those of `reason.engines.sglang_client.settings.Servers`. Building one checks the knobs and asks no server.
+    The others are those of `sglang_client.settings.Servers`. Building one checks the knobs and asks no server.
     Raises: ValueError naming the knob.
     """
 

@@ -4,6 +4,6 @@ Works with whoever speaks that protocol, so it counts on little: no ids, no hidd
 they are asked for. What else differs between servers (what ended a text, whose defaults hold for a field that is not
 sent) is found out or sent along, never assumed.
 
-The client is the one that SGLang servers are asked with (`reason.engines.sglang_client`), not the vendor's package: waiting in front
+The client is the one that SGLang servers are asked with (`sglang_client`), not the vendor's package: waiting in front
 of a full server, moving to another one and giving up are decided there over all requests, not request by request.
 """
