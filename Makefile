@@ -24,7 +24,7 @@ test: .venv/ready ## pytest on the CPU
 	$(BIN)/python -m pytest
 
 wheel: .venv/ready ## build the wheel, install it elsewhere, solve a problem with it
-	$(BIN)/python scripts/check_wheel.py
+	$(BIN)/python scripts/dev/check_wheel.py
 
 docs: .venv/ready ## the documentation as pages in site/; a link that leads nowhere is an error
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"

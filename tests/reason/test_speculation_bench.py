@@ -75,7 +75,7 @@ def test_the_oracle_accepts_all_it_drafts(result: dict[str, Any]) -> None:
 
 def test_the_report_has_verdicts_tables_and_the_json_line(result: dict[str, Any]) -> None:
     complete = {**result, "machine": {"cpus": 2}}
-    text = markdown(complete, "python scripts/bench.py speculation", ["plot.png"])
+    text = markdown(complete, "python scripts/bench/engine_and_speculation.py speculation", ["plot.png"])
     assert "short by" in text or "PASS" in text
     assert "64 live | 0.97 | - | - | not measured" in text
     assert "differ from plain decoding: 0 of" in text

@@ -18,7 +18,7 @@ BUNDLED = ("stand", "token_recycling")
 
 @dataclass(frozen=True)
 class FromTemplate:
-    """Fills a template, or its best `nodes` nodes (`scripts/tune_tree.py` learns one and writes the file).
+    """Fills a template, or its best `nodes` nodes (`scripts/bench/tune_tree.py` learns one and writes the file).
 
     file    a JSON file with `parents` and `ranks`, or the name of one that ships: stand, token_recycling
     nodes   null takes the whole

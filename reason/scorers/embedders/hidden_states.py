@@ -17,7 +17,7 @@ class HiddenStates:
     On the bundled writer this told steps that say the same from others better than the mean over the step's tokens did
     (balanced accuracy 0.82 against 0.77), and costs less.
 
-    cut   cosine distance below which two steps say the same; `scripts/calibrate.py` measures it for a model
+    cut   cosine distance below which two steps say the same; `scripts/bench/calibrate.py` measures it for a model
     """
 
     wants_hidden = True

@@ -19,7 +19,7 @@ class SentenceTransformers:
     """Embeds the text of a step, without what came before it.
 
     path   a folder or hub id in the sentence-transformers format
-    cut    cosine distance below which two steps say the same; `scripts/calibrate.py` measures it for a model
+    cut    cosine distance below which two steps say the same; `scripts/bench/calibrate.py` measures it for a model
     """
 
     wants_hidden = False

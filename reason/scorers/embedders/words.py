@@ -19,7 +19,7 @@ _WORDS = re.compile(r"\d+(?:\.\d+)?|\w+|[^\w\s]")
 class Words:
     """A step is how often it holds each word, number and sign, and each pair of neighbours among them.
 
-    cut    cosine distance below which two steps say the same; `scripts/calibrate.py` measures it
+    cut    cosine distance below which two steps say the same; `scripts/bench/calibrate.py` measures it
     size   entries of a vector; words share entries by their hash
     """
 

@@ -1,4 +1,4 @@
-"""The clients people use complete their conversations; the checks are those of scripts/check_clients.py."""
+"""The clients people use complete their conversations; the checks are those of scripts/dev/check_clients.py."""
 
 from __future__ import annotations
 

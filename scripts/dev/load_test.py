@@ -1,8 +1,8 @@
 """Load a server with many clients, some of which hang up or send nonsense, and see whether anything is lost or left.
 
-python scripts/load_test.py --seconds 60 --clients 64        starts scripts/serve.py on a free port
-python scripts/load_test.py --url http://HOST:PORT           loads one that is running and that nobody else uses
-python scripts/load_test.py --out FILE.md                    writes a report
+python scripts/dev/load_test.py --seconds 60 --clients 64        starts scripts/serve.py on a free port
+python scripts/dev/load_test.py --url http://HOST:PORT           loads one that is running and that nobody else uses
+python scripts/dev/load_test.py --out FILE.md                    writes a report
 
 Every request must end in the way its kind should, and afterwards the server must be idle, its engine sound and its
 memory where it was; else the exit code is 1. The last line of stdout is one JSON object.

@@ -1,7 +1,7 @@
 """Compare SGLang plain, SGLang's n-gram speculation and ours, on the CPU with the bundled target.
 
-python scripts/compare_sglang.py --out FILE.md             SGLang is where SGLANG_VENV says (tests/sglang/setup.sh)
-python scripts/compare_sglang.py --arms plain,NGRAM,REASON --live 4 --repeats 1
+python scripts/bench/compare_sglang.py --out FILE.md             SGLang is where SGLANG_VENV says (tests/sglang/setup.sh)
+python scripts/bench/compare_sglang.py --arms plain,NGRAM,REASON --live 4 --repeats 1
 
 Starts a server for each arm (2 GB of memory each), lets them take turns, and stops them. Tables first, one JSON object
 as stdout's last line.

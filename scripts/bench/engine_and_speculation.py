@@ -1,4 +1,4 @@
-"""Measure: `python scripts/bench.py engine` or `speculation`. Tables first, one JSON object as stdout's last line."""
+"""Measure: `python scripts/bench/engine_and_speculation.py engine` or `speculation`. Tables first, one JSON object as stdout's last line."""
 
 from __future__ import annotations
 

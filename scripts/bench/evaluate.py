@@ -1,8 +1,8 @@
 """Compare searches at equal compute on the same problems, and write a report with plots.
 
-python scripts/evaluate.py                                       every search at widths 4, 16, 64; 200 bundled problems
-python scripts/evaluate.py --searches best_of_n rebase "mcts search.value=rollout" --widths 16 --problems 50
-python scripts/evaluate.py model=qwen2.5-math-1.5b +task=math500 --widths 16
+python scripts/bench/evaluate.py                                       every search at widths 4, 16, 64; 200 bundled problems
+python scripts/bench/evaluate.py --searches best_of_n rebase "mcts search.value=rollout" --widths 16 --problems 50
+python scripts/bench/evaluate.py model=qwen2.5-math-1.5b +task=math500 --widths 16
 
 Whatever has the form NAME=VALUE is a setting of scripts/solve.py, for all arms. Every arm is a resumable run in a
 folder of its own: started again, the script goes on where it was stopped.

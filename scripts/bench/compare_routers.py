@@ -1,8 +1,8 @@
 """Compare step-level routers over their thresholds on the same problems, and write a report with a plot.
 
-python scripts/compare_routers.py --out benchmarks/routers.md             all routers, greedy and at temperature 1
-python scripts/compare_routers.py --routers arbitrage entropy --problems 50 --temperatures 1
-python scripts/compare_routers.py --race arbitrage-0.2                    its wall time beside target_only's, too
+python scripts/bench/compare_routers.py --out benchmarks/routers.md             all routers, greedy and at temperature 1
+python scripts/bench/compare_routers.py --routers arbitrage entropy --problems 50 --temperatures 1
+python scripts/bench/compare_routers.py --race arbitrage-0.2                    its wall time beside target_only's, too
 
 Whatever has the form NAME=VALUE is a setting of scripts/solve.py, for all arms. Every arm is a resumable run in a
 folder of its own: started again, the script goes on where it was stopped.

@@ -1,7 +1,7 @@
 """Point the clients people use, unmodified, at a server, and say of each whether it got what it wanted.
 
-python scripts/check_clients.py                          starts scripts/serve.py on a free port
-python scripts/check_clients.py --url http://HOST:PORT   asks one that is running
+python scripts/dev/check_clients.py                          starts scripts/serve.py on a free port
+python scripts/dev/check_clients.py --url http://HOST:PORT   asks one that is running
 
 Checks the clients that are installed (pip install 'reason-search[clients]', perhaps in an environment of its own, for
 they pull in much and pin some of it) and names those that are not. Exit code 1 if a check fails.

@@ -1,8 +1,8 @@
 """Measure at which distance an embedder's steps say the same, and print the setting.
 
-python scripts/calibrate.py                                          the bundled writer's hidden states
-python scripts/calibrate.py embedder=sentence_transformers embedder.path=FOLDER
-python scripts/calibrate.py model=qwen2.5-math-1.5b +task=math500 limit=20
+python scripts/bench/calibrate.py                                          the bundled writer's hidden states
+python scripts/bench/calibrate.py embedder=sentence_transformers embedder.path=FOLDER
+python scripts/bench/calibrate.py model=qwen2.5-math-1.5b +task=math500 limit=20
 
 Takes the settings of scripts/solve.py. Two steps count as saying the same if they hold the same numbers in order.
 """

@@ -1,4 +1,4 @@
-"""How far drafters would guess recorded texts: `python scripts/replay.py FILE`. No model is needed.
+"""How far drafters would guess recorded texts: `python scripts/bench/replay.py FILE`. No model is needed.
 
 FILE holds JSON lines such as {"problem": "...", "samples": ["...", "..."]}; `question` or `prompt`, and `completions`
 or `solutions`, will do as well. The trajectories of a problem are replayed one after the other. A table and perhaps a

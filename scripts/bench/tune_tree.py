@@ -1,4 +1,4 @@
-"""Learn a tree template: `python scripts/tune_tree.py --out FILE`, for controller=template controller.file=FILE.
+"""Learn a tree template: `python scripts/bench/tune_tree.py --out FILE`, for controller=template controller.file=FILE.
 
 As STAND does (arXiv 2506.04708): decodes problems of the training split with a large static tree, counts how often
 each place of it is accepted, and keeps the best, in order, so that the first n are the best n. What was learned is one
@@ -21,7 +21,11 @@ from reason.bench.arguments import bind_threads, positive
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--out", type=Path, help="write the template to this file")
-    top.add_argument("--contender", default="stand_rejection", help="drafter and rule, as scripts/bench.py calls them")
+    top.add_argument(
+        "--contender",
+        default="stand_rejection",
+        help="drafter and rule, as scripts/bench/engine_and_speculation.py calls them",
+    )
     top.add_argument("--keep", type=positive, default=80, help="places to keep")
     top.add_argument("--start", type=positive, default=625, help="places of the static tree")
     top.add_argument("--depth", type=positive, default=20, help="levels of the static tree")
