@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tiny_writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.tiny_writer import save_writer
+    from tests.support.tiny_writer import save_writer
 
     return save_writer(tmp_path_factory.mktemp("writer"))

@@ -17,7 +17,7 @@ from reason.build import check
 from reason.config.compose import composed, make
 from reason.runs.run import settings_of
 from search.strategy import Budget, SearchResult, Strategy
-from tests.search.toy import ROOT, ToyEngine, answer_of, decode, resources
+from tests.support.toy_search import ROOT, ToyEngine, answer_of, decode, resources
 
 CONF = Path(__file__).parents[1] / "conf"
 GOLDEN = Path(__file__).parent / "golden"

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.reason.endpoint.scripted_endpoint import ScriptedEndpoint
+from tests.support.scripted_openai_server import ScriptedEndpoint
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "doctor.py"
 

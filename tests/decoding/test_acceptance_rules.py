@@ -1,6 +1,6 @@
 """Every published rule reproduces the target exactly with the drawing it is for, and its known bugs do not.
 
-A proof by enumeration (`tests.decoding.enumeration`), in fractions: the joint law of all tokens a round may commit. The
+A proof by enumeration (`tests.support.enumeration`), in fractions: the joint law of all tokens a round may commit. The
 bugs are those found in the field; most of them keep or raise acceptance, so nothing else would notice.
 """
 
@@ -35,7 +35,7 @@ from decoding.speculation.acceptance.uniform_stream import Coins, KeyedCoins, Ve
 from decoding.speculation.acceptance.verify import Children, P, Walked, children, walk_down
 from decoding.speculation.interfaces import Branch, Draft, DrawKind, Drawn
 from decoding.speculation.target_logits import Acceptance, Accepted, Target
-from tests.decoding.enumeration import Instance, Report, Walk, after, distance, draw, enumerated, judged
+from tests.support.enumeration import Instance, Report, Walk, after, distance, draw, enumerated, judged
 
 CONF = Path(__file__).parents[2] / "conf" / "acceptance"
 KINDS: tuple[DrawKind, ...] = ("coupled", "likely", "without_replacement", "iid")

@@ -37,7 +37,7 @@ from decoding.speculation.interfaces import (
 )
 from tests.decoding.test_engine import engine_of, mixed_requests
 from tests.decoding.test_grow import Fake
-from tests.fakes import HashBackend
+from tests.support.fakes import HashBackend
 
 AMPLE = Load(running=3, waiting=0, context_tokens=100, spare_rows=1000)
 

@@ -18,9 +18,9 @@ from decoding.sequence import Sequence
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.interfaces import Branch
 from reason.models.checkpoint import find_model, load_tokenizer
-from tests.decoding.streams import Stream, Walked
 from tests.decoding.test_hf import random_model
-from tests.fakes import HashBackend
+from tests.support.fakes import HashBackend
+from tests.support.streams import Stream, Walked
 
 Plain = Callable[[Tokens], np.ndarray]
 

@@ -18,7 +18,7 @@ from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import Fixed
 from decoding.speculation.interfaces import Branch, Draft, Feedback, Plan
 from tests.decoding.test_engine import TOKENIZER, mixed_requests
-from tests.fakes import HashBackend
+from tests.support.fakes import HashBackend
 
 
 @dataclass

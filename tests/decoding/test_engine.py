@@ -16,7 +16,7 @@ import pytest
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
-from tests.fakes import ByteTokenizer, HashBackend, ScriptedBackend
+from tests.support.fakes import ByteTokenizer, HashBackend, ScriptedBackend
 
 TOKENIZER = ByteTokenizer()
 

@@ -28,10 +28,10 @@ from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.token_recycling import TokenRecycling
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Controller, Draft, DrawKind, Feedback, Plan, Price, Template
-from tests.decoding.streams import Stream
 from tests.decoding.test_engine import TOKENIZER, mixed_requests
 from tests.decoding.test_noise import by_hand
-from tests.fakes import HashBackend, _mix
+from tests.support.fakes import HashBackend, _mix
+from tests.support.streams import Stream
 
 DRAWS: list[DrawKind] = list(CODES)
 PRUNABLE: list[DrawKind] = ["coupled", "likely"]

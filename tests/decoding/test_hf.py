@@ -17,7 +17,7 @@ from decoding.engine import LocalEngine
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefixReader
 from tests.decoding.test_drafts import Oracle
-from tests.fakes import ByteTokenizer
+from tests.support.fakes import ByteTokenizer
 
 SHAPE = {
     "vocab_size": 97,

@@ -11,7 +11,7 @@ from decoding.core import SamplingParams, Tokens
 from decoding.speculation.drafters.prompt_lookup import PromptLookup
 from decoding.speculation.drafters.source import TRUST_LEVELS
 from decoding.speculation.interfaces import Branch
-from tests.decoding.streams import Stream
+from tests.support.streams import Stream
 
 
 def search(text: Tokens, max_ngram: int, min_ngram: int) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from decoding.speculation.drafters.prompt_lookup import PromptLookup
 from decoding.speculation.drafters.source import TRUST_LEVELS, Source, Successors
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
-from tests.decoding.streams import Stream
-from tests.fakes import HashBackend
+from tests.support.fakes import HashBackend
+from tests.support.streams import Stream
 
 VOCABULARY = 32
 SOURCES: dict[str, Callable[[], Source]] = {

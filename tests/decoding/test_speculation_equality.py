@@ -23,7 +23,7 @@ from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from reason.config.compose import member, members
 from reason.engines.spec import speculation
 from tests.decoding.test_engine import TOKENIZER, engine_of
-from tests.fakes import HashBackend
+from tests.support.fakes import HashBackend
 
 VOCABULARY = 32
 SOURCES = [name for name in members("speculation") if "draft_model" not in name]  # those need models of their own

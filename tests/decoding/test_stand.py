@@ -12,8 +12,8 @@ import pytest
 from decoding.core import SamplingParams, Tokens
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.interfaces import Branch, Draft, Feedback
-from tests.decoding.streams import Stream
 from tests.decoding.test_sources import check
+from tests.support.streams import Stream
 
 KINDS: dict[str, dict[str, Any]] = {
     "ours": {},

@@ -12,7 +12,7 @@ from decoding.core import SamplingParams, Tokens
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.suffix_tree import ROOT, SuffixTree
 from decoding.speculation.interfaces import Branch
-from tests.decoding.streams import Stream
+from tests.support.streams import Stream
 
 
 class Texts:

@@ -12,7 +12,7 @@ from decoding.sampler import SamplingRows
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.interfaces import Branch, Draft
 from decoding.speculation.target_logits import Target
-from tests.pretended_gpu import pretended_gpu
+from tests.support.pretended_gpu import pretended_gpu
 
 BRANCH = Branch(request_id=0, group="", tokens=(1, 2), seed=5, params=SamplingParams(), remaining=9)
 DRAFT = Draft((3, 4), (-1, 0))

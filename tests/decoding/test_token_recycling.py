@@ -8,7 +8,7 @@ import pytest
 from decoding.core import SamplingParams
 from decoding.speculation.drafters.token_recycling import TokenRecycling
 from decoding.speculation.interfaces import Branch, Draft, Feedback
-from tests.decoding.streams import Stream
+from tests.support.streams import Stream
 
 
 def test_equals_a_dictionary_of_the_rows_seen_last() -> None:

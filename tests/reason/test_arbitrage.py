@@ -24,7 +24,7 @@ from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
 from search.strategy import SearchResult
 from search.tree import SearchTree, Step
-from tests.search.toy import ROOT, ToyEngine, ToyScorer, decode, resources
+from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, decode, resources
 
 SAMPLING = SamplingParams(max_tokens=300)
 

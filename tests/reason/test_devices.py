@@ -8,7 +8,7 @@ import torch
 
 import reason
 from reason.config.compose import members
-from tests.pretended_gpu import pretended_gpu, some_gpu
+from tests.support.pretended_gpu import pretended_gpu, some_gpu
 
 QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
 

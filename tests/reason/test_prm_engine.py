@@ -14,9 +14,9 @@ from reason.scorers.formats.math_shepherd import MathShepherd
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from search.tree import Step
-from tests.pretended_gpu import some_gpu
-from tests.reason import prm_tiny as tiny
 from tests.reason.test_prm_formats import CASES, SOLUTIONS, Case
+from tests.support import tiny_prm as tiny
+from tests.support.pretended_gpu import some_gpu
 
 QUESTIONS = ["How many apples does Sam have?", "What is 5+8?", "Let x = 12. Find 2x."]
 

@@ -25,7 +25,7 @@ from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.heads import open_parts
 from reason.scorers.incremental import BoundPrm
 from search.tree import Step
-from tests.reason import prm_tiny as tiny
+from tests.support import tiny_prm as tiny
 
 QUESTION = "How many apples does Sam have?"
 SOLUTIONS = [

@@ -41,7 +41,7 @@ from reason.training.router import (
 )
 from reason.training.router_head import HeadRecipe, gather, gather_once, train_head
 from search.tree import Step
-from tests.search.toy import ROOT, ToyEngine, answer_of, decode
+from tests.support.toy_search import ROOT, ToyEngine, answer_of, decode
 
 HERE = Path(__file__).parents[2]
 RECIPE = RouterRecipe(epochs=4, tokens_per_batch=512, rate=3e-3)

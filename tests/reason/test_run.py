@@ -24,7 +24,7 @@ from search.strategies.rebase import Rebase
 from search.strategy import Budget
 from search.tree import SearchTree
 from tests.reason.test_solver import solver
-from tests.search.toy import ToyEngine
+from tests.support.toy_search import ToyEngine
 
 STAMP = {"task": "toy", "seed": 0}
 

@@ -17,7 +17,7 @@ from reason.solver import Solver
 from search.strategies.best_of_n import BestOfN
 from search.strategies.self_consistency import SelfConsistency
 from search.strategy import Budget, Strategy
-from tests.search.toy import ToyEngine, ToyScorer, decode
+from tests.support.toy_search import ToyEngine, ToyScorer, decode
 
 PROBLEMS = [Problem(id=f"p{i}", question=f"What is {i}?") for i in range(9)]
 

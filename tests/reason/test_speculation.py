@@ -15,9 +15,9 @@ from reason.config.compose import composed, make, member, members
 from reason.engines.spec import speculation
 from reason.runs.run import Run
 from search.strategy import Strategy
-from tests.fakes import ByteTokenizer, HashBackend
 from tests.reason.test_run import STAMP, task
 from tests.reason.test_solver import BytePrompt, solver
+from tests.support.fakes import ByteTokenizer, HashBackend
 
 VOCABULARY = 32
 TEMPERATURES = (0.0, 0.7, 1.0)

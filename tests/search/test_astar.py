@@ -10,7 +10,7 @@ import pytest
 from search.strategies.astar import AStar
 from search.strategy import Budget, SearchResult
 from tests.search.test_levels import children, long_winded
-from tests.search.toy import ToyEngine, UnsteadyEngine, run
+from tests.support.toy_search import ToyEngine, UnsteadyEngine, run
 
 
 def promise(result: SearchResult, node: int) -> float:

@@ -16,7 +16,7 @@ from search.strategies.ets_program import Program, greedy, solve
 from search.strategies.rebase import Rebase
 from search.strategy import SearchResult
 from tests.search.test_levels import long_winded
-from tests.search.toy import ToyEngine, run
+from tests.support.toy_search import ToyEngine, run
 
 
 def random_program(rng: random.Random, leaves: int, *, coverage: float, penalty: float = 1.0) -> Program:

@@ -12,7 +12,7 @@ from decoding.core import Generation, GenerationRequest, SamplingParams, Spent
 from search.expand import Expander
 from search.strategy import Budget, ScoredPaths
 from search.tree import SearchTree, Step
-from tests.search.toy import ROOT, ToyEngine, ToyScorer, UnsteadyEngine, resources
+from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, UnsteadyEngine, resources
 
 SAMPLING = SamplingParams(max_tokens=200)
 

@@ -16,7 +16,7 @@ from search.strategies.dvts import Dvts
 from search.strategies.rebase import Rebase
 from search.strategy import Budget
 from search.tree import SearchTree
-from tests.search.toy import ROOT, ToyEngine, ToyScorer, run, solution
+from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, run, solution
 
 STRATEGIES: dict[str, Any] = {"beam_search": BeamSearch, "dvts": Dvts, "rebase": Rebase}
 every_strategy = pytest.mark.parametrize("name", STRATEGIES)

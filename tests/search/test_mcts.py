@@ -16,7 +16,7 @@ from search.strategies.mcts_rules import RULES, Arm, best_arm, children_wanted
 from search.strategy import Budget
 from search.tree import SearchTree
 from tests.search.test_levels import children, long_winded
-from tests.search.toy import ToyEngine, UnsteadyEngine, answer_of, run
+from tests.support.toy_search import ToyEngine, UnsteadyEngine, answer_of, run
 
 
 class TestRules:

@@ -13,7 +13,7 @@ from search.strategies.best_of_n import BestOfN
 from search.strategies.self_consistency import SelfConsistency
 from search.strategy import Budget, ScoredPaths, SearchResult
 from search.tree import Step
-from tests.search.toy import ROOT, ToyEngine, answer_of, resources
+from tests.support.toy_search import ROOT, ToyEngine, answer_of, resources
 
 ANSWERS = ["1", "2", "2", "3", "1", "2"]
 

@@ -17,9 +17,9 @@ from search.strategies.mcts import Mcts
 from search.strategies.rebase import Rebase
 from search.strategy import Budget, ScoredPaths, SearchResult
 from search.tree import Step
-from tests.search import toy
 from tests.search.test_levels import children, long_winded
-from tests.search.toy import ROOT, ToyEngine, ToyScorer, resources
+from tests.support import toy_search as toy
+from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, resources
 
 STRATEGIES: dict[str, Any] = {
     "astar": AStar,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from reason.solver import Solver
-from tests.sglang import solving
-from tests.sglang.serving import DRAFT, VENV, RealServer
+from tests.support import sglang_solvers as solving
+from tests.support.sglang_servers import DRAFT, VENV, RealServer
 
 CORE_EACH = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}  # SGLang wants a NUMA node for each rank, or to be told
 collect_ignore = ["shim"]

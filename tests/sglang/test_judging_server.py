@@ -19,10 +19,10 @@ from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from reason.scorers.sglang_reader import HEADS, ServedPrm
 from search.tree import Step
-from tests.reason.prm_tiny import Tiny, byte_tokenizer, llama_config, save_causal
 from tests.reason.test_prm_formats import CASES, Case
 from tests.sglang.conftest import BUILT, SKIP
-from tests.sglang.serving import RealServer
+from tests.support.sglang_servers import RealServer
+from tests.support.tiny_prm import Tiny, byte_tokenizer, llama_config, save_causal
 
 QUESTION = "How many apples does Sam have?"
 FIRST = ["Let x = 12.\n\n", "Then 2x + 7 = 31.\n\n", "The answer is \\boxed{31}."]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.sglang.conftest import BUILT, SKIP
-from tests.sglang.serving import HERE, VENV
+from tests.support.sglang_servers import HERE, VENV
 
 ROOT = HERE.parents[1]
 SOLVE = ("limit=8", "search=beam_search", "search.n=4", "search.sampling.temperature=0.0")

@@ -16,8 +16,8 @@ from reason.engines.sglang_client.errors import Refused
 from reason.engines.sglang_client.server import Server
 from reason.engines.sglang_client.wire import generate_body, reply_of
 from reason.solver import Solver
-from tests.sglang import solving
-from tests.sglang.serving import TARGET, RealServer
+from tests.support import sglang_solvers as solving
+from tests.support.sglang_servers import TARGET, RealServer
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from decoding.core import SamplingParams, Spent
-from tests.sglang import solving
 from tests.sglang.conftest import Fleet
-from tests.sglang.serving import DRAFT
+from tests.support import sglang_solvers as solving
+from tests.support.sglang_servers import DRAFT
 
 SETTINGS = ("scorer=none", "search=self_consistency", f"model.path={DRAFT}")
 

@@ -13,9 +13,9 @@ from scipy.stats import chisquare
 
 from decoding.core import GenerationRequest, SamplingParams, Spent
 from reason.solver import Solver
-from tests.sglang import solving
 from tests.sglang.conftest import Fleet
-from tests.sglang.serving import TARGET, RealServer
+from tests.support import sglang_solvers as solving
+from tests.support.sglang_servers import TARGET, RealServer
 
 Pair = tuple[RealServer, RealServer]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from tests.sglang.serving import HERE
+from tests.support.sglang_servers import HERE
 
 # Node 0 is the last committed token; 1, 2 and 3 are below it, 4 below 1. Node 3 repeats node 1, as padding does.
 TOKENS, CHILD, SIBLING = [9, 1, 3, 1, 0], [1, 4, -1, -1, -1], [-1, 2, 3, -1, -1]

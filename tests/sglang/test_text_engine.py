@@ -8,8 +8,8 @@ import pytest
 import reason
 from reason.problem import Solution
 from reason.solver import Solver
-from tests.sglang.serving import RealServer
-from tests.sglang.solving import QUESTIONS
+from tests.support.sglang_servers import RealServer
+from tests.support.sglang_solvers import QUESTIONS
 
 SEARCHES = {
     "self_consistency": ("search=self_consistency", "search.n=2", "scorer=none"),

@@ -15,7 +15,7 @@ from reason.engines.spec.openai_api.wire import Form
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams
 from reason.engines.sglang_client.errors import NoServer, Refused
 from reason.models.byte_tokenizer import ByteText
-from tests.reason.endpoint.scripted_endpoint import SAID, Act, ScriptedEndpoint
+from tests.support.scripted_openai_server import SAID, Act, ScriptedEndpoint
 
 Serve = Callable[..., ScriptedEndpoint]
 Connect = Callable[..., EndpointEngine]

@@ -11,7 +11,7 @@ import reason
 from reason.models.checkpoint import find_model, load_tokenizer
 from reason.problem import Solution
 from reason.solver import Solver
-from tests.reason.endpoint.completions import CompletionsServer
+from tests.support.completions_server import CompletionsServer
 
 QUESTIONS = (
     "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3.",

@@ -12,7 +12,7 @@ import pytest
 
 import reason
 from reason import ConfigError
-from tests.reason.endpoint.scripted_endpoint import ScriptedEndpoint
+from tests.support.scripted_openai_server import ScriptedEndpoint
 
 HOME = Path(__file__).parents[3]
 WHOLE = ("engine=openai", "search=self_consistency", "search.n=3")

@@ -14,7 +14,7 @@ from decoding.stopping import StopRule
 from reason.engines.sglang_client.client import Client
 from reason.engines.sglang_client.engine import RemoteEngine
 from reason.engines.sglang_client.errors import NoServer, Refused
-from tests.reason.remote.scripted_server import Act, ByteVocabulary, ScriptedServer
+from tests.support.scripted_sglang_server import Act, ByteVocabulary, ScriptedServer
 
 Serve = Callable[..., ScriptedServer]
 Connect = Callable[..., RemoteEngine]

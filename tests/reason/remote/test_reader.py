@@ -16,7 +16,7 @@ from reason.engines.sglang_client.errors import Lost, NoServer, Refused
 from reason.engines.sglang_client.outputs import Expected, Head, TwoWords
 from reason.engines.sglang_client.reader import AtHome, RemoteReader
 from reason.scorers.probabilities import logistic, pair_probability
-from tests.reason.remote.scripted_server import Act, ByteVocabulary, ScriptedServer
+from tests.support.scripted_sglang_server import Act, ByteVocabulary, ScriptedServer
 
 
 @pytest.fixture

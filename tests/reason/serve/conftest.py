@@ -9,7 +9,7 @@ import pytest
 
 from reason.serve.presets import offer
 from reason.serve.service import Service
-from tests.reason.serve.toys import ToyService, serving, settings, toy_server
+from tests.support.toy_server import ToyService, serving, settings, toy_server
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from decoding.core import Spent
 from reason.serve.choices import ranked
 from search.strategy import Candidate, SearchResult
 from search.tree import SearchTree, Step
-from tests.reason.serve.toys import QUESTION, ToyService, chat, toy_server
+from tests.support.toy_server import QUESTION, ToyService, chat, toy_server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 

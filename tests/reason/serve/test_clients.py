@@ -11,7 +11,7 @@ import pytest
 
 import reason
 from reason.serve.service import Service
-from tests.reason.serve.toys import chat
+from tests.support.toy_server import chat
 
 
 def script() -> Any:

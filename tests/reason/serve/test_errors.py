@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from reason.serve.unsupported_fields import REFUSED
-from tests.reason.serve.toys import ToyService, chat, error_of, serving, settings, toy_server
+from tests.support.toy_server import ToyService, chat, error_of, serving, settings, toy_server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 

@@ -11,7 +11,7 @@ import pytest
 
 from reason.serve.admission import Admission
 from reason.serve.errors import ApiError
-from tests.reason.serve.toys import ToyService, chat, error_of, toy_server, until
+from tests.support.toy_server import ToyService, chat, error_of, toy_server, until
 
 CHAT = "/v1/chat/completions"
 

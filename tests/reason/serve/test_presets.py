@@ -13,7 +13,7 @@ from reason.config.errors import ConfigError
 from reason.serve import presets
 from reason.serve.presets import offer
 from reason.serve.settings import ServeSettings
-from tests.reason.serve.toys import SETTINGS
+from tests.support.toy_server import SETTINGS
 
 
 def test_every_preset_is_on_offer_and_is_what_its_name_says() -> None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from tests.scripted_http import Request, ScriptedHttp
+from tests.support.scripted_http import Request, ScriptedHttp
 
 Act = Literal["ok", "full", "die", "cut", "hang", "native_400", "openai_400", "too_long", "crash_500", "no_workers"]
 """What becomes of a /generate: an answer; the queue is full; the socket closes; half an answer; an answer only once it

@@ -9,7 +9,7 @@ import reason
 from decoding.core import Generation, GenerationRequest, SamplingParams
 from reason.engines.sglang_client.engine import RemoteEngine
 from reason.solver import Solver
-from tests.sglang.serving import RealServer
+from tests.support.sglang_servers import RealServer
 
 QUESTIONS = (
     "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3.",

@@ -20,7 +20,7 @@ from reason.serve.service import Service
 from reason.serve.settings import ServeSettings
 from reason.solver import Solver
 from search.strategies.best_of_n import BestOfN
-from tests.search.toy import ToyEngine, ToyScorer, decode
+from tests.support.toy_search import ToyEngine, ToyScorer, decode
 
 QUESTION = "What is 3?"
 SETTINGS: dict[str, Any] = {

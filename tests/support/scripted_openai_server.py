@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from reason.engines.spec.openai_api.wire import first_stop
 
-from tests.scripted_http import Request, ScriptedHttp
+from tests.support.scripted_http import Request, ScriptedHttp
 
 Act = Literal[
     "ok",
