@@ -19,7 +19,7 @@ from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from reason.scorers.sglang_reader import HEADS, ServedPrm
 from search.tree import Step
-from tests.reason.test_prm_formats import CASES, Case
+from tests.reason.scorers.test_formats import CASES, Case
 from tests.sglang.conftest import BUILT, SKIP
 from tests.support.sglang_servers import RealServer
 from tests.support.tiny_prm import Tiny, byte_tokenizer, llama_config, save_causal

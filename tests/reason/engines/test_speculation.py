@@ -15,7 +15,7 @@ from reason.config.compose import composed, make, member, members
 from reason.engines.spec import speculation
 from reason.runs.run import Run
 from search.strategy import Strategy
-from tests.reason.test_run import STAMP, task
+from tests.reason.runs.test_run import STAMP, task
 from tests.reason.test_solver import BytePrompt, solver
 from tests.support.fakes import ByteTokenizer, HashBackend
 

@@ -14,7 +14,7 @@ from reason.scorers.formats.math_shepherd import MathShepherd
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from search.tree import Step
-from tests.reason.test_prm_formats import CASES, SOLUTIONS, Case
+from tests.reason.scorers.test_formats import CASES, SOLUTIONS, Case
 from tests.support import tiny_prm as tiny
 from tests.support.pretended_gpu import some_gpu
 

@@ -15,7 +15,7 @@ from search.strategies.ets import Ets
 from search.strategies.ets_program import Program, greedy, solve
 from search.strategies.rebase import Rebase
 from search.strategy import SearchResult
-from tests.search.test_levels import long_winded
+from tests.search.test_level_search import long_winded
 from tests.support.toy_search import ToyEngine, run
 
 

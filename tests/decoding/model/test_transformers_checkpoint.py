@@ -16,7 +16,7 @@ from decoding.core import GenerationRequest, OversizedRequest, SamplingParams, T
 from decoding.engine import LocalEngine
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefixReader
-from tests.decoding.test_drafts import Oracle
+from tests.decoding.speculation.test_drafts import Oracle
 from tests.support.fakes import ByteTokenizer
 
 SHAPE = {

@@ -9,7 +9,7 @@ import pytest
 
 from search.strategies.astar import AStar
 from search.strategy import Budget, SearchResult
-from tests.search.test_levels import children, long_winded
+from tests.search.test_level_search import children, long_winded
 from tests.support.toy_search import ToyEngine, UnsteadyEngine, run
 
 

@@ -17,7 +17,7 @@ from search.strategies.mcts import Mcts
 from search.strategies.rebase import Rebase
 from search.strategy import Budget, ScoredPaths, SearchResult
 from search.tree import Step
-from tests.search.test_levels import children, long_winded
+from tests.search.test_level_search import children, long_winded
 from tests.support import toy_search as toy
 from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, resources
 

@@ -15,7 +15,7 @@ from search.strategies.mcts import Mcts
 from search.strategies.mcts_rules import RULES, Arm, best_arm, children_wanted
 from search.strategy import Budget
 from search.tree import SearchTree
-from tests.search.test_levels import children, long_winded
+from tests.search.test_level_search import children, long_winded
 from tests.support.toy_search import ToyEngine, UnsteadyEngine, answer_of, run
 
 

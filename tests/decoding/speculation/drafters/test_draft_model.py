@@ -18,7 +18,7 @@ from decoding.sequence import Sequence
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.interfaces import Branch
 from reason.models.checkpoint import find_model, load_tokenizer
-from tests.decoding.test_hf import random_model
+from tests.decoding.model.test_transformers_checkpoint import random_model
 from tests.support.fakes import HashBackend
 from tests.support.streams import Stream, Walked
 

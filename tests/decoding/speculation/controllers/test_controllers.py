@@ -35,8 +35,8 @@ from decoding.speculation.interfaces import (
     RoundCost,
     Template,
 )
+from tests.decoding.speculation.drafters.test_tree_builder import Fake
 from tests.decoding.test_engine import engine_of, mixed_requests
-from tests.decoding.test_grow import Fake
 from tests.support.fakes import HashBackend
 
 AMPLE = Load(running=3, waiting=0, context_tokens=100, spare_rows=1000)

@@ -12,7 +12,7 @@ import pytest
 from decoding.core import SamplingParams, Tokens
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.interfaces import Branch, Draft, Feedback
-from tests.decoding.test_sources import check
+from tests.decoding.speculation.drafters.test_sources import check
 from tests.support.streams import Stream
 
 KINDS: dict[str, dict[str, Any]] = {

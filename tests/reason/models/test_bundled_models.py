@@ -16,7 +16,7 @@ from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct
 from reason.tasks.synthetic.error_injection import SlippingPen, SteadyPen
 from reason.training.tokenizer import render
-from tests.reason.test_prm_expectation import steps_of
+from tests.reason.scorers.test_expectation import steps_of
 
 MODELS: dict[str, Any] = {
     "target": AutoModelForCausalLM,
