@@ -13,9 +13,10 @@ from reason.config import plugins
 from reason.config.compose import complaints, composed, make, member, members, resolved
 from reason.config.errors import ConfigError, unknown_key
 from reason.config.versions import versions
-from reason.engines.spec import EnginePlan, speculation
-from reason.engines.spec import spec as engines
-from reason.engines.spec.speculation import SpeculationPlan
+from reason.engines import spec as engines
+from reason.engines import speculation
+from reason.engines.spec import EnginePlan
+from reason.engines.speculation import SpeculationPlan
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reason.engines.spec.openai_api.settings import Endpoints
+    from reason.engines.openai_api.settings import Endpoints
 
 PACKAGE = "reason-search"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -139,10 +139,9 @@ def hub_cache() -> Finding:
 
 def settings(overrides: Sequence[str]) -> Iterator[Finding]:
     """Whether what these settings name is there: models, packages and servers."""
-    from reason.engines.spec.openai_api.settings import Endpoints
-
     from reason import ConfigError, build
     from reason.config.compose import composed
+    from reason.engines.openai_api.settings import Endpoints
     from reason.scorers.sglang_reader import ServedPrm
 
     try:

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from reason import ConfigError, build
 from reason.config import compose
-from reason.engines.spec import spec as engines
+from reason.engines import spec as engines
 from reason.runs import resume
 from reason.runs.command import FAILED, INTERRUPTED, ended_well, in_one_sentence, leave, quiet
 from reason.runs.present import heading, show_solution, show_table

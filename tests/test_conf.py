@@ -6,7 +6,6 @@ import asyncio
 import copy
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from reason.build import check
 from reason.config.compose import composed, make
 from reason.runs.run import settings_of
 from search.strategy import Budget, SearchResult, Strategy
+from tests.support.paths import CONF, GOLDEN
 from tests.support.toy_search import ROOT, ToyEngine, answer_of, decode, resources
-
-CONF = Path(__file__).parents[1] / "conf"
-GOLDEN = Path(__file__).parent / "golden"
 
 
 def names(group: str) -> list[str]:

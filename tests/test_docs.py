@@ -12,9 +12,9 @@ import pytest
 
 from reason import build
 from reason.config.compose import composed
+from tests.support.paths import ROOT
 
-HOME = Path(__file__).parents[1]
-PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md")), *sorted((HOME / "examples").glob("*.py"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
 COMMAND = re.compile(r"^python scripts/(\w+)\.py.*$", re.MULTILINE)
 NOT_AT_HAND = ("FOLDER", "model=", "scorer=", "routers/mine")
 """Settings with these name models that a test has not; they are composed and no more."""
@@ -45,7 +45,7 @@ def chosen(arguments: list[str]) -> list[str]:
     rest = iter(arguments)
     for argument in rest:
         if argument == "--config-dir":
-            settings.append(f"hydra.searchpath=[file://{HOME / next(rest)}]")
+            settings.append(f"hydra.searchpath=[file://{ROOT / next(rest)}]")
         elif not argument.startswith(("-", "hydra")):
             settings.append(argument.partition(",")[0] if sweep and "[" not in argument else argument)
     return settings
@@ -58,13 +58,13 @@ def test_there_is_something_to_check() -> None:
 
 @pytest.mark.parametrize("line", commands())
 def test_every_program_exists(line: str) -> None:
-    assert (HOME / shlex.split(line, comments=True)[1]).is_file()
+    assert (ROOT / shlex.split(line, comments=True)[1]).is_file()
 
 
 @pytest.mark.parametrize("line", solving())
 def test_every_setting_is_one(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(HOME)
-    arguments = loaded(HOME / "scripts" / "solve.py").questions_as_text(shlex.split(line, comments=True)[2:])
+    monkeypatch.chdir(ROOT)
+    arguments = loaded(ROOT / "scripts" / "solve.py").questions_as_text(shlex.split(line, comments=True)[2:])
     config, choices = composed(chosen(arguments))
     if not any(name in line for name in NOT_AT_HAND):
         build.check(config, choices)
@@ -83,18 +83,18 @@ def test_python_in_pages_is_python(page: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hooks() -> ModuleType:
-    return loaded(HOME / "docs" / "hooks.py")
+    return loaded(ROOT / "docs" / "hooks.py")
 
 
 def test_the_page_of_settings_has_every_member_with_its_comment(hooks: ModuleType) -> None:
     page = hooks.on_page_markdown("{{ settings }}", None)
-    for file in (HOME / "conf").glob("*/*.yaml"):
+    for file in (ROOT / "conf").glob("*/*.yaml"):
         assert f"\n### {file.stem}\n" in page
     assert "Every step, deal out n continuations by softmax of the branches' scores (REBASE" in page
 
 
 def test_the_page_of_numbers_has_every_report(hooks: ModuleType) -> None:
     page = hooks.on_page_markdown("{{ benchmarks }}", None)
-    reports = list((HOME / "benchmarks").glob("*.md"))
+    reports = list((ROOT / "benchmarks").glob("*.md"))
     assert len(reports) == page.count("```\npython scripts/")
     assert all(f"`benchmarks/{report.name}`" in page for report in reports)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-HOME = Path(__file__).parents[1]
-EXAMPLES = HOME / "examples"
+from tests.support.paths import ROOT
+
+EXAMPLES = ROOT / "examples"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 OURS = {"add_a_task.py": "Terms", "add_a_strategy.py": "AboveAverage"}
 
@@ -48,7 +49,7 @@ def test_task_and_strategy_by_their_settings(tmp_path: Path) -> None:
     """Both at once, from another folder than the repository's."""
     plugins = f"plugins=[{EXAMPLES}/add_a_task.py,{EXAMPLES}/add_a_strategy.py]"
     settings = [plugins, "+task=terms", "task.size=2", "search=above_average", "search.n=4", "speculation=off"]
-    script = str(HOME / "scripts" / "solve.py")
+    script = str(ROOT / "scripts" / "solve.py")
     said = run(script, "--config-dir", str(EXAMPLES / "settings"), *settings, "hydra.run.dir=run", folder=tmp_path)
     summary = json.loads(said[-1])
     assert (summary["task"], summary["search"], summary["problems"]) == ("terms", "above_average", 2)
@@ -68,7 +69,7 @@ def test_the_library(tmp_path: Path) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("openai") is None, reason="the openai package is not installed")
 def test_the_agent_against_a_server(tmp_path: Path) -> None:
     presets = "serve.presets=[best-of-4,beam-16]"
-    command = [sys.executable, str(HOME / "scripts" / "serve.py"), "serve.port=0", presets, "speculation=off"]
+    command = [sys.executable, str(ROOT / "scripts" / "serve.py"), "serve.port=0", presets, "speculation=off"]
     server = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None

@@ -3,7 +3,7 @@
 Which forward runs: not transformers' own modules but the fused stack of `fused.py`, over the checkpoint's own
 weights (equality with transformers is tested). Measured at the bundled size, CPU, one thread of a busy machine,
 calls paired back to back, median of 200: transformers' modules take 1.7-1.8 times as long for 1 row, 1.5-1.7 for
-4 and 16, 1.5 for 64 (quartiles within 0.2, once 0.5). `scripts/bench/engine_and_speculation.py engine` measures it again as
+4 and 16, 1.5 for 64 (quartiles within 0.2, once 0.5). The engine benchmark measures it again as
 `modules_vs_fused`. The gain shrinks as the matrix products grow; for large models do not expect it.
 """
 

@@ -25,7 +25,7 @@ from decoding.speculation.drafters.token_recycling import TokenRecycling
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Controller, DrawKind, RoundCost
 from decoding.speculation.target_logits import Acceptance
-from reason.engines.spec.draft_model import draft_source
+from reason.engines.draft_model import draft_source
 
 Shape = Literal["best-first", "template", "chain", "throughput"]
 """Who decides where draft nodes go:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from decoding.core import Engine
 from reason.config.compose import complaints, make, only_ours
 from reason.config.errors import ConfigError, refused
-from reason.engines.spec.openai_api.settings import Endpoints
+from reason.engines.openai_api.settings import Endpoints
 from reason.models.byte_tokenizer import BYTES
 from reason.models.checkpoint import Checkpoint
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SERVED = (
     "reason.engines.sglang_client.",
-    "reason.engines.spec.openai_api.",
+    "reason.engines.openai_api.",
 )  # made at once; the others load a model when they are
 _FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]+\}")
 
@@ -39,7 +39,7 @@ class EnginePlan:
 
         Raises: ConfigError where that cannot be done.
         """
-        from reason.engines.spec.openai_api.fit import fitted
+        from reason.engines.openai_api.compatibility import fitted
 
         if isinstance(self.servers, Endpoints):
             return replace(self, servers=fitted(self.servers, key=self.key, checkpoint=checkpoint, **use))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from decoding.core import Engine
 from reason.config.compose import complaints, make
 from reason.config.errors import ConfigError
+from reason.engines import spec as engines
+from reason.engines.openai_api.settings import Endpoints
 from reason.engines.spec import EnginePlan
-from reason.engines.spec import spec as engines
-from reason.engines.spec.openai_api.settings import Endpoints
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.models.vocabulary import check_steps
 from reason.prompt import Prompt, PromptFormat

@@ -1,6 +1,6 @@
 """Compare SGLang plain, SGLang's n-gram speculation and ours, on the CPU with the bundled target.
 
-python scripts/bench/compare_sglang.py --out FILE.md             SGLang is where SGLANG_VENV says (tests/sglang/setup.sh)
+python scripts/bench/compare_sglang.py --out FILE.md      SGLang is where SGLANG_VENV says (tests/sglang/setup.sh)
 python scripts/bench/compare_sglang.py --arms plain,NGRAM,REASON --live 4 --repeats 1
 
 Starts a server for each arm (2 GB of memory each), lets them take turns, and stops them. Tables first, one JSON object
@@ -32,7 +32,7 @@ from reason.bench.servers_report import markdown, tables, verdicts
 from reason.engines.launcher.server_command import Launch, free_port
 from reason.engines.launcher.server_process import ServerProcess
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 600.0  # a first start compiles Python, and SGLang's n-gram trie
 
 

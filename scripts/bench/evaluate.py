@@ -1,6 +1,6 @@
 """Compare searches at equal compute on the same problems, and write a report with plots.
 
-python scripts/bench/evaluate.py                                       every search at widths 4, 16, 64; 200 bundled problems
+python scripts/bench/evaluate.py                                 every search at widths 4, 16, 64; 200 bundled problems
 python scripts/bench/evaluate.py --searches best_of_n rebase "mcts search.value=rollout" --widths 16 --problems 50
 python scripts/bench/evaluate.py model=qwen2.5-math-1.5b +task=math500 --widths 16
 

@@ -252,7 +252,7 @@ CHECKS: dict[str, tuple[str, Check]] = {
 @contextmanager
 def server(*settings: str) -> Iterator[str]:
     """The address of a server of one's own, which is stopped at the end."""
-    script = Path(__file__).with_name("serve.py")
+    script = Path(__file__).resolve().parents[1] / "serve.py"
     command = [sys.executable, str(script), "serve.port=0", *settings]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

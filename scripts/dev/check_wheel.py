@@ -9,7 +9,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SOLVE = """
 import json, reason
 from reason.tasks.synthetic import Synthetic

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from reason.engines.spec.openai_api.settings import Endpoints
 
 import reason
 from reason import ConfigError, build
 from reason.config.compose import composed
+from reason.engines.openai_api.settings import Endpoints
 from reason.runs import resume
 from reason.scorers.likelihood import Likelihood
 from search.strategies.self_consistency import SelfConsistency

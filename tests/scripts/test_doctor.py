@@ -8,14 +8,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.support.paths import SCRIPTS
 from tests.support.scripted_openai_server import ScriptedEndpoint
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "doctor.py"
+SCRIPT = SCRIPTS / "doctor.py"
 
 
 @pytest.fixture(scope="module")

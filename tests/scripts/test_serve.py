@@ -14,7 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "serve.py"
+from tests.support.paths import SCRIPTS
+
+SCRIPT = SCRIPTS / "serve.py"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 

@@ -18,6 +18,7 @@ import pytest
 from reason.config.compose import composed
 from reason.config.errors import ConfigError
 from reason.engines.launcher.spec import Plan, check
+from tests.support.paths import SCRIPTS
 
 SERVER = """
 import sys, time
@@ -31,7 +32,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
-SCRIPT = Path(__file__).parents[1] / "scripts" / "serve_models.py"
+SCRIPT = SCRIPTS / "serve_models.py"
 EVERYTHING = '{"sglang": "0", "sglang-router": "0", "reason-search": "0", "sgl_kernel": "there"}'
 
 

@@ -16,8 +16,9 @@ import pytest
 
 from reason.config import compose
 from reason.runs.result import CHANGING
+from tests.support.paths import SCRIPTS
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "solve.py"
+SCRIPT = SCRIPTS / "solve.py"
 PROBLEMS = 40
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
 
@@ -212,9 +213,7 @@ def wait_for_rows(folder: Path, count: int, process: subprocess.Popen[str]) -> N
 @pytest.mark.parametrize("question", ["x0 = 5, find [x]", "it's 3 = 4?", "a\\", "a\\'b \\frac{1}{2}", "{x} $5$", "3"])
 def test_a_question_may_hold_what_hydra_reads_as_syntax(question: str) -> None:
     """`question="x0 = 5. Find x2."` used to end in a parse error."""
-    spec = importlib.util.spec_from_file_location(
-        "solve_script", Path(__file__).resolve().parents[1] / "scripts" / "solve.py"
-    )
+    spec = importlib.util.spec_from_file_location("solve_script", SCRIPTS / "solve.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

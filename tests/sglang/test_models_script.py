@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.sglang.conftest import BUILT, SKIP
+from tests.support.paths import ROOT
 from tests.support.sglang_servers import HERE, VENV
 
-ROOT = HERE.parents[1]
 SOLVE = ("limit=8", "search=beam_search", "search.n=4", "search.sampling.temperature=0.0")
 HAS_ROUTER = any(VENV.glob("lib/python*/site-packages/sglang_router"))
 

@@ -11,10 +11,10 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
-from reason.engines.spec.openai_api.wire import first_stop
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
 from reason.engines.launcher.server_command import free_port
+from reason.engines.openai_api.wire import first_stop
 from reason.solver import Solver
 
 

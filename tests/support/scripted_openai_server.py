@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from typing import Any, Literal
 
-from reason.engines.spec.openai_api.wire import first_stop
-
+from reason.engines.openai_api.wire import first_stop
 from tests.support.scripted_http import Request, ScriptedHttp
 
 Act = Literal[

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from reason.engines.launcher.server_command import Launch, free_port
 from reason.engines.launcher.server_process import ServerProcess
+from tests.support.paths import ROOT
 
 HERE = Path(__file__).parent
-VENV = Path(os.environ.get("SGLANG_VENV", HERE.parents[1] / ".venv-sglang")).absolute()
-TARGET = HERE.parents[1] / "reason" / "models" / "bundled" / "target"
+VENV = Path(os.environ.get("SGLANG_VENV", ROOT / ".venv-sglang")).absolute()
+TARGET = ROOT / "reason" / "models" / "bundled" / "target"
 DRAFT = TARGET.parent / "draft"
 PATIENCE_S = 600  # a first start compiles Python; on a busy machine that takes minutes
 

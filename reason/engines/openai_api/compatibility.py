@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from decoding.core import SamplingParams
 from reason.config.errors import ConfigError
-from reason.engines.spec.openai_api.settings import Endpoints
-from reason.engines.spec.openai_api.wire import Form
+from reason.engines.openai_api.settings import Endpoints
+from reason.engines.openai_api.wire import Form
 from reason.models.byte_tokenizer import BYTES
 from reason.models.checkpoint import Checkpoint
 from reason.prompt import PromptFormat

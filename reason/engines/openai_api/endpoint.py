@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx2
 
+from reason.engines.openai_api.streaming import Stream
+from reason.engines.openai_api.wire import Reply
 from reason.engines.sglang_client.errors import Busy, Lost, Refused
 from reason.engines.sglang_client.http_client import Asker
 from reason.engines.sglang_client.retry_after import told_to_wait
 from reason.engines.sglang_client.wire import error_text
-from reason.engines.spec.openai_api.streaming import Stream
-from reason.engines.spec.openai_api.wire import Reply
 
 _OVERLOADED = 529  # no standard status, but vendors use it
 _NO_CREDIT = "insufficient_quota"

@@ -10,15 +10,15 @@ from functools import partial
 from typing import Any
 
 from decoding.core import FinishReason, Generation, GenerationRequest, OversizedRequest, Spent, Tokens
+from reason.engines.openai_api.endpoint import Endpoint
+from reason.engines.openai_api.probe import Facts, meet
+from reason.engines.openai_api.text_codec import Spelling
+from reason.engines.openai_api.wire import Ended, Form, Reply, reply_of
 from reason.engines.sglang_client.calls import Calls
 from reason.engines.sglang_client.errors import Lost, Unreachable
 from reason.engines.sglang_client.retry_policy import Attempts, Errand
 from reason.engines.sglang_client.session_affinity import Worker, Workers
 from reason.engines.sglang_client.stats import RemoteStats
-from reason.engines.spec.openai_api.endpoint import Endpoint
-from reason.engines.spec.openai_api.introduction import Facts, meet
-from reason.engines.spec.openai_api.spelling import Spelling
-from reason.engines.spec.openai_api.wire import Ended, Form, Reply, reply_of
 from reason.models.byte_tokenizer import ByteText
 
 log = logging.getLogger(__name__)

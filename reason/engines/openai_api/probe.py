@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding.core import OversizedRequest
+from reason.engines.openai_api.endpoint import Endpoint
+from reason.engines.openai_api.wire import Form, says_what_ended, usage_of
 from reason.engines.sglang_client.errors import Lost, Passing, Refused
-from reason.engines.spec.openai_api.endpoint import Endpoint
-from reason.engines.spec.openai_api.wire import Form, says_what_ended, usage_of
 
 _SAID, _STEP = "So", "So\n\n"
 _A_WORD = 2  # tokens that `_SAID` may be

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reason.engines.openai_api.wire import NEUTRAL, Form
 from reason.engines.sglang_client.addresses import addresses, require_counts, require_packages, require_seconds
-from reason.engines.spec.openai_api.wire import NEUTRAL, Form
 
 if TYPE_CHECKING:
-    from reason.engines.spec.openai_api.engine import EndpointEngine
+    from reason.engines.openai_api.engine import EndpointEngine
 
 APIS = ("completions", "chat")
 MAX_TOKENS = ("max_tokens", "max_completion_tokens")
@@ -109,7 +109,7 @@ class Endpoints:
 
         Raises: ValueError or ConnectionError where a server is not what is needed.
         """
-        from reason.engines.spec.openai_api.engine import EndpointEngine
+        from reason.engines.openai_api.engine import EndpointEngine
 
         del path, vocab_size
         assert self.model is not None, "knock comes first"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from reason.engines.openai_api.wire import Ended, Reply, finish_of, first_stop, pieces_of, usage_of
 from reason.engines.sglang_client.errors import Lost
-from reason.engines.spec.openai_api.wire import Ended, Reply, finish_of, first_stop, pieces_of, usage_of
 
 
 class Stream:

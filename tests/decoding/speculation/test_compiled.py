@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import pytest
 
-from decoding.speculation.interfaces import compiled as door
+from decoding.speculation import compiled as door
 
 config: Any = numba.config
 

@@ -21,7 +21,7 @@ from decoding.speculation.controllers.fixed import Fixed
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from reason.config.compose import member, members
-from reason.engines.spec import speculation
+from reason.engines import speculation
 from tests.decoding.test_engine import TOKENIZER, engine_of
 from tests.support.fakes import HashBackend
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from reason.bench.routing import KNOBS, READS_SCORES, Routed, Setting, area, cheapest_within, compare_areas
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 EVERY = np.arange(50)
 
 
@@ -72,7 +72,14 @@ def test_only_routers_that_read_scores_get_the_reward() -> None:
 @pytest.mark.slow
 def test_a_small_comparison_is_made_and_made_again_from_disk(tmp_path: Path) -> None:
     out = tmp_path / "report.md"
-    command = [sys.executable, str(ROOT / "scripts" / "compare_routers.py"), "--problems", "3", "--samples", "2"]
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "bench" / "compare_routers.py"),
+        "--problems",
+        "3",
+        "--samples",
+        "2",
+    ]
     command += ["--routers", "cue", "--temperatures", "1", "--folder", str(tmp_path / "runs")]
     command += ["--out", str(out), "--race", "cue-1", "--laps", "1"]
     first = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)

@@ -16,8 +16,8 @@ from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Draft, Drawn, Feedback, Plan
 from reason.bench.replay import DRAFTERS, Encoded, OnPath, Recording, check_names, encoded, follow, read, replay
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = tuple(b"the cat sat on the mat, and then the dog sat on the cat")
 
 
@@ -132,7 +132,7 @@ def test_texts_become_ids_of_the_tokenizer() -> None:
 
 
 def script(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "replay.py"), *arguments]
+    command = [sys.executable, str(ROOT / "scripts" / "bench" / "replay.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 

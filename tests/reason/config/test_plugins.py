@@ -14,6 +14,7 @@ from reason import ConfigError, build
 from reason.config import plugins
 from reason.config.compose import composed, make
 from reason.runs import resume
+from tests.support.paths import SCRIPTS
 
 TASK = """
 from reason import Problem
@@ -114,7 +115,7 @@ def test_a_saved_run_cannot_have_code_run(file: Path, tmp_path: Path) -> None:
     config, choices = composed([f"plugins=[{file}]", "search._target_=mine_sums.Searches", "model.path=/no/such"])
     (tmp_path / "run").mkdir()
     resume.save(tmp_path / "run", config=config, choices=choices, about={})
-    script = Path(__file__).parents[2] / "scripts" / "solve.py"
+    script = SCRIPTS / "solve.py"
 
     def complaint(*settings: str) -> str:
         command = [sys.executable, str(script), "resume=run", *settings]

@@ -12,7 +12,7 @@ from decoding.core import SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from reason import ConfigError, build
 from reason.config.compose import composed, make, member, members
-from reason.engines.spec import speculation
+from reason.engines import speculation
 from reason.runs.run import Run
 from search.strategy import Strategy
 from tests.reason.runs.test_run import STAMP, task

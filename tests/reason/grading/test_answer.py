@@ -2,15 +2,14 @@
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason.grading.answer import boxed, canonical, find_answer, find_letter
+from tests.support.paths import DATA
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 LATEX = r"0 1 7 12 . , - + / ( ) { } $ % ^ _ = ! x C \ \frac \boxed{ \fbox{ \text{ \left \sqrt \! \, \$ \% ^\circ \pi"
 OTHER = [" ", "\\ ", "####", "answer is", "\n", "\u2212", "\u00b0", "\ud800", "1,000", ", 234"]
 PIECES = st.sampled_from([*LATEX.split(" "), *OTHER])

@@ -18,8 +18,8 @@ import pytest
 from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader
 from reason.grading.process import WorkerDied, WorkerProcess, WorkerTimeout
 from reason.grading.rules import decide, unreasonable
+from tests.support.paths import DATA
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 HANG = r"9^{9^9}"  # reaches the worker and does not return
 
 

@@ -29,6 +29,7 @@ from search.allocation import softmax_widths
 from search.selection import selection
 from search.tree import SearchTree, Step
 from search.voting import choose
+from tests.support.paths import GOLDEN
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -212,7 +213,7 @@ def test_an_old_record_without_selections_strategy_or_scores_makes_a_page() -> N
     for record in [*records, records[-1] | {"candidates": None, "votes": None}]:
         for row in rows:
             assert embedded(tree_page(record, row))["selections"] == []
-    for golden in (Path(__file__).parents[1] / "golden").glob("*.json"):
+    for golden in GOLDEN.glob("*.json"):
         record = json.loads(golden.read_text())
         assert len(embedded(tree_page(record, {}))["nodes"]["text"]) == len(record["nodes"])
 

@@ -18,8 +18,7 @@ from reason.runs.gather import COSTS, find_runs, labels, pareto
 from reason.runs.pages.report import front, report_page
 from reason.runs.result_file import REFUSED, write_json
 from search.kv import KVUse
-
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
 
 
 def row(problem: int, right: bool, tokens: int) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from reason.scorers.formats.qwen import QwenPrm
 from reason.scorers.formats.skywork import SkyworkPrm
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer, check_same_vocabulary
+from tests.support.paths import CONF
 
-CONFIGS = Path(__file__).parents[2] / "conf" / "scorer"
+CONFIGS = CONF / "scorer"
 
 
 def checkpoint_of(folder: Path, **config: Any) -> str:

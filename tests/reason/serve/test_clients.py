@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,11 +10,12 @@ import pytest
 
 import reason
 from reason.serve.service import Service
+from tests.support.paths import SCRIPTS
 from tests.support.toy_server import chat
 
 
 def script() -> Any:
-    file = Path(__file__).resolve().parents[3] / "scripts" / "check_clients.py"
+    file = SCRIPTS / "dev" / "check_clients.py"
     spec = importlib.util.spec_from_file_location("check_clients", file)
     assert spec is not None
     assert spec.loader is not None

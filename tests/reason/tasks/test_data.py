@@ -19,8 +19,8 @@ from reason.tasks.gpqa import Gpqa
 from reason.tasks.gsm8k import Gsm8k
 from reason.tasks.math500 import Math500
 from reason.tasks.rows import BadRow, DataUnavailable, read_rows
+from tests.support.paths import DATA
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 TASKS: list[Any] = [Aime, Math500, Gsm8k, Gpqa]
 GPQA = {"Question": "Which is even?", "Correct Answer": "2", "Incorrect Answer 1": "1"} | {
     "Incorrect Answer 2": "3",

@@ -41,9 +41,9 @@ from reason.training.router import (
 )
 from reason.training.router_head import HeadRecipe, gather, gather_once, train_head
 from search.tree import Step
+from tests.support.paths import SCRIPTS
 from tests.support.toy_search import ROOT, ToyEngine, answer_of, decode
 
-HERE = Path(__file__).parents[2]
 RECIPE = RouterRecipe(epochs=4, tokens_per_batch=512, rate=3e-3)
 
 
@@ -285,7 +285,7 @@ class TestTraining:
 @pytest.mark.parametrize("method", ["evidence", "finetune"])
 def test_collected_trained_and_used(method: str, tmp_path: Path) -> None:
     def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(HERE / "scripts" / script), *arguments]
+        command = [sys.executable, str(SCRIPTS / script), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     file, folder = tmp_path / "pairs.jsonl", tmp_path / "router"

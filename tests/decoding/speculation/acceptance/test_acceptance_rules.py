@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,8 +35,9 @@ from decoding.speculation.acceptance.verify import Children, P, Walked, children
 from decoding.speculation.interfaces import Branch, Draft, DrawKind, Drawn
 from decoding.speculation.target_logits import Acceptance, Accepted, Target
 from tests.support.enumeration import Instance, Report, Walk, after, distance, draw, enumerated, judged
+from tests.support.paths import CONF
 
-CONF = Path(__file__).parents[2] / "conf" / "acceptance"
+CONF = CONF / "acceptance"
 KINDS: tuple[DrawKind, ...] = ("coupled", "likely", "without_replacement", "iid")
 CAUGHT = 1e-3  # total variation on the worst instance
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reason.engines.spec.draft_model import draft_source
 
 from decoding.core import SamplingParams, Tokens
 from decoding.kv.shared_prefix import group_by_prefix
@@ -17,6 +16,7 @@ from decoding.model.transformers_checkpoint import HFBackend
 from decoding.sequence import Sequence
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.interfaces import Branch
+from reason.engines.draft_model import draft_source
 from reason.models.checkpoint import find_model, load_tokenizer
 from tests.decoding.model.test_transformers_checkpoint import random_model
 from tests.support.fakes import HashBackend

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from reason.engines.spec.openai_api.engine import EndpointEngine
-from reason.engines.spec.openai_api.wire import Form
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams
+from reason.engines.openai_api.engine import EndpointEngine
+from reason.engines.openai_api.wire import Form
 from reason.engines.sglang_client.errors import NoServer, Refused
 from reason.models.byte_tokenizer import ByteText
 from tests.support.scripted_openai_server import SAID, Act, ScriptedEndpoint

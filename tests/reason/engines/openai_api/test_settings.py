@@ -12,9 +12,9 @@ import pytest
 
 import reason
 from reason import ConfigError
+from tests.support.paths import ROOT
 from tests.support.scripted_openai_server import ScriptedEndpoint
 
-HOME = Path(__file__).parents[3]
 WHOLE = ("engine=openai", "search=self_consistency", "search.n=3")
 
 
@@ -81,6 +81,6 @@ def test_a_run_over_a_vendor_leaves_its_key_nowhere(tmp_path: Path) -> None:
 
 
 def _solve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(HOME / "scripts" / "solve.py"), *arguments]
-    environment = {**os.environ, "A_KEY": "sk-secret", "PYTHONPATH": str(HOME)}
+    command = [sys.executable, str(ROOT / "scripts" / "solve.py"), *arguments]
+    environment = {**os.environ, "A_KEY": "sk-secret", "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
