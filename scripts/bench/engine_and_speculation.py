@@ -1,4 +1,4 @@
-"""Measure: `python scripts/bench/engine_and_speculation.py engine` or `speculation`. Tables first, one JSON object as stdout's last line."""
+"""Measure: `engine` or `speculation`. Tables first, one JSON object as the last line of stdout."""
 
 from __future__ import annotations
 

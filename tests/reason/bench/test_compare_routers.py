@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reason.bench.routing import KNOBS, READS_SCORES, Routed, Setting, area, cheapest_within, compare_areas
-from tests.support.paths import ROOT
+from tests.support.paths import SCRIPTS
 
 EVERY = np.arange(50)
 
@@ -74,7 +74,7 @@ def test_a_small_comparison_is_made_and_made_again_from_disk(tmp_path: Path) -> 
     out = tmp_path / "report.md"
     command = [
         sys.executable,
-        str(ROOT / "scripts" / "bench" / "compare_routers.py"),
+        str(SCRIPTS / "bench" / "compare_routers.py"),
         "--problems",
         "3",
         "--samples",

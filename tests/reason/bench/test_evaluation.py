@@ -16,7 +16,7 @@ from reason.bench.evaluation import at_equal_tokens, bar_curve, summarise, token
 from reason.bench.evaluation_report import compare, findings
 from reason.bench.runs import Arm, Outcome
 from search.kv import KVUse
-from tests.support.paths import ROOT
+from tests.support.paths import SCRIPTS
 
 
 def row(
@@ -94,7 +94,7 @@ def test_findings_say_who_wins_who_does_not_and_what_ets_saves() -> None:
 def test_a_whole_comparison_goes_on_where_it_was_and_refuses_other_settings(tmp_path: Path) -> None:
     def evaluate(*more: str) -> subprocess.CompletedProcess[str]:
         command = [
-            sys.executable, str(ROOT / "scripts" / "bench" / "evaluate.py"), "--searches", "best_of_n", "ets", "--widths", "2",
+            sys.executable, str(SCRIPTS / "bench" / "evaluate.py"), "--searches", "best_of_n", "ets", "--widths", "2",
             "--problems", "2", "--folder", str(tmp_path / "runs"), "--out", str(tmp_path / "report.md"), *more,
         ]  # fmt: skip
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
