@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from decoding.core import SamplingParams
+from decoding.validation import require_not_negative
 from reason import load
 from search.allocation import best_widths
-from search.knobs import require_not_negative
 from search.level_search import Allocation, Frontier, LevelSearch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from search.knobs import require_choice
+from decoding.validation import require_choice
 
 AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda scores: scores[-1],

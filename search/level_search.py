@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decoding.core import Tokens
-from search.knobs import require_switch
+from decoding.validation import require_switch
 from search.step_search import TreeSearch
 from search.step_search_state import Walk
 from search.strategy import Resources, SearchResult

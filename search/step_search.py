@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams
+from decoding.validation import require_count, require_switch
 from search.aggregation import check_aggregation
-from search.knobs import require_count, require_switch
 from search.voting import check_rule
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from search.knobs import require_choice
+from decoding.validation import require_choice
 
 RULES = ("majority", "weighted", "best")
 

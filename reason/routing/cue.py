@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from decoding.validation import require_count
 from reason.routing.base import Crossroads, Needs, Stateless, Verdict
-from search.knobs import require_count
 
 CUES = ("wait", "alternatively", "hmm", "but", "however", "verify", "check", "let me think", "maybe", "actually")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from decoding.validation import require_not_negative
 from reason.routing.base import Crossroads, Needs, Stateless, Verdict
-from search.knobs import require_not_negative
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from decoding.core import Tokens
+from decoding.validation import require_share
 from reason.models.checkpoint import Checkpoint, find_model
 from reason.routing.base import Crossroads, Needs, Verdict
 from reason.routing.features import KIND, EvidenceHead, StepEvidence
@@ -19,7 +20,6 @@ from reason.routing.scoring import score_step
 from reason.scorers.base import Adapter
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
-from search.knobs import require_share
 from search.strategy import StepScorer
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from decoding.core import Spent
+from decoding.validation import require_number
 from reason.routing.base import Crossroads, Needs, Stateless, Verdict
 from reason.routing.scoring import score_step
-from search.knobs import require_number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from decoding.validation import require_share
 from reason.routing.base import Crossroads, Needs, Stateless, Verdict
 from reason.routing.scoring import score_step
-from search.knobs import require_share
 
 
 @dataclass(frozen=True, kw_only=True)

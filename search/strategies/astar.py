@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from decoding.core import Tokens
+from decoding.validation import require_count
 from search.expand import Growth
-from search.knobs import require_count
 from search.step_search import TreeSearch
 from search.step_search_state import Walk
 from search.strategy import Resources, SearchResult

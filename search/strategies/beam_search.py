@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from decoding.validation import require_count
 from search.allocation import best_widths
-from search.knobs import require_count
 from search.level_search import Allocation, Frontier, LevelSearch
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams, Tokens
+from decoding.validation import require_count
 from search.aggregation import check_aggregation
-from search.knobs import require_count
 from search.sample import sample_and_choose
 from search.strategy import Resources, SearchResult
 

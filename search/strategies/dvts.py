@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from decoding.validation import require_count
 from search.allocation import best_widths
-from search.knobs import require_count
 from search.level_search import Allocation, Frontier, LevelSearch
 from search.tree import SearchTree
 

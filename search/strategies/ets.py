@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from decoding.validation import require_choice, require_not_negative, require_positive, require_switch
 from search.allocation import best_first, softmax_widths
 from search.clustering import same_meaning
-from search.knobs import require_choice, require_not_negative, require_positive, require_switch
 from search.level_search import Allocation, Frontier, LevelSearch
 from search.strategies.ets_program import Kept, Program, solve
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decoding.core import Tokens
+from decoding.validation import require_choice, require_count, require_not_negative, require_positive
 from search.expand import Growth
-from search.knobs import require_choice, require_count, require_not_negative, require_positive
 from search.step_search import TreeSearch
 from search.step_search_state import Walk
 from search.strategies.mcts_rules import RULES, Arm, best_arm, children_wanted

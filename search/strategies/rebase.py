@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from decoding.validation import require_positive
 from search.allocation import softmax_widths
-from search.knobs import require_positive
 from search.level_search import Allocation, Frontier, LevelSearch
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams, Tokens
+from decoding.validation import require_count, require_number
 from search.aggregation import check_aggregation
-from search.knobs import require_count, require_number
 from search.sample import sample_and_choose
 from search.strategy import Resources, SearchResult
 from search.voting import check_rule

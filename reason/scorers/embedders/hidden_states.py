@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from decoding.core import Vector
-from search.knobs import require_positive
+from decoding.validation import require_positive
 from search.tree import Step
 
 

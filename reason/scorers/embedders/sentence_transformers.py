@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from decoding.core import Vector
-from search.knobs import require_positive
+from decoding.validation import require_positive
 from search.tree import Step
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from decoding.core import Vector
-from search.knobs import require_count, require_positive
+from decoding.validation import require_count, require_positive
 from search.tree import Step
 
 _WORDS = re.compile(r"\d+(?:\.\d+)?|\w+|[^\w\s]")
