@@ -13,6 +13,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from decoding.validation import is_count
+
 Tokens = tuple[int, ...]
 Vector = npt.NDArray[np.float32]
 FinishReason = Literal["stop", "eos", "length", "deadline"]
@@ -29,11 +31,6 @@ def _require(ok: bool, message: str) -> None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_count(value: object, *, at_least: int = 0) -> bool:
-    """True for an int (not a bool) of at least `at_least`: the check every integer knob needs."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from decoding.core import Generation, GenerationRequest, OversizedRequest, is_count
+from decoding.core import Generation, GenerationRequest, OversizedRequest
 from decoding.engine_loop import Driver
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.slots import PagePool
@@ -18,6 +18,7 @@ from decoding.round import RoundLoop, Speculation
 from decoding.scheduler import Scheduler
 from decoding.stats import EngineStats
 from decoding.stopping import Decode, StopRule
+from decoding.validation import is_count
 
 
 class LocalEngine:

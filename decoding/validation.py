@@ -1,21 +1,27 @@
-"""Checks for the knobs of strategies: a wrong value is named the moment the strategy is made."""
+"""Validates settings: each function raises ValueError with the setting's name, the valid values and the value given.
+
+Every layer uses it; it imports no other module of the project.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.core import is_count
+
+def is_count(value: object, *, at_least: int = 0) -> bool:
+    """True for an int (not a bool) of at least `at_least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
-def require_count(name: str, value: object, *, at_least: int) -> None:
-    """Raises ValueError unless `value` is an int of at least `at_least`.
+def require_count(name: str, value: object, *, at_least: int = 0, or_null: bool = False) -> None:
+    """Raises ValueError unless `value` is an int of at least `at_least`, or None where `or_null` allows it.
 
     >>> require_count("n", 0, at_least=1)
     Traceback (most recent call last):
     ValueError: n must be an int >= 1, got 0
     """
-    if not is_count(value, at_least=at_least):
-        raise ValueError(f"{name} must be an int >= {at_least}, got {value!r}")
+    if not is_count(value, at_least=at_least) and not (or_null and value is None):
+        raise ValueError(f"{name} must be an int >= {at_least}{' or null' if or_null else ''}, got {value!r}")
 
 
 def require_positive(name: str, value: object) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from decoding.core import Engine, is_count
+from decoding.core import Engine
+from decoding.validation import is_count
 from reason.config import plugins
 from reason.config.compose import complaints, composed, make, member, members, resolved
 from reason.config.errors import ConfigError, unknown_key

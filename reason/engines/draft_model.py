@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoding.core import is_count
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend
 from decoding.speculation.drafters.draft_model import DraftModel
+from decoding.validation import is_count
 from reason.models.checkpoint import find_model, load_tokenizer
 from reason.models.vocabulary import check_same_vocabulary
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from decoding.core import is_count
 from decoding.engine import LocalEngine
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend
 from decoding.round import Speculation
 from decoding.speculation.controllers.cost_curve import Paced
 from decoding.speculation.controllers.warmup_profile import rehearse
 from decoding.speculation.drafters.none import NoDraft
+from decoding.validation import is_count
 from reason.models.checkpoint import eos_ids, load_tokenizer
 
 

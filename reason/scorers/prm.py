@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from decoding.core import Reader, Tokens, is_count
+from decoding.core import Reader, Tokens
+from decoding.validation import is_count
 from reason.models.checkpoint import Checkpoint, load_tokenizer, read_vocabulary
 from reason.scorers.base import Adapter, StepFormat
 from reason.scorers.checkpoint import find_reward_model, token_limit

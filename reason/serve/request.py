@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from decoding.core import is_count
+from decoding.validation import is_count
 from reason.config.errors import refused, unknown_key
 from reason.problem import Problem
 from reason.scorers.none import NoScorer

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoding.core import is_count
+from decoding.validation import is_count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from decoding.core import is_count
+from decoding.validation import is_count
 from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader, ungraded
 from reason.grading.answer import canonical, find_answer
 from reason.problem import Problem

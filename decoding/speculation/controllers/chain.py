@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.core import is_count
 from decoding.speculation.controllers.template import even
 from decoding.speculation.interfaces import Branch, Feedback, Load, Plan, RoundCost, Template
+from decoding.validation import is_count
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.core import is_count
 from decoding.speculation.interfaces import Branch, Feedback, Load, Plan, RoundCost
+from decoding.validation import is_count
 
 
 @dataclass(frozen=True)

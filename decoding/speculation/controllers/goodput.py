@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from typing import ClassVar
 
-from decoding.core import is_count
 from decoding.speculation.controllers.cost_curve import CostCurve
 from decoding.speculation.interfaces import Branch, Feedback, Load, Plan, RoundCost, Template
+from decoding.validation import is_count
 
 _REMEMBERED = 4096  # branches
 

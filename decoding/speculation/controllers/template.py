@@ -10,8 +10,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import ClassVar
 
-from decoding.core import is_count
 from decoding.speculation.interfaces import Branch, Feedback, Load, Plan, RoundCost, Template
+from decoding.validation import is_count
 
 BUNDLED = ("stand", "token_recycling")
 

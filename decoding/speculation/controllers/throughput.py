@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from decoding.core import is_count
 from decoding.speculation.controllers.cost_curve import CostCurve
 from decoding.speculation.controllers.speculation_probe import Trials
 from decoding.speculation.interfaces import Branch, Feedback, Load, Plan, Price, RoundCost
+from decoding.validation import is_count
 
 _LESSONS = 4  # of so many plain rounds the drafter learns from one: it may be needed again, and learning takes time
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Items
 
 import numpy as np
 
-from decoding.core import Tokens, is_count
+from decoding.core import Tokens
 from decoding.kv.kv_cache import SharedKV
 from decoding.kv.shared_prefix import Group, group_by_prefix
 from decoding.kv.slots import PagePool
@@ -22,6 +22,7 @@ from decoding.sequence import Sequence
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
 from decoding.speculation.drafters.source import Floats, Ints, Successors
 from decoding.speculation.interfaces import Branch, Feedback
+from decoding.validation import is_count
 
 
 class _Text(Sequence):

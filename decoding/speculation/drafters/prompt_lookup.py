@@ -16,9 +16,9 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from decoding.core import is_count
 from decoding.speculation.drafters.source import TRUST_LEVELS, Floats, Ints, Successors
 from decoding.speculation.interfaces import Branch, Feedback
+from decoding.validation import is_count
 
 Ids = npt.NDArray[np.int32]
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from decoding.core import is_count
 from decoding.speculation.compiled import compiled
 from decoding.speculation.drafters.best_first import Asked
 from decoding.speculation.drafters.ngram_hash_table import Keys
 from decoding.speculation.drafters.ngram_table import NGramTable
 from decoding.speculation.drafters.source import Ints, Successors
 from decoding.speculation.interfaces import Branch, Feedback
+from decoding.validation import is_count
 
 _EVERYBODY = 1  # salt of the table all problems share
 _PROBLEMS = 4096  # whose salts are remembered; older ones' entries are long forgotten

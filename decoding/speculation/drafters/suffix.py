@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decoding.core import Tokens, is_count
+from decoding.core import Tokens
 from decoding.speculation.drafters.source import Ints, Successors
 from decoding.speculation.drafters.suffix_tree import SuffixTree
 from decoding.speculation.interfaces import Branch, Feedback
+from decoding.validation import is_count
 
 _WIDTH = 8
 _ENDS = 4096  # requests of a problem whose end in the tree is remembered; the others are looked up

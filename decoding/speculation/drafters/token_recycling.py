@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decoding.core import is_count
 from decoding.speculation.drafters.source import Ints, Successors
 from decoding.speculation.interfaces import Branch, Feedback
+from decoding.validation import is_count
 
 
 @dataclass(eq=False)

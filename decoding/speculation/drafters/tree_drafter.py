@@ -13,13 +13,13 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from decoding.core import is_count
 from decoding.speculation.drafters.best_first import Grown
 from decoding.speculation.drafters.calibration import Calibration
 from decoding.speculation.drafters.child_selection import CODES
 from decoding.speculation.drafters.source import Floats, Ints, Source
 from decoding.speculation.drafters.tree_builder import Knobs, Level, Tabled, from_table, grow
 from decoding.speculation.interfaces import Branch, Draft, DrawKind, Drawn, Feedback, Plan
+from decoding.validation import is_count
 
 _EMPTY = Draft()
 

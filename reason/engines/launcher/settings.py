@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from decoding.core import is_count
+from decoding.validation import is_count
 
 NAMES = ("target", "draft", "prm", "router")
 LAST_PORT = 65535

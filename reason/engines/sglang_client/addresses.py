@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from decoding.core import is_count
+from decoding.validation import is_count
 
 
 def addresses(urls: object, *, example: str, path: bool) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from decoding.core import is_count
+from decoding.validation import is_count
 from reason.grading import Grade
 from reason.problem import Problem
 from reason.tasks.base import RIGHT, WRONG, Task, check_subset
