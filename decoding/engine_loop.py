@@ -1,80 +1,59 @@
-"""Runs rounds in one worker thread while there is work, and hands results to whoever awaits them."""
+"""Runs rounds in one worker thread while there are requests, and returns results to callers in any thread."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
-from decoding import sequence
-from decoding.core import Tokens
+from decoding.kv.sequence import TokenSequence
 from decoding.scheduler import Scheduler
-from decoding.threads import work_alone
+from decoding.threads import use_one_thread
 
 log = logging.getLogger(__name__)
 
+S = TypeVar("S", bound=TokenSequence)
 R = TypeVar("R")
 
 
-class Task(sequence.Sequence, Generic[R]):
-    """A sequence somebody waits for."""
+class EngineLoop(Generic[S, R]):
+    """Submits sequences to a scheduler and calls `run_round` until none is left.
 
-    def __init__(self, tokens: Tokens) -> None:
-        super().__init__(-1, tokens)
-        self.future: Future[R] = Future()
+    Only the worker thread touches the scheduler, its cache and its slots. Callers may be in any thread and on any
+    event loop. An exception in a round fails the running sequences; the loop continues with the others.
 
-    def resolve(self, result: R) -> None:
-        """Hands over the result, unless nobody waits any more."""
-        try:
-            self.future.set_result(result)
-        except InvalidStateError:
-            assert self.future.cancelled()
-
-    def fail(self, error: BaseException) -> None:
-        """Hands over an error, unless nobody waits any more."""
-        try:
-            self.future.set_exception(error)
-        except InvalidStateError:
-            assert self.future.cancelled()
-
-
-T = TypeVar("T", bound=Task[Any])
-
-
-class Driver(Generic[T]):
-    """Feeds tasks to a scheduler and calls `step` until none is left.
-
-    Only the worker thread touches the scheduler, its cache and its pages. Callers may be in any thread and on
-    any event loop. An exception in `step` goes to the tasks that were running; the driver goes on with the rest.
+    run_round  runs one round and yields each sequence that ended, already out of the scheduler, with its result.
+               A generator: results yielded before the round breaks still reach their callers.
     """
 
-    def __init__(self, scheduler: Scheduler[T], step: Callable[[], None], *, name: str) -> None:
-        self._scheduler, self._step = scheduler, step
-        self._lock = threading.Lock()  # guards the four below
-        self._inbox: list[T] = []
+    def __init__(self, scheduler: Scheduler[S], run_round: Callable[[], Iterable[tuple[S, R]]], *, name: str) -> None:
+        self._scheduler, self._run_round = scheduler, run_round
+        self._futures: dict[int, Future[R]] = {}  # by arrival; of the worker thread alone
+        self._lock = threading.Lock()  # guards the four fields below
+        self._inbox: list[tuple[S, Future[R]]] = []
         self._arrivals = 0
-        self._driving = False
+        self._has_work = False
         self._closed = False
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=work_alone)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=use_one_thread)
 
-    async def run(self, tasks: Sequence[T]) -> list[Any]:
-        """The tasks' results, in order. Cancelling drops all of them before the next round.
+    async def run_requests(self, sequences: Sequence[S]) -> list[R]:
+        """Returns the results, in order. Cancelling drops all of the sequences before the next round.
 
-        Raises: the first error of any task, after dropping the others; RuntimeError when closed.
+        Raises: the first error of any sequence, after dropping the others; RuntimeError when closed.
         """
-        self._submit(tasks)
+        futures = self._submit_requests(sequences)
         try:
-            return list(await asyncio.gather(*(asyncio.wrap_future(task.future) for task in tasks)))
+            return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
         finally:
-            for task in tasks:  # only bites where the caller was cancelled or another task failed
-                task.future.cancel()
+            for future in futures:  # no effect unless the caller was cancelled or another sequence failed
+                future.cancel()
 
-    def call_idle(self, function: Callable[[], None]) -> None:
+    def call_when_idle(self, function: Callable[[], None]) -> None:
         """Calls `function` in the worker thread once no round is running, and waits for it."""
         if self._closed:
             function()
@@ -86,55 +65,75 @@ class Driver(Generic[T]):
         with self._lock:
             self._closed = True
         self._worker.shutdown(wait=True)
-        self._step = _nothing  # it leads back to its engine: a circle would keep model and KV until it is looked for
+        # The bound method refers to its engine: a cycle would keep model and KV until the garbage collector runs.
+        self._run_round = _run_no_round
 
-    def _submit(self, tasks: Sequence[T]) -> None:
+    def _submit_requests(self, sequences: Sequence[S]) -> list[Future[R]]:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the engine is closed")
-            for task in tasks:
-                task.arrival = self._arrivals
+            futures: list[Future[R]] = []
+            for sequence in sequences:
+                sequence.arrival = self._arrivals
                 self._arrivals += 1
-            self._inbox += tasks
-            if tasks and not self._driving:
-                self._driving = True
-                self._worker.submit(self._drive)
+                futures.append(Future())
+                self._inbox.append((sequence, futures[-1]))
+            # `_has_work` changes under this lock only: otherwise the worker could stop right after this test.
+            if sequences and not self._has_work:
+                self._has_work = True
+                self._worker.submit(self._run_until_idle)
+            return futures
 
-    def _drive(self) -> None:
+    def _run_until_idle(self) -> None:
         with torch.inference_mode():
-            while self._take_in():
+            while self._accept_submitted():
                 try:
                     self._drop_cancelled()
-                    self._step()
-                except Exception as error:  # it is the callers' in flight, who get it; the engine lives on
+                    for sequence, result in self._run_round():
+                        self._resolve_future(sequence, result)
+                except Exception as error:  # goes to the callers of the running sequences; the engine stays usable
                     log.debug("a round failed", exc_info=True)
-                    self._fail(error)
+                    self._fail_requests(error)
 
-    def _take_in(self) -> bool:
-        """Moves new tasks to the queue; whether there is anything to do."""
+    def _accept_submitted(self) -> bool:
+        """Moves submitted sequences to the scheduler's queue; returns whether there is anything to run."""
         with self._lock:
-            arrived, self._inbox = self._inbox, []
-            for task in arrived:
-                self._scheduler.enqueue(task)
+            submitted, self._inbox = self._inbox, []
+            for sequence, future in submitted:
+                self._futures[sequence.arrival] = future
+                self._scheduler.add_waiting(sequence)
             if self._closed:
-                for task in (*self._scheduler.waiting, *self._scheduler.running):
-                    task.future.cancel()
-            self._driving = bool(self._scheduler.waiting or self._scheduler.running)
-            return self._driving
+                for future in self._futures.values():
+                    future.cancel()
+            self._has_work = bool(self._scheduler.waiting or self._scheduler.running)
+            return self._has_work
 
     def _drop_cancelled(self) -> None:
-        for task in (*self._scheduler.waiting, *self._scheduler.running):
-            if task.future.cancelled():
-                self._scheduler.leave(task, keep_kv=True)
+        for sequence in (*self._scheduler.waiting, *self._scheduler.running):
+            if self._futures[sequence.arrival].cancelled():
+                self._scheduler.remove_sequence(sequence)
+                del self._futures[sequence.arrival]
 
-    def _fail(self, error: Exception) -> None:
-        """Hands `error` to everybody who was running, or, if nobody was, to everybody: no error repeats for ever."""
-        failed = self._scheduler.abandon_running()
+    def _resolve_future(self, sequence: S, result: R) -> None:
+        future = self._futures.pop(sequence.arrival)
+        try:
+            future.set_result(result)
+        except InvalidStateError:  # the caller cancelled during the round
+            assert future.cancelled()
+
+    def _fail_requests(self, error: Exception) -> None:
+        """Fails all running sequences, or the waiting ones if none runs, so that a persistent error cannot loop."""
+        failed = self._scheduler.abort_running()
         if not failed:
             failed, self._scheduler.waiting = self._scheduler.waiting, []
-        for task in failed:
-            task.fail(error)
+        for sequence in failed:
+            future = self._futures.pop(sequence.arrival)
+            try:
+                future.set_exception(error)
+            except InvalidStateError:  # the caller cancelled during the round
+                assert future.cancelled()
 
 
-def _nothing() -> None:
-    """The step of a driver that is closed."""
+def _run_no_round() -> tuple[()]:
+    """Replaces the round of a closed loop."""
+    return ()

@@ -1,8 +1,8 @@
-"""The Gumbel noise of a position: a pure function of (request seed, absolute position, token id).
+"""Computes the Gumbel noise of a position: a pure function of (request seed, absolute position, token id).
 
 Nothing else enters, so a token cannot depend on its batch, on chunking, on preemption or on a drafter,
-and whoever knows the seed (a drafter) can compute the same noise. The hash is integer arithmetic modulo
-2^32, bit-identical on every device; only the two logarithms after it may differ in the last place.
+and a drafter that has the seed computes the same noise. The hash is integer arithmetic modulo 2^32,
+bit-identical on every device; only the two logarithms after it may differ in the last place.
 
 Shapes: T rows, V token ids.
 """
@@ -10,14 +10,13 @@ Shapes: T rows, V token ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.speculation.compiled import compiled
+from decoding.compiled import compiled
 
 # Largest float32 below 1: keeps log1p(-u) finite, so that no token is ever impossible.
 _BELOW_ONE = 1.0 - 2.0**-24
@@ -25,28 +24,29 @@ _GOLDEN_64 = 0x9E3779B97F4A7C15
 _GOLDEN_32 = 0x9E3779B1 - 2**32
 
 
-def mix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """A bijection of 64-bit integers in which every input bit reaches every output bit (splitmix64's)."""
+def mix_uint64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns a bijection of 64-bit integers in which every input bit reaches every output bit (splitmix64's)."""
     x = x + np.uint64(_GOLDEN_64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-def row_keys(
-    seeds: Sequence[int] | npt.NDArray[np.uint64], positions: Sequence[int] | npt.NDArray[Any]
+def noise_keys(
+    seeds: Sequence[int] | npt.NDArray[np.uint64], positions: Sequence[int] | npt.NDArray[np.integer]
 ) -> npt.NDArray[np.int32]:
-    """int32 `[T, 2]`: the key of each (seed, position). Seeds are taken modulo 2^64."""
+    """Returns the key of each (seed, position), int32 `[T, 2]`. Seeds are taken modulo 2^64."""
     if isinstance(seeds, np.ndarray):
         seed_T = seeds
     else:
+        # numpy raises for ints of more than 64 bits instead of wrapping them
         seed_T = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
     position_T = np.asarray(positions, dtype=np.uint64)
-    return mix64(mix64(seed_T) ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
+    return mix_uint64(mix_uint64(seed_T) ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
 
 
-def _mix32_(x: Tensor) -> Tensor:
-    """In place, murmur3's 32-bit finalizer. `>>` is arithmetic in torch, hence the masks."""
+def _mix_int32_(x: Tensor) -> Tensor:
+    """Applies murmur3's 32-bit finalizer in place. `>>` is arithmetic in torch, hence the masks."""
     x ^= (x >> 16) & 0xFFFF
     x *= 0x85EBCA6B - 2**32
     x ^= (x >> 13) & 0x7FFFF
@@ -55,14 +55,14 @@ def _mix32_(x: Tensor) -> Tensor:
     return x
 
 
-def gumbel(keys_T2: Tensor, ids: Tensor) -> Tensor:
-    """Standard Gumbel noise, float32 `[T, V]`, for int32 keys `[T, 2]` and ids `[V]` or `[T, V]`.
+def gumbel_noise(keys_T2: Tensor, ids: Tensor) -> Tensor:
+    """Returns standard Gumbel noise, float32 `[T, V]`, for int32 keys `[T, 2]` and ids `[V]` or `[T, V]`.
 
     Both halves of the key are mixed in one after the other, so two rows agree only if all 64 bits do.
-    The tail ends at 22.9 (u = 2^-33), far beyond what any vocabulary can notice.
+    The tail ends at 22.9 (u = 2^-33), beyond the effect of any vocabulary.
     """
     bits_TV = ids.to(torch.int32) * _GOLDEN_32 + keys_T2[:, :1]
-    bits_TV = _mix32_(_mix32_(bits_TV).add_(keys_T2[:, 1:]))
+    bits_TV = _mix_int32_(_mix_int32_(bits_TV).add_(keys_T2[:, 1:]))
     # The bits as an unsigned h become u = (h + 0.5) / 2^32. A float32 holds 24 of the 32 bits, and small u (large
     # noise) needs the low ones: the halves are converted apart and added small first.
     high_TV = ((bits_TV >> 16) & 0xFFFF).to(torch.float32)
@@ -72,15 +72,15 @@ def gumbel(keys_T2: Tensor, ids: Tensor) -> Tensor:
 
 
 @compiled
-def gumbel_of(key: np.int32, other: np.int32, token: int) -> float:
-    """`gumbel` for one token id and one row's key, for compiled loops: the same noise but for the last place."""
+def gumbel_of_token(key: np.int32, other: np.int32, token: int) -> float:
+    """Returns `gumbel_noise` of one token id and one row's key, for compiled loops; the last place may differ."""
     bits = np.uint32(np.uint32(token) * np.uint32(_GOLDEN_32 & 0xFFFFFFFF) + np.uint32(key))
-    bits = _mix32(np.uint32(_mix32(bits) + np.uint32(other)))
+    bits = _mix_uint32(np.uint32(_mix_uint32(bits) + np.uint32(other)))
     return float(-np.log(-np.log1p(-min((bits + 0.5) * 2.0**-32, _BELOW_ONE))))
 
 
 @compiled
-def _mix32(x: np.uint32) -> np.uint32:
+def _mix_uint32(x: np.uint32) -> np.uint32:
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     return x ^ (x >> np.uint32(16))

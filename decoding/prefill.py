@@ -1,117 +1,131 @@
-"""Reads given tokens with a model: the head's output at every position asked for. What a reward model runs on."""
+"""Runs a model over given tokens and returns the head's output after each: the engine of reward models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
+from torch import Tensor
 
-from decoding.core import OversizedRequest, Tokens
-from decoding.engine_loop import Driver, Task
-from decoding.kv.kv_cache import SharedKV
+from decoding.core import HeadOutputs, OversizedRequest, Tokens
+from decoding.engine_loop import EngineLoop
+from decoding.kv.kv_cache import KVCache
+from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import group_by_prefix
-from decoding.kv.slots import PagePool
+from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend
-from decoding.model.batch import Feed, pack
+from decoding.model.batch import SequenceInput, pack_batch
 from decoding.scheduler import Scheduler
+from decoding.validation import require_count, require_token_ids
 
-Outputs = npt.NDArray[np.float32]
 
-
-class Reading(Task[Outputs]):
-    """A sequence being read. Only what comes before `start` may be taken from the cache: the rest must be run."""
+class EncodeRequest(TokenSequence):
+    """A sequence to run. Only the tokens before `start` may come from the cache: the others need an output."""
 
     def __init__(self, tokens: Tokens, start: int) -> None:
-        super().__init__(tokens)
+        super().__init__(-1, tokens)
         self.start = start
-        self.outputs: Outputs | None = None
+        self.outputs: HeadOutputs | None = None
 
     @property
-    def reusable(self) -> int:
+    def max_cached(self) -> int:
+        # [0, start) may be cached; the output after token `start` needs that token to be fed
         return self.start
 
 
-class PrefixReader:
-    """Implements `core.Reader` over a backend, with a KV pool and prefix cache of its own.
+class PrefillEngine:
+    """Implements `core.Reader` over a backend, with its own KV pool and prefix cache.
 
-    Calls from several coroutines are batched: whatever waits runs together, in one worker thread. Sequences
+    Calls from several coroutines are batched: all that wait run together, in one worker thread. Sequences
     that share a prefix compute it once, also when they arrive together.
 
-    tokens_run   tokens really fed so far, by all calls
+    processed_tokens   tokens fed so far by all calls, those read from the cache excluded
     """
 
     def __init__(
-        self, backend: Backend, *, kv_bytes: int = 1 << 29, max_running: int = 256, max_rows: int = 2048
+        self,
+        backend: Backend,
+        *,
+        kv_bytes: int = 1 << 29,
+        max_running_requests: int = 256,
+        max_batched_tokens: int = 2048,
     ) -> None:
+        require_count("kv_bytes", kv_bytes, at_least=1)
+        require_count("max_running_requests", max_running_requests, at_least=1)
+        require_count("max_batched_tokens", max_batched_tokens, at_least=1)
         self._backend = backend
-        self._kv = SharedKV(PagePool.of_bytes(kv_bytes, backend.page_bytes))
-        self._pool = backend.new_pool(self._kv.pool.capacity)
-        self._scheduler: Scheduler[Reading] = Scheduler(self._kv, max_running=max_running, max_rows=max_rows)
-        self._driver = Driver(self._scheduler, self._step, name="reader")
-        self.tokens_run = 0
+        self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
+        self._pool: Tensor | None = backend.new_kv_pool(self._kv.pool.capacity)
+        self._scheduler: Scheduler[EncodeRequest] = Scheduler(
+            self._kv, max_running_requests=max_running_requests, max_batched_tokens=max_batched_tokens
+        )
+        self._loop: EngineLoop[EncodeRequest, HeadOutputs] = EngineLoop(self._scheduler, self._run_round, name="reader")
+        self.processed_tokens = 0
 
-    async def read(self, sequences: Items[Tokens], starts: Items[int]) -> list[Any]:
-        """Float32 `[len(sequence) - start, outputs]` for each sequence: the head after each token from `start` on.
+    async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[HeadOutputs]:
+        """Returns float32 `[len(sequence) - start, outputs]` per sequence: the head after each token from `start` on.
 
         Raises: ValueError for a start outside `[0, len)` or an id outside the vocabulary; OversizedRequest for a
         sequence beyond the model's window or the pool; both before anything runs.
         """
+        requests = []
         for tokens, start in zip(sequences, starts, strict=True):
-            self._validate(tokens, start)
-        return await self._driver.run([Reading(tokens, start) for tokens, start in zip(sequences, starts, strict=True)])
+            self._validate_sequence(tokens, start)
+            requests.append(EncodeRequest(tokens, start))
+        return await self._loop.run_requests(requests)
 
     def close(self) -> None:
         """Cancels what is in flight, ends the worker thread and frees the KV pool. Calling it twice is harmless."""
-        self._driver.close()
+        self._loop.close()
         self._pool = None
 
-    def check(self) -> None:
-        """Asserts every invariant of queue, cache and pages. Waits until nothing is in flight."""
-        self._driver.call_idle(self._scheduler.check)
+    def assert_invariants(self) -> None:
+        """Asserts every invariant of queue, cache and slots. Waits until nothing is in flight."""
+        self._loop.call_when_idle(self._scheduler.assert_invariants)
 
-    def _validate(self, tokens: Tokens, start: int) -> None:
+    def _validate_sequence(self, tokens: Tokens, start: int) -> None:
         if not 0 <= start < len(tokens):
             raise ValueError(f"start must be within the {len(tokens)} tokens of its sequence, got {start}")
-        low, high = min(tokens), max(tokens)
-        if low < 0 or high >= self._backend.vocab_size:
-            wrong = low if low < 0 else high
-            raise ValueError(f"token id {wrong} is outside the model's vocabulary of {self._backend.vocab_size}")
+        require_token_ids(min(tokens), max(tokens), self._backend.vocab_size)
         limit = min(self._backend.max_positions, self._kv.pool.capacity)
         if len(tokens) > limit:
             raise OversizedRequest(f"a sequence of {len(tokens)} tokens exceeds the reader's {limit}")
 
-    def _step(self) -> None:
-        self._scheduler.admit()
-        turns = self._scheduler.turns()
-        pages, at, feeds = self._kv.take(sum(turn.count for turn in turns)), 0, []
-        for turn in turns:
-            reading = turn.sequence
-            wanted = min(turn.count, max(0, reading.start - reading.resident))
-            feeds.append(Feed(reading, turn.count, pages[at : at + turn.count], wanted))
-            at += turn.count
-        batch, ordered = pack(feeds, group_by_prefix([feed.sequence for feed in feeds]))
+    def _run_round(self) -> Iterator[tuple[EncodeRequest, HeadOutputs]]:
+        """Runs one forward pass; yields each request that is complete, with its outputs."""
+        self._scheduler.admit_waiting()
+        scheduled = self._scheduler.schedule_round()
+        slots, at, inputs = self._kv.allocate(sum(part.num_tokens for part in scheduled)), 0, []
+        for part in scheduled:
+            request, end = part.sequence, at + part.num_tokens
+            # [num_computed, start) fills the cache; outputs are needed from `start` on, as far as this round gets
+            first_output = min(part.num_tokens, max(0, request.start - request.num_computed))
+            inputs.append(SequenceInput(request, part.num_tokens, slots[at:end], first_output))
+            at = end
+        batch, ordered = pack_batch(inputs, group_by_prefix([item.sequence for item in inputs]))
+        assert self._pool is not None, "the pool was released"
         hidden = self._backend.forward(batch, self._pool)
-        outputs = self._backend.head(hidden).float().cpu().numpy() if len(batch.wanted_W) else None
-        self.tokens_run += len(batch.tokens_T)
-        self._keep(ordered, outputs)
+        outputs = self._backend.apply_head(hidden).float().cpu().numpy() if len(batch.logits_indices) else None
+        self.processed_tokens += len(batch.tokens_T)
+        yield from self._store_outputs(ordered, outputs)
 
-    def _keep(self, feeds: Items[Feed], outputs_WO: Outputs | None) -> None:
-        """Stores the outputs and the KV of a forward pass, and ends the readings that are complete."""
-        at = 0
-        for feed in feeds:
-            reading, new = feed.sequence, feed.rows - feed.wanted
-            assert isinstance(reading, Reading)
+    def _store_outputs(
+        self, inputs: Sequence[SequenceInput[EncodeRequest]], outputs_WO: HeadOutputs | None
+    ) -> Iterator[tuple[EncodeRequest, HeadOutputs]]:
+        """Stores the outputs and the KV of a forward pass; yields the requests that are complete."""
+        at = 0  # row of `outputs_WO`, which has the outputs of the inputs in their packed order
+        for item in inputs:
+            request, new = item.sequence, item.num_tokens - item.first_output
             if outputs_WO is not None and new:
-                if reading.outputs is None:
-                    shape = (len(reading.tokens) - reading.start, outputs_WO.shape[1])
-                    reading.outputs = np.empty(shape, dtype=np.float32)
-                first = reading.resident + feed.wanted - reading.start
-                reading.outputs[first : first + new] = outputs_WO[at : at + new]
+                if request.outputs is None:
+                    shape = (len(request.tokens) - request.start, outputs_WO.shape[1])
+                    request.outputs = np.empty(shape, dtype=np.float32)
+                # before `append_slots`: `num_computed` is still where this round began
+                first = request.num_computed + item.first_output - request.start
+                request.outputs[first : first + new] = outputs_WO[at : at + new]
                 at += new
-            reading.append_pages(feed.pages)
-            if not reading.pending:
-                assert reading.outputs is not None
-                self._scheduler.leave(reading, keep_kv=True)
-                reading.resolve(reading.outputs)
+            request.append_slots(item.slots)
+            if not request.num_uncomputed:
+                assert request.outputs is not None
+                self._scheduler.remove_sequence(request)
+                yield request, request.outputs

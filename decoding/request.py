@@ -1,65 +1,67 @@
-"""A generation under way: a sequence that grows, what it has used, and the future its caller waits on."""
+"""Tracks one generation inside the engine: its tokens, its usage and what it needs to become a `Generation`."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from decoding.core import FinishReason, Generation, GenerationRequest, Spent
-from decoding.engine_loop import Task
+from torch import Tensor
+
+from decoding.core import FinishReason, Generation, GenerationRequest, Usage
+from decoding.kv.sequence import TokenSequence
 from decoding.speculation.interfaces import Branch
 
 
-class Job(Task[Generation]):
-    """One `GenerationRequest` inside the engine."""
+class Request(TokenSequence):
+    """A `GenerationRequest` in the engine. The engine loop sets `arrival` when the request is submitted."""
 
-    def __init__(self, request: GenerationRequest) -> None:
-        super().__init__(request.prefix)
-        self.request = request
-        self.generated: list[int] = []
+    def __init__(self, submitted: GenerationRequest) -> None:
+        super().__init__(-1, submitted.prefix)
+        self.params = submitted.params
+        self.seed, self.group, self.deadline = submitted.seed, submitted.group, submitted.deadline
+        self.needs_hidden = submitted.hidden
+        self.prompt_length = len(submitted.prefix)
+        self.output_tokens: list[int] = []
         self.logprobs: list[float] = []
-        self.cached: int | None = None  # prefix tokens found in the cache when first admitted
+        self.num_cached_prompt: int | None = None  # prefix tokens read from the cache at the first admission
         self.forwards = self.drafted = self.accepted = 0
         self.round_seconds = self.plain_seconds = 0.0
-        self.submitted = time.monotonic()
-        self.hidden: Any = None  # a tensor [h], on the model's device
+        self.submit_time = time.monotonic()
+        self.hidden: Tensor | None = None  # [h], on the model's device
 
     @property
-    def remaining(self) -> int:
+    def num_remaining(self) -> int:
         """Tokens it may still generate."""
-        return self.request.params.max_tokens - len(self.generated)
+        return self.params.max_tokens - len(self.output_tokens)
 
-    def branch(self) -> Branch:
-        """What drafters and controllers see of it."""
-        r = self.request
-        return Branch(self.arrival, r.group, tuple(self.tokens), r.seed, r.params, self.remaining)
+    def to_branch(self) -> Branch:
+        """Returns the view that drafters and controllers get."""
+        # a copy of the tokens: drafters may keep it while the request grows
+        return Branch(self.arrival, self.group, tuple(self.tokens), self.seed, self.params, self.num_remaining)
 
-    def commit(self, tokens: list[int], logprobs: list[float]) -> None:
+    def commit_tokens(self, tokens: list[int], logprobs: list[float]) -> None:
         """Adds generated tokens. *Mutates*."""
-        self.extend(tokens)
-        self.generated += tokens
+        self.append_tokens(tokens)
+        self.output_tokens += tokens
         self.logprobs += logprobs
 
-    def finish(self, reason: FinishReason) -> None:
-        """Hands the generation to whoever waits. The sequence must have left the scheduler."""
-        spent = Spent(
+    def to_generation(self, finish: FinishReason) -> Generation:
+        """Returns the result; `seconds` of its usage end now."""
+        usage = Usage(
             calls=1,
-            tokens=len(self.generated),
-            prompt_tokens=len(self.request.prefix),
-            cached_tokens=self.cached or 0,
+            tokens=len(self.output_tokens),
+            prompt_tokens=self.prompt_length,
+            cached_tokens=self.num_cached_prompt or 0,
             forwards=self.forwards,
             drafted=self.drafted,
             accepted=self.accepted,
             round_seconds=self.round_seconds,
             plain_seconds=self.plain_seconds,
-            seconds=time.monotonic() - self.submitted,
+            seconds=time.monotonic() - self.submit_time,
         )
-        self.resolve(
-            Generation(
-                tokens=tuple(self.generated),
-                logprobs=tuple(self.logprobs),
-                finish=reason,
-                spent=spent,
-                hidden=None if self.hidden is None else self.hidden.float().cpu().numpy(),
-            )
+        return Generation(
+            tokens=tuple(self.output_tokens),
+            logprobs=tuple(self.logprobs),
+            finish=finish,
+            usage=usage,
+            hidden=None if self.hidden is None else self.hidden.float().cpu().numpy(),
         )

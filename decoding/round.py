@@ -1,254 +1,315 @@
 """One round of the engine: plan -> draft -> forward -> accept -> commit -> observe.
 
-There is no other loop. Plain decoding is the empty draft, prefill a turn of many rows, and both may share
-a forward pass with anybody's draft tree. After a forward pass the rows of a sequence are
+There is no other loop. Plain decoding is the empty draft, a prompt is a sequence with many tokens, and both may share
+a forward pass with a draft tree. After a forward pass the tokens of a sequence are
 
-    [0, count)               its next committed tokens; their KV stays
-    count + path             draft nodes that were kept and committed; their KV stays
-    the other draft nodes    refused, or after the end of the generation; their pages go back
+    [0, num_committed)           committed tokens; their KV stays
+    num_committed + path         draft nodes that were accepted and committed; their KV stays
+    the other draft nodes        rejected, or after the end of the generation; their slots are freed
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Items
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
-from decoding.core import FinishReason
-from decoding.kv.kv_cache import SharedKV
-from decoding.kv.shared_prefix import Group, group_by_prefix
-from decoding.model.backend import Backend, RowBatch
-from decoding.model.batch import Feed, pack
-from decoding.request import Job
-from decoding.sampler import SamplingRows
-from decoding.scheduler import Scheduler, Turn
+from decoding.core import FinishReason, Generation
+from decoding.kv.kv_cache import KVCache
+from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
+from decoding.model.backend import Backend, TokenBatch
+from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch
+from decoding.request import Request
+from decoding.sampler import SamplingBatch
+from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.acceptance.coupled import Coupled
-from decoding.speculation.controllers.fixed import Fixed
+from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.draft import Draft, VerifyResult
 from decoding.speculation.drafters.none import NoDraft
-from decoding.speculation.interfaces import Branch, Controller, Draft, Drafter, Feedback, Load, Plan, RoundCost
-from decoding.speculation.target_logits import Acceptance, Accepted, Target
-from decoding.stats import EngineStats, Moment
+from decoding.speculation.interfaces import (
+    AcceptanceRule,
+    BatchLoad,
+    Branch,
+    Controller,
+    Drafter,
+    DraftPlan,
+    Feedback,
+    RoundCost,
+)
+from decoding.speculation.target_logits import TargetLogits
+from decoding.stats import EngineStats, RoundSnapshot
 from decoding.stopping import StopRule
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """The three parts that make a round speculative, or, with their defaults, plain."""
+    """The three parts of a speculative round; the defaults make it plain decoding."""
 
     drafter: Drafter = field(default_factory=NoDraft)
-    controller: Controller = field(default_factory=Fixed)
-    acceptance: Acceptance = field(default_factory=Coupled)
+    controller: Controller = field(default_factory=FixedController)
+    acceptance: AcceptanceRule = field(default_factory=Coupled)
 
 
 @dataclass(frozen=True)
-class _Verdict:
-    """What a forward pass said: the feeds that were complete, and for each its branch and outcome."""
+class BatchVerifyResult:
+    """The complete inputs of a forward pass, and for each its branch before the round and its verified draft."""
 
-    feeds: list[Feed]
+    inputs: list[SequenceInput[Request]]
     branches: list[Branch]
-    outcomes: list[Accepted]
-    target: Target
+    results: list[VerifyResult]
+    target: TargetLogits
+
+    def __iter__(self) -> Iterator[tuple[SequenceInput[Request], Branch, VerifyResult]]:
+        return zip(self.inputs, self.branches, self.results, strict=True)
 
 
-class RoundLoop:
-    """Runs rounds over a scheduler's sequences. Holds no state of its own but a memo of the grouping."""
+class RoundRunner:
+    """Runs rounds over a scheduler's requests. Its only state is the KV pool and the grouping of the last round."""
 
     def __init__(
         self,
         backend: Backend,
-        kv: SharedKV,
-        scheduler: Scheduler[Job],
+        kv: KVCache,
+        scheduler: Scheduler[Request],
         speculation: Speculation,
         stop_rule: StopRule,
         stats: EngineStats,
     ) -> None:
         self._backend, self._kv, self._scheduler = backend, kv, scheduler
         self._speculation, self._stop, self._stats = speculation, stop_rule, stats
-        self._pool = backend.new_pool(kv.pool.capacity)
-        self._grouping: tuple[object, list[Group]] = (None, [])
+        self._pool: Tensor | None = backend.new_kv_pool(kv.pool.capacity)
+        self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
 
-    def release(self) -> None:
-        """Gives the KV pool back; nothing can run any more. Calling it twice is harmless."""
+    def release_pool(self) -> None:
+        """Frees the KV pool; no round can run afterwards. Calling it twice is harmless."""
         self._pool = None
 
-    def run(self) -> list[tuple[Job, FinishReason]]:
-        """Runs one round and commits it; the jobs that ended, still in the scheduler."""
+    def run_round(self) -> Iterator[tuple[Request, Generation]]:
+        """Runs one round; yields each request that ended, already out of the scheduler, with its generation."""
+        yield from self._end_expired()
+        self._admit_waiting()
+        if not self._scheduler.running:
+            return
+        assert self._pool is not None, "the pool was released"
         begin = time.perf_counter()
-        turns = self._scheduler.turns()
-        branches = {turn.sequence.arrival: turn.sequence.branch() for turn in turns if turn.complete}
-        scheduled = time.perf_counter()
-        plan, drafts = self._draft(turns, branches)
-        drafted = time.perf_counter()
-        batch, feeds = self._pack(turns, drafts)
-        packed = time.perf_counter()
-        target = self._forward(batch, feeds, self._speculation.drafter.feedback_k if plan.learn else 0)
-        ran = time.perf_counter()
-        verdict = self._accept(feeds, branches, target)
-        accepted = time.perf_counter()
-        ended = self._commit(feeds, verdict)
-        self._account(batch, verdict)
-        self._keep_hidden(verdict)
-        committed = time.perf_counter()
-        if verdict is not None:
-            self._observe(verdict, plan, None if any(turn.count > 1 for turn in turns) else batch, begin)
-        stats, now = self._stats, time.perf_counter()
-        stats.seconds_drafting += (drafted - scheduled) + (now - committed)
-        stats.seconds_model += ran - packed
-        stats.seconds_sampling += accepted - ran
-        stats.seconds_bookkeeping += (scheduled - begin) + (packed - drafted) + (committed - accepted)
-        return ended
+        clock = self._stats.measure_seconds
+        with clock("bookkeeping"):
+            scheduled = self._scheduler.schedule_round()
+            branches = {part.sequence.arrival: part.sequence.to_branch() for part in scheduled if part.is_complete}
+        with clock("drafting"):
+            plan, drafts = self._propose_drafts(scheduled, branches)
+        with clock("bookkeeping"):
+            batch, inputs = self._pack_inputs(scheduled, drafts)
+        with clock("model"):
+            attention_before = self._backend.attention_seconds
+            hidden = self._backend.forward(batch, self._pool)
+            self._stats.seconds_attention += self._backend.attention_seconds - attention_before
+            feedback_k = self._speculation.drafter.feedback_k if plan.collect_feedback else 0
+            target = self._compute_logits(hidden, batch, inputs, feedback_k)
+        with clock("sampling"):
+            verified = self._verify_drafts(inputs, branches, target)
+        with clock("bookkeeping"):
+            ended = self._commit_results(inputs, verified)
+            self._count_round(batch, verified)
+            self._store_hidden(verified)
+        with clock("drafting"):
+            if verified is not None:
+                # only rounds without prefill fit the cost curve
+                filled = any(part.num_tokens > 1 for part in scheduled)
+                self._observe_round(verified, plan, None if filled else batch, begin)
+        for request, reason in ended:
+            yield self._end_request(request, reason)
 
-    def _draft(self, turns: Items[Turn[Job]], branches: dict[int, Branch]) -> tuple[Plan, dict[int, Draft]]:
-        """The plan, and a draft for every sequence that chooses a token this round, within rows and pages to spare."""
-        jobs = [turn.sequence for turn in turns if turn.complete]
-        views = [branches[job.arrival] for job in jobs]
-        context = sum(len(job.tokens) for job in jobs)
-        spare = self._scheduler.spare_rows(turns)
-        load = Load(len(self._scheduler.running), len(self._scheduler.waiting), context, spare)
-        plan = self._speculation.controller.plan(views, load)
-        if not plan.total:
+    def _end_expired(self) -> Iterator[tuple[Request, Generation]]:
+        """Ends the requests that are past their deadline, with the tokens they have."""
+        now = time.monotonic()
+        for request in (*self._scheduler.waiting, *self._scheduler.running):
+            if request.deadline is not None and now >= request.deadline:
+                yield self._end_request(request, "deadline")
+
+    def _end_request(self, request: Request, reason: FinishReason) -> tuple[Request, Generation]:
+        # The result comes first: a request that has left the scheduler no longer gets the error of a failed round.
+        generation = request.to_generation(reason)
+        self._scheduler.remove_sequence(request)
+        return request, generation
+
+    def _admit_waiting(self) -> None:
+        for request in self._scheduler.admit_waiting():
+            if request.num_cached_prompt is None:  # a preempted request is counted at its first admission only
+                request.num_cached_prompt = request.num_computed
+                self._stats.prompt_tokens += request.prompt_length
+                self._stats.cached_tokens += request.num_cached_prompt
+
+    def _propose_drafts(
+        self, scheduled: Sequence[ScheduledSequence[Request]], branches: Mapping[int, Branch]
+    ) -> tuple[DraftPlan, dict[int, Draft]]:
+        """Returns the plan and, by arrival, a draft of each complete request, within the spare tokens and slots."""
+        requests = [part.sequence for part in scheduled if part.is_complete]
+        views = [branches[request.arrival] for request in requests]
+        context = sum(len(request.tokens) for request in requests)
+        spare = self._scheduler.count_spare_tokens(scheduled)
+        load = BatchLoad(len(self._scheduler.running), len(self._scheduler.waiting), context, spare)
+        plan = self._speculation.controller.plan_drafts(views, load)
+        if not plan.max_total:
             return plan, {}
-        drafts = self._speculation.drafter.propose(views, plan)
-        fitting = {}
-        for job, draft in zip(jobs, drafts, strict=True):
-            fitting[job.arrival] = draft.within(nodes=spare, depth=job.remaining - 1)
-            spare -= len(fitting[job.arrival])
-        return plan, fitting
+        drafts = {}
+        proposed = self._speculation.drafter.propose(views, plan)
+        for request, draft in zip(requests, proposed, strict=True):
+            # - 1: the target adds a token of its own after the deepest node
+            drafts[request.arrival] = draft.truncate_to(nodes=spare, depth=request.num_remaining - 1)
+            spare -= len(drafts[request.arrival])
+        return plan, drafts
 
-    def _pack(self, turns: Items[Turn[Job]], drafts: dict[int, Draft]) -> tuple[RowBatch, list[Feed]]:
-        total = sum(turn.count for turn in turns) + sum(len(draft) for draft in drafts.values())
-        pages, at, feeds = self._kv.take(total), 0, []
-        for turn in turns:
-            draft = drafts.get(turn.sequence.arrival, Draft())
-            rows = turn.count + len(draft)
-            wanted = turn.count - 1 if turn.complete else rows
-            feeds.append(Feed(turn.sequence, turn.count, pages[at : at + rows], wanted, draft))
-            at += rows
-        return pack(feeds, self._groups([turn.sequence for turn in turns]))
+    def _pack_inputs(
+        self, scheduled: Sequence[ScheduledSequence[Request]], drafts: Mapping[int, Draft]
+    ) -> tuple[TokenBatch, list[SequenceInput[Request]]]:
+        total = sum(part.num_tokens for part in scheduled) + sum(len(draft) for draft in drafts.values())
+        slots, at, inputs = self._kv.allocate(total), 0, []
+        for part in scheduled:
+            draft = drafts.get(part.sequence.arrival, EMPTY_DRAFT)
+            end = at + part.num_tokens + len(draft)
+            # Logits are needed after the last committed token and after each draft node; after none while filling.
+            first_output = part.num_tokens - 1 if part.is_complete else part.num_tokens
+            inputs.append(SequenceInput(part.sequence, part.num_tokens, slots[at:end], first_output, draft))
+            at = end
+        return pack_batch(inputs, self._group_requests([part.sequence for part in scheduled]))
 
-    def _groups(self, jobs: list[Job]) -> list[Group]:
-        # Locks pin what is borrowed, so a grouping stays valid until somebody joins, leaves or publishes.
-        key = [(job.arrival, job.borrowed) for job in jobs]
+    def _group_requests(self, requests: list[Request]) -> list[SharedPrefixGroup]:
+        # Locks pin cached prefixes, so a grouping stays valid until a request joins, leaves or inserts.
+        key = [(request.arrival, request.num_cached) for request in requests]
         if self._grouping[0] != key:
-            self._grouping = key, group_by_prefix(jobs)
+            self._grouping = key, group_by_prefix(requests)
         return self._grouping[1]
 
-    def _forward(self, batch: RowBatch, feeds: Items[Feed], feedback_k: int) -> Target | None:
-        """The target's view of the wanted rows, or None when this round only fills."""
-        before = self._backend.attention_seconds
-        hidden = self._backend.forward(batch, self._pool)
-        self._stats.seconds_attention += self._backend.attention_seconds - before
-        choosing = [feed for feed in feeds if feed.wanted < feed.rows]
-        if not choosing:
+    def _compute_logits(
+        self, hidden: Tensor, batch: TokenBatch, inputs: Sequence[SequenceInput[Request]], feedback_k: int
+    ) -> TargetLogits | None:
+        """Returns the target's logits, or None when this round only fills prompts."""
+        complete = _select_complete(inputs)
+        if not complete:
             return None
-        requests = [job_of(feed).request for feed in choosing for _ in range(1 + len(feed.draft))]
-        sampling = SamplingRows.of(
+        # one row after the last committed token and one after each draft node
+        requests = [item.sequence for item in complete for _ in range(1 + len(item.draft))]
+        sampling = SamplingBatch.from_params(
             [request.params for request in requests],
             [request.seed for request in requests],
-            batch.positions_T[batch.wanted_W] + 1,
+            batch.positions_T[batch.logits_indices] + 1,  # noise belongs to the position of the token to be chosen
         )
-        first = np.cumsum([0, *(1 + len(feed.draft) for feed in choosing)])[:-1]
-        return Target(self._backend.head(hidden), sampling, tuple(first.tolist()), hidden, feedback_k)
+        first_rows = np.cumsum([0, *(1 + len(item.draft) for item in complete)])[:-1]
+        return TargetLogits(self._backend.apply_head(hidden), sampling, tuple(first_rows.tolist()), hidden, feedback_k)
 
-    def _accept(self, feeds: Items[Feed], branches: dict[int, Branch], target: Target | None) -> _Verdict | None:
+    def _verify_drafts(
+        self, inputs: Sequence[SequenceInput[Request]], branches: Mapping[int, Branch], target: TargetLogits | None
+    ) -> BatchVerifyResult | None:
         if target is None:
             return None
-        choosing = [feed for feed in feeds if feed.wanted < feed.rows]
-        views = [branches[feed.sequence.arrival] for feed in choosing]
-        outcomes = self._speculation.acceptance.accept(views, [feed.draft for feed in choosing], target)
-        return _Verdict(choosing, views, outcomes, target)
+        complete = _select_complete(inputs)
+        views = [branches[item.sequence.arrival] for item in complete]
+        results = self._speculation.acceptance.verify_drafts(views, [item.draft for item in complete], target)
+        return BatchVerifyResult(complete, views, results, target)
 
-    def _commit(self, feeds: Items[Feed], verdict: _Verdict | None) -> list[tuple[Job, FinishReason]]:
-        outcomes = {} if verdict is None else dict(zip(map(id, verdict.feeds), verdict.outcomes, strict=True))
-        ended: list[tuple[Job, FinishReason]] = []
-        for feed in feeds:
-            job = job_of(feed)
-            job.forwards += 1
-            outcome = outcomes.get(id(feed))
-            if outcome is None:
-                job.append_pages(feed.pages)
-            elif reason := self._commit_one(job, feed, outcome):
-                ended.append((job, reason))
+    def _commit_results(
+        self, inputs: Sequence[SequenceInput[Request]], verified: BatchVerifyResult | None
+    ) -> list[tuple[Request, FinishReason]]:
+        """Commits every input; returns the requests that ended, still in the scheduler."""
+        results = {} if verified is None else {item.sequence.arrival: result for item, _, result in verified}
+        ended: list[tuple[Request, FinishReason]] = []
+        for item in inputs:
+            request = item.sequence
+            request.forwards += 1
+            result = results.get(request.arrival)
+            if result is None:  # still filling its prompt
+                request.append_slots(item.slots)
+            elif reason := self._commit_result(request, item, result):
+                ended.append((request, reason))
         return ended
 
-    def _commit_one(self, job: Job, feed: Feed, outcome: Accepted) -> FinishReason | None:
-        """Commits an outcome as far as the generation goes; the reason when it ended here."""
-        before = len(job.generated)
-        generated = [*job.generated, *outcome.tokens]
-        length, reason = self._stop.first_end(generated, len(outcome.tokens), job.request.params)
+    def _commit_result(
+        self, request: Request, item: SequenceInput[Request], result: VerifyResult
+    ) -> FinishReason | None:
+        """Commits a verified draft up to the end of the generation; returns the reason if it ended here."""
+        before = len(request.output_tokens)
+        output = [*request.output_tokens, *result.tokens]
+        length, reason = self._stop.find_end(output, len(result.tokens), request.params)
         new = length - before
-        path = outcome.path[:new]
-        job.commit(list(outcome.tokens[:new]), list(outcome.logprobs[:new]))
-        job.append_pages(feed.pages[: feed.count])
-        if len(feed.draft):
-            kept = np.zeros(len(feed.draft), dtype=bool)
-            kept[list(path)] = True
-            nodes = feed.pages[feed.count :]
-            job.append_pages(nodes[list(path)])
-            self._kv.pool.give(nodes[~kept])
-        if job.borrowed < len(job.request.prefix) <= job.resident:
-            self._kv.publish(job)  # at once, so that siblings find their common prompt
-        job.drafted += len(feed.draft)
-        job.accepted += len(path)
+        path = list(result.accepted_nodes[:new])
+        request.commit_tokens(list(result.tokens[:new]), list(result.logprobs[:new]))
+        request.append_slots(item.slots[: item.num_committed])
+        if len(item.draft):
+            is_accepted = np.zeros(len(item.draft), dtype=bool)
+            is_accepted[path] = True
+            node_slots = item.slots[item.num_committed :]
+            request.append_slots(node_slots[path])
+            self._kv.pool.free(node_slots[~is_accepted])
+        # the first round that has the whole prompt: later rounds insert at their end only
+        if request.num_cached < request.prompt_length <= request.num_computed:
+            self._kv.insert(request)  # at once, so that siblings find their common prompt
+        request.drafted += len(item.draft)
+        request.accepted += len(path)
         self._stats.tokens += new
         self._stats.accepted += len(path)
         return reason
 
-    def _keep_hidden(self, verdict: _Verdict | None) -> None:
-        """Keeps the hidden state that the last committed token was chosen from, for the jobs that asked for it."""
-        if verdict is None:
+    def _store_hidden(self, verified: BatchVerifyResult | None) -> None:
+        """Stores the hidden state from which the last committed token was chosen, where a request needs it."""
+        if verified is None or verified.target.hidden_WD is None:
             return
-        for i, feed in enumerate(verdict.feeds):
-            job = job_of(feed)
-            if job.request.hidden:
-                new = len(job.tokens) - len(verdict.branches[i].tokens)
-                first = verdict.target.first[i]
-                rows = [first, *(first + 1 + node for node in verdict.outcomes[i].path)]
-                job.hidden = verdict.target.hidden_Wh[rows[new - 1]]
+        for i, (item, branch, result) in enumerate(verified):
+            request = item.sequence
+            if request.needs_hidden:
+                new = len(request.tokens) - len(branch.tokens)
+                first = verified.target.first_rows[i]
+                # row of the last committed token, then those of the accepted nodes; token j comes from rows[j]
+                rows = [first, *(first + 1 + node for node in result.accepted_nodes)]
+                request.hidden = verified.target.hidden_WD[rows[new - 1]]
 
-    def _observe(self, verdict: _Verdict, plan: Plan, batch: RowBatch | None, begin: float) -> None:
-        """Tells drafter and controller; `batch` is given when all it fed were last tokens and their drafts."""
-        ids, logprobs = verdict.target.feedback if verdict.target.feedback_k else (None, None)
+    def _observe_round(
+        self, verified: BatchVerifyResult, plan: DraftPlan, batch: TokenBatch | None, begin: float
+    ) -> None:
+        """Gives drafter and controller the outcome; `batch` is None for a round with prefill."""
+        target = verified.target
+        ids, logprobs = target.top_logprobs if target.feedback_k else (None, None)
         feedback = []
-        for i, feed in enumerate(verdict.feeds):
-            rows = slice(verdict.target.first[i], verdict.target.first[i] + 1 + len(feed.draft))
+        for first, (item, branch, result) in zip(target.first_rows, verified, strict=True):
+            rows = slice(first, first + 1 + len(item.draft))
             top = (None, None) if ids is None or logprobs is None else (ids[rows], logprobs[rows])
-            feedback.append(Feedback(verdict.branches[i], feed.draft, verdict.outcomes[i].path, *top))
-        if plan.learn:
+            feedback.append(Feedback(branch, item.draft, result.accepted_nodes, *top))
+        if plan.collect_feedback:
             self._speculation.drafter.observe(feedback)
         cost = None
         if batch is not None:
-            context = sum(len(branch.tokens) for branch in verdict.branches)
+            context = sum(len(branch.tokens) for branch in verified.branches)
             cost = RoundCost(len(feedback), len(batch.tokens_T), context, time.perf_counter() - begin)
-            self._compare(verdict, plan, cost)
+            self._count_seconds(verified, plan, cost)
         self._speculation.controller.observe(feedback, cost)
 
-    def _compare(self, verdict: _Verdict, plan: Plan, cost: RoundCost) -> None:
-        """Notes what the round took, and what its tokens would have taken one by one."""
-        plain = self._speculation.controller.plain_seconds(cost.branches, cost.context_tokens)
-        plain = (cost.seconds if plain and not plan.total else plain) / cost.branches
-        for feed, branch in zip(verdict.feeds, verdict.branches, strict=True):
-            job = job_of(feed)
-            tokens = len(job.tokens) - len(branch.tokens)
-            job.round_seconds += cost.seconds / cost.branches
-            job.plain_seconds += tokens * plain
-            self._stats.plain_seconds += tokens * plain
+    def _count_seconds(self, verified: BatchVerifyResult, plan: DraftPlan, cost: RoundCost) -> None:
+        """Adds the duration of the round, and the duration that its tokens would have had one by one."""
+        plain = self._speculation.controller.plain_seconds(cost.num_branches, cost.context_tokens)
+        # a round without drafts is plain: its own time counts, not the curve's
+        plain = (cost.seconds if plain and not plan.max_total else plain) / cost.num_branches
+        for item, branch, _ in verified:
+            request = item.sequence
+            new = len(request.tokens) - len(branch.tokens)
+            request.round_seconds += cost.seconds / cost.num_branches
+            request.plain_seconds += new * plain
+            self._stats.plain_seconds += new * plain
         self._stats.round_seconds += cost.seconds
 
-    def _account(self, batch: RowBatch, verdict: _Verdict | None) -> None:
+    def _count_round(self, batch: TokenBatch, verified: BatchVerifyResult | None) -> None:
         stats, running = self._stats, self._scheduler.running
         stats.rounds += 1
-        stats.rows += len(batch.tokens_T)
-        stats.drafted += sum(len(feed.draft) for feed in verdict.feeds) if verdict else 0
-        stats.preemptions, stats.evicted_tokens = self._scheduler.preemptions, self._kv.cache.evicted
-        now = Moment(time.monotonic(), len(running), len(self._scheduler.waiting), self._kv.pinned)
-        problems = len({job.request.group for job in running})
-        stats.residency(now, sum(job.resident for job in running), problems)
+        stats.batched_tokens += len(batch.tokens_T)
+        stats.drafted += sum(len(item.draft) for item in verified.inputs) if verified else 0
+        stats.preemptions, stats.evicted_tokens = self._scheduler.num_preemptions, self._kv.prefix_cache.num_evicted
+        now = RoundSnapshot(time.monotonic(), len(running), len(self._scheduler.waiting), self._kv.num_pinned)
+        problems = len({request.group for request in running})
+        stats.record_residency(now, sum(request.num_computed for request in running), problems)
 
 
-def job_of(feed: Feed) -> Job:
-    """The generation a feed belongs to."""
-    assert isinstance(feed.sequence, Job)
-    return feed.sequence
+def _select_complete(inputs: Sequence[SequenceInput[Request]]) -> list[SequenceInput[Request]]:
+    """Returns the inputs after which a token is chosen, in the order of their logits."""
+    return [item for item in inputs if item.first_output < item.num_tokens]

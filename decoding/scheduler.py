@@ -1,137 +1,139 @@
-"""Which sequences run next, how many tokens each feeds, and who gives way when pages run out. No tensors.
+"""Decides which sequences run next, how many tokens each feeds and which is preempted when slots run out. No tensors.
 
-Why it cannot deadlock: a sequence is accepted only if it fits the pool alone; the oldest running one is
-never preempted; whatever the others hold becomes evictable when they are. So the oldest always advances.
+It cannot deadlock: a sequence is accepted only if it fits the pool alone, the oldest running one is never preempted,
+and preempting the others makes their slots evictable. So the oldest always advances.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from decoding.kv.kv_cache import SharedKV
+from decoding.kv.kv_cache import KVCache
 from decoding.kv.prefix_cache import common_length
-from decoding.sequence import Sequence
+from decoding.kv.sequence import TokenSequence
 
-S = TypeVar("S", bound=Sequence)
+S = TypeVar("S", bound=TokenSequence)
 
-_HEADROOM = 32  # pages left for each running sequence to grow into before another is admitted
-_LEAST_CHUNK = 16  # rows a refill gets even when decoding alone fills the round
+_HEADROOM_SLOTS = 32  # left for each running sequence to grow into before another is admitted
+_MIN_CHUNK = 16  # tokens of a prompt that a round feeds even when decoding alone fills it
 
 
 @dataclass(frozen=True)
-class Turn(Generic[S]):
-    """A sequence's part in a round: the next `count` of its pending tokens."""
+class ScheduledSequence(Generic[S]):
+    """A sequence's part in a round: the next `num_tokens` of its uncomputed tokens."""
 
     sequence: S
-    count: int
+    num_tokens: int
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all committed tokens will have KV, so that the next token can be chosen."""
-        return self.count == self.sequence.pending
+        return self.num_tokens == self.sequence.num_uncomputed
 
 
 class Scheduler(Generic[S]):
-    """A queue in order of arrival, and the running set, admitted from its front."""
+    """Keeps a queue in order of arrival and the running sequences, which are admitted from its front."""
 
-    def __init__(self, kv: SharedKV, *, max_running: int, max_rows: int) -> None:
+    def __init__(self, kv: KVCache, *, max_running_requests: int, max_batched_tokens: int) -> None:
         self._kv = kv
-        self._max_running, self._max_rows = max_running, max_rows
+        self._max_running_requests, self._max_batched_tokens = max_running_requests, max_batched_tokens
         self.waiting: list[S] = []
         self.running: list[S] = []
-        self.preemptions = 0
+        self.num_preemptions = 0
 
-    def enqueue(self, sequence: S) -> None:
-        """Adds a sequence at its place in order of arrival: one that was preempted comes before newer ones."""
+    def add_waiting(self, sequence: S) -> None:
+        """Adds a sequence at its place in order of arrival: a preempted one comes before newer ones."""
         insort(self.waiting, sequence, key=lambda waiting: waiting.arrival)
 
-    def admit(self) -> list[S]:
-        """Moves waiting sequences to the running set, oldest first, while they fit; those it moved."""
+    def admit_waiting(self) -> list[S]:
+        """Moves waiting sequences to the running ones, oldest first, while they fit; returns those it moved."""
         admitted: list[S] = []
-        for sequence in list(self.waiting):
-            if len(self.running) >= self._max_running:
+        for sequence in list(self.waiting):  # a copy: admission removes from the queue
+            if len(self.running) >= self._max_running_requests:
                 break
-            match = self._kv.find(sequence)
-            if self._being_filled(sequence, len(match)):
+            match = self._kv.match_prefix(sequence)
+            if self._is_prefix_in_progress(sequence, len(match)):
                 continue
-            self._kv.adopt(sequence, match)
-            if self.running and self._kv.available < sequence.pending + _HEADROOM * (1 + len(self.running)):
-                self._kv.drop(sequence)
+            # The lock comes before the count: without it the matched prefix would itself count as available.
+            self._kv.acquire(sequence, match)
+            headroom = _HEADROOM_SLOTS * (1 + len(self.running))
+            if self.running and self._kv.num_available < sequence.num_uncomputed + headroom:
+                self._kv.discard(sequence)
                 break
             self.waiting.remove(sequence)
             self.running.append(sequence)
             admitted.append(sequence)
         return admitted
 
-    def _being_filled(self, sequence: S, cached: int) -> bool:
-        """Whether a running sequence is about to publish more of this prefix than is cached now.
+    def _is_prefix_in_progress(self, sequence: S, num_cached: int) -> bool:
+        """Returns whether a running sequence will insert more of this prefix than is cached now.
 
-        Waiting for it is what makes sixteen siblings submitted together compute their prompt once.
+        Because siblings wait for it, sixteen that are submitted together compute their prompt once.
         """
         ids = None
         for other in self.running:
-            if other.pending > 1:
-                ids = sequence.ids(sequence.reusable) if ids is None else ids
-                if common_length(ids, other.ids()) > cached:
+            if other.num_uncomputed > 1:
+                ids = sequence.token_array(sequence.max_cached) if ids is None else ids
+                if common_length(ids, other.token_array()) > num_cached:
                     return True
         return False
 
-    def turns(self) -> list[Turn[S]]:
-        """This round's parts, for which pages are available. *Mutates*: preempts the youngest when they are not."""
-        turns = self._divide()
-        while sum(turn.count for turn in turns) > self._kv.available:
+    def schedule_round(self) -> list[ScheduledSequence[S]]:
+        """Returns this round's parts, all with slots available. *Mutates*: preempts the youngest until they are."""
+        scheduled = self._divide_tokens()
+        while sum(part.num_tokens for part in scheduled) > self._kv.num_available:
             assert len(self.running) > 1, "a sequence that was accepted does not fit the pool alone"
-            self.preempt(max(self.running, key=lambda sequence: sequence.arrival))
-            turns = self._divide()
-        return turns
+            # the youngest: the oldest must always advance
+            self._preempt_sequence(max(self.running, key=lambda sequence: sequence.arrival))
+            scheduled = self._divide_tokens()
+        return scheduled
 
-    def _divide(self) -> list[Turn[S]]:
-        """Everyone who decodes gets one row; the rest of the round goes to refills, oldest first."""
-        filling = sorted((s for s in self.running if s.pending > 1), key=lambda s: s.arrival)
-        turns = [Turn(s, 1) for s in self.running if s.pending == 1]
-        room = max(self._max_rows - len(turns), _LEAST_CHUNK)
+    def _divide_tokens(self) -> list[ScheduledSequence[S]]:
+        """Gives one token to each decoding sequence and the rest of the round to prompts, oldest first."""
+        filling = sorted((s for s in self.running if s.num_uncomputed > 1), key=lambda s: s.arrival)
+        scheduled = [ScheduledSequence(s, 1) for s in self.running if s.num_uncomputed == 1]
+        # At least a chunk: decoding sequences alone may fill the round for ever.
+        room = max(self._max_batched_tokens - len(scheduled), _MIN_CHUNK)
         for sequence in filling:
             if room <= 0:
                 break
-            turns.append(Turn(sequence, min(sequence.pending, room)))
-            room -= turns[-1].count
-        return turns
+            scheduled.append(ScheduledSequence(sequence, min(sequence.num_uncomputed, room)))
+            room -= scheduled[-1].num_tokens
+        return scheduled
 
-    def spare_rows(self, turns: Items[Turn[S]]) -> int:
-        """How many draft rows may be added to these turns without preempting anybody."""
-        rows = sum(turn.count for turn in turns)
-        return max(0, min(self._max_rows - rows, self._kv.available - rows))
+    def count_spare_tokens(self, scheduled: Sequence[ScheduledSequence[S]]) -> int:
+        """Returns the number of draft tokens that may be added to these parts without a preemption."""
+        # may be negative: a prompt's chunk can exceed the round's budget
+        num_tokens = sum(part.num_tokens for part in scheduled)
+        return max(0, min(self._max_batched_tokens, self._kv.num_available) - num_tokens)
 
-    def preempt(self, sequence: S) -> None:
-        """Sends a running sequence back to the queue. Its tokens are kept and fed again later; its KV may survive."""
+    def _preempt_sequence(self, sequence: S) -> None:
+        """Returns a running sequence to the queue. It feeds its tokens again later, unless their KV stays cached."""
         self.running.remove(sequence)
         self._kv.release(sequence)
-        self.enqueue(sequence)
-        self.preemptions += 1
+        self.add_waiting(sequence)
+        self.num_preemptions += 1
 
-    def leave(self, sequence: S, *, keep_kv: bool) -> None:
-        """Removes a finished or abandoned sequence, wherever it is."""
+    def remove_sequence(self, sequence: S) -> None:
+        """Removes a finished or cancelled sequence, waiting or running; its KV stays cached."""
         if sequence in self.waiting:
             self.waiting.remove(sequence)
-            return
-        self.running.remove(sequence)
-        if keep_kv:
-            self._kv.release(sequence)
         else:
-            self._kv.drop(sequence)
+            self.running.remove(sequence)
+            self._kv.release(sequence)
 
-    def abandon_running(self) -> list[S]:
-        """Empties the running set after a broken round and restores the account of pages; those it removed."""
-        gone, self.running = self.running, []
-        self._kv.recover(gone)
-        return gone
+    def abort_running(self) -> list[S]:
+        """Removes all running sequences after a failed round and frees the slots it had allocated; returns them."""
+        aborted, self.running = self.running, []
+        self._kv.discard_all(aborted)
+        return aborted
 
-    def check(self) -> None:
-        """Asserts the order of the queue and the account of pages."""
+    def assert_invariants(self) -> None:
+        """Asserts the order of the queue and the account of slots."""
         arrivals = [sequence.arrival for sequence in self.waiting]
         assert arrivals == sorted(set(arrivals))
-        assert all(sequence.resident == 0 and sequence.node is None for sequence in self.waiting)
-        self._kv.check(self.running)
+        assert all(sequence.num_computed == 0 and sequence.prefix_node is None for sequence in self.waiting)
+        self._kv.assert_invariants(self.running)

@@ -1,14 +1,19 @@
-"""What an engine has done so far, as numbers to show, log and plot."""
+"""Counts what an engine has done since it was made."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Self
+
+Activity = Literal["model", "sampling", "drafting", "bookkeeping"]
 
 
-class Moment(NamedTuple):
-    """The engine after one round: `time` is `time.monotonic()`, the rest are counts."""
+class RoundSnapshot(NamedTuple):
+    """State of the engine after one round: `time` is `time.monotonic()`, the rest are counts."""
 
     time: float
     running: int
@@ -18,27 +23,27 @@ class Moment(NamedTuple):
 
 @dataclass
 class EngineStats:
-    """Counters since the engine was made; `LocalEngine.stats` hands out copies.
+    """Counters since the engine was made; `Engine.stats` returns copies.
 
     rounds             forward passes of the target
-    rows               tokens fed, prompt and draft tokens included
+    batched_tokens     tokens fed, prompt and draft tokens included
     tokens             tokens generated
-    drafted, accepted  draft tokens fed, and kept
+    drafted, accepted  draft tokens fed and accepted
     prompt_tokens      prefix tokens of admitted requests
-    cached_tokens      of these, found in the prefix cache
-    resident_tokens    KV tokens the running branches hold now, shared ones counted once
-    unshared_tokens    what they would hold if nothing were shared
+    cached_tokens      of these, tokens read from the prefix cache
+    resident_tokens    KV tokens that the running branches hold now, shared ones counted once
+    unshared_tokens    KV tokens that they would hold without sharing
     peak_*             the largest of either after any round
-    resident_rounds    resident_tokens added up over all rounds
-    problem_rounds     groups (problems) that had running branches, added up over all rounds
-    round_seconds      of the rounds that only decoded
-    plain_seconds      what their tokens would have taken without drafts, by the controller's cost curve; 0 without one
+    resident_rounds    resident_tokens summed over all rounds
+    problem_rounds     groups (problems) with running branches, summed over all rounds
+    round_seconds      time of the rounds without prefill
+    plain_seconds      time of their tokens without drafts, by the controller's cost curve; 0 without a curve
     seconds_*          model (attention included), attention (CPU only), sampling, drafting, and the rest of the loop
     timeline           the last 4096 rounds
     """
 
     rounds: int = 0
-    rows: int = 0
+    batched_tokens: int = 0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -62,19 +67,37 @@ class EngineStats:
     seconds_sampling: float = 0.0
     seconds_drafting: float = 0.0
     seconds_bookkeeping: float = 0.0
-    timeline: deque[Moment] = field(default_factory=lambda: deque(maxlen=4096))
+    timeline: deque[RoundSnapshot] = field(default_factory=lambda: deque(maxlen=4096))
 
-    def snapshot(self) -> EngineStats:
-        """A copy that no longer changes."""
+    def take_snapshot(self) -> Self:
+        """Returns a copy that later rounds do not change."""
+        # the worker thread appends to the timeline while callers read their copy
         return replace(self, timeline=deque(self.timeline))
+
+    @contextmanager
+    def measure_seconds(self, activity: Activity) -> Iterator[None]:
+        """Adds the duration of the `with` block to the seconds of `activity`, unless it raises. *Mutates*."""
+        # no `finally`: the time of a failed round counts nowhere
+        begin = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin
+        match activity:
+            case "model":
+                self.seconds_model += seconds
+            case "sampling":
+                self.seconds_sampling += seconds
+            case "drafting":
+                self.seconds_drafting += seconds
+            case "bookkeeping":
+                self.seconds_bookkeeping += seconds
 
     @property
     def busy_seconds(self) -> float:
-        """Time in rounds; the rest of the wall clock the engine had nothing to do."""
+        """Time in rounds; for the rest of the wall clock the engine was idle."""
         return self.seconds_model + self.seconds_sampling + self.seconds_drafting + self.seconds_bookkeeping
 
-    def residency(self, now: Moment, unshared: int, problems: int) -> None:
-        """Records what is held after a round. *Mutates*."""
+    def record_residency(self, now: RoundSnapshot, unshared: int, problems: int) -> None:
+        """Records the KV that is held after a round. *Mutates*."""
         self.running, self.waiting = now.running, now.waiting
         self.resident_tokens, self.unshared_tokens = now.resident_tokens, unshared
         self.peak_resident_tokens = max(self.peak_resident_tokens, now.resident_tokens)

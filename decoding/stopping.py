@@ -1,4 +1,4 @@
-"""When a generation ends: which of the tokens just committed is its last, and why."""
+"""Decides which of the tokens just committed ends a generation, and for which reason."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ _MARGIN = 3
 
 
 class StopRule:
-    """Finds the end of generations. Stop strings are looked for in generated text only, across token borders."""
+    """Finds the end of generations. Stop strings match generated text only, across token borders."""
 
     def __init__(self, decode: Decode, eos_ids: frozenset[int]) -> None:
         self._decode = decode
         self._eos = eos_ids
-        # Twice the token: the second copy reads as it does inside a text.
+        # Twice the token: the second copy is decoded as it is inside a text.
         self._text_of = lru_cache(maxsize=1 << 16)(lambda token: decode((token, token)))
 
-    def first_end(self, generated: Sequence[int], new: int, params: SamplingParams) -> tuple[int, FinishReason | None]:
-        """How many of `generated` to keep and the reason to end there, or all of them and None.
+    def find_end(self, generated: Sequence[int], new: int, params: SamplingParams) -> tuple[int, FinishReason | None]:
+        """Returns the length at which `generated` ends and the reason, or its whole length and None.
 
-        Only the last `new` tokens are looked at as ends; those before have been looked at already.
+        Only the last `new` tokens can be its end; the tokens before them were tested in earlier rounds.
         """
         for length in range(len(generated) - new + 1, len(generated) + 1):
-            if reason := self._reason(generated, length, params):
+            if reason := self._finish_reason(generated, length, params):
                 return length, reason
         return len(generated), None
 
-    def _reason(self, generated: Sequence[int], length: int, params: SamplingParams) -> FinishReason | None:
+    def _finish_reason(self, generated: Sequence[int], length: int, params: SamplingParams) -> FinishReason | None:
         last = generated[length - 1]
         if last in self._eos:
             return "eos"
-        if last in params.stop_token_ids or (params.stop and self._stops(generated, length, params.stop)):
+        if last in params.stop_token_ids or (params.stop and self._ends_with_stop(generated, length, params.stop)):
             return "stop"
+        # after eos and stop: a stop at the last allowed token is a stop
         return "length" if length >= params.max_tokens else None
 
-    def _stops(self, generated: Sequence[int], length: int, stop: tuple[str, ...]) -> bool:
-        # Decoding a tail for every token of every branch would cost as much as a small model. A stop
-        # string can only be completed by a token that brings its last character, or a part of it.
+    def _ends_with_stop(self, generated: Sequence[int], length: int, stop: tuple[str, ...]) -> bool:
+        # Decoding a tail for every token of every branch would cost as much as a small model. A stop string
+        # can only be completed by a token with its last character, or a part of it (decoded as U+FFFD).
         text = self._text_of(generated[length - 1])
         if text and "\ufffd" not in text and not any(s[-1] in text for s in stop):
             return False
-        # Every token but special ones brings at least a byte, so this many tokens hold the longest string.
+        # Every token but special ones has at least one byte, so this many tokens hold the longest string.
         window = max(len(s.encode()) for s in stop) + _MARGIN
         tail = self._decode(generated[max(0, length - window) : length])
         return any(s in tail for s in stop)

@@ -1,12 +1,12 @@
-"""How many threads an engine's CPU operations run in.
+"""Sets the number of threads in which an engine's CPU operations run.
 
-OpenMP gives each thread that calls it helpers of its own, and GNU's lets helpers sleep between operations once
-there are more of them in the process than cores: then waking them takes longer than most operations of a small
-model. Engines and readers work in threads of their own, beside the caller's. So they work alone, side by side on
-different cores, and call for helpers where a round is long enough to pay for that.
+OpenMP gives helper threads to each thread that calls it, and GNU's lets helpers sleep between operations once the
+process has more of them than cores: then waking them takes longer than most operations of a small model. Engines and
+readers run in worker threads beside the caller's. So each worker computes in one thread, side by side on different
+cores, and uses helper threads where a round is long enough to pay for waking them.
 
-The number that a program gives `torch.set_num_threads` binds matrix products of all threads, these too; one given as
-`OMP_NUM_THREADS` is the most that a long round gets.
+The number that a program gives `torch.set_num_threads` limits matrix products of all threads, the workers' too; one
+given as `OMP_NUM_THREADS` is the maximum for a long round.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
 
 import torch
 from threadpoolctl import ThreadpoolController
 
-WORTH_HELP = 10**9
-"""Multiplications of a round from which on helpers paid, on 2 cores: those of the bundled target (1.7 M weights)
-took 2.3 times as long with one for 16 rows, 1.1 times for 512 and 0.8 times for 1024; those of a model of 119 M
-weights took 0.85 times as long for one row."""
+MIN_PARALLEL_PRODUCTS = 10**9
+"""Multiplications of a round from which on helper threads pay, measured on 2 cores: rounds of the bundled target (1.7 M
+weights) took 2.3 times as long with a helper for 16 tokens, 1.1 times for 512 and 0.8 times for 1024; those of a model
+of 119 M weights took 0.85 times as long for one token."""
 
-ROWS_OF_A_READ = 8
-"""Reading a weight from memory takes as long as so many multiplications with it."""
+TOKENS_PER_WEIGHT_READ = 8
+"""Reading a weight from memory takes as long as this many multiplications with it."""
 
-_this = threading.local()
-
-
-def work_alone() -> None:
-    """From now on operations of the calling thread run in it alone. Other threads keep what they have."""
-    _this.helped = torch.get_num_threads()
-    threads(1)
+_worker = threading.local()  # `num_threads` before `use_one_thread`, in worker threads only
 
 
-def helped(weights: int, rows: int) -> AbstractContextManager[Any]:
-    """Around a forward pass of `rows` rows through `weights` weights: with helpers, where they pay."""
-    if weights * (rows + ROWS_OF_A_READ) < WORTH_HELP:
+def use_one_thread() -> None:
+    """Makes later operations of the calling thread run in it alone. Other threads keep their number."""
+    _worker.num_threads = torch.get_num_threads()
+    limit_threads(1)
+
+
+def with_helper_threads(num_weights: int, num_tokens: int) -> AbstractContextManager[object]:
+    """Returns the context of a forward pass through `num_weights` weights: with helper threads where they pay."""
+    if num_weights * (num_tokens + TOKENS_PER_WEIGHT_READ) < MIN_PARALLEL_PRODUCTS:
         return nullcontext()
-    return threads(getattr(_this, "helped", None))
+    return limit_threads(getattr(_worker, "num_threads", None))
 
 
-def threads(count: int | None) -> AbstractContextManager[Any]:
-    """Operations of the calling thread run in `count` threads, from the call to the end of the context; `None`
-    changes nothing. Unlike after `torch.set_num_threads` other threads keep what they have."""
-    return nullcontext() if count is None else _openmp().limit(limits=count)
+def limit_threads(count: int | None) -> AbstractContextManager[object]:
+    """Runs operations of the calling thread in `count` threads, from the call to the end of the context.
+
+    `None` changes nothing. Unlike after `torch.set_num_threads`, other threads keep their number.
+    """
+    return nullcontext() if count is None else _openmp_controller().limit(limits=count)
 
 
 @cache
-def _openmp() -> Any:
+def _openmp_controller() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="openmp")

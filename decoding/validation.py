@@ -74,6 +74,25 @@ def require_number(name: str, value: object, *, low: float, high: float) -> None
         raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
 
 
-def require_share(name: str, value: object) -> None:
-    """Raises ValueError unless `value` is a number in [0, 1]."""
-    require_number(name, value, low=0, high=1)
+def require_share(name: str, value: object, *, above_zero: bool = False) -> None:
+    """Raises ValueError unless `value` is a number in [0, 1], or in (0, 1] with `above_zero`.
+
+    >>> require_share("top_p", 2, above_zero=True)
+    Traceback (most recent call last):
+    ValueError: top_p must be in (0, 1], got 2
+    """
+    is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    if not is_share or (above_zero and value == 0):
+        raise ValueError(f"{name} must be in {'(' if above_zero else '['}0, 1], got {value!r}")
+
+
+def require_token_ids(smallest: int, largest: int, vocab_size: int) -> None:
+    """Raises ValueError with the token id, unless both are ids of a vocabulary of `vocab_size`.
+
+    >>> require_token_ids(0, 32, 32)
+    Traceback (most recent call last):
+    ValueError: token id 32 is outside the model's vocabulary of 32
+    """
+    if smallest < 0 or largest >= vocab_size:
+        wrong = smallest if smallest < 0 else largest
+        raise ValueError(f"token id {wrong} is outside the model's vocabulary of {vocab_size}")

@@ -1,4 +1,4 @@
-"""A task of your own: a list of problems. Here, sequences of numbers, from a seed.
+"""Adds a task: a list of problems, here terms of number sequences generated from a seed.
 
 python examples/add_a_task.py                                     from Python
 python scripts/solve.py --config-dir examples/settings 'plugins=[examples/add_a_task.py]' +task=terms task.size=8
@@ -11,7 +11,7 @@ from reason.tasks.base import Task
 
 
 class Terms(Task):
-    """`size` questions for a term of a sequence. Answers are found in a text and graded as in every task."""
+    """Asks `size` questions for a term of a sequence; the base class finds and grades the answers."""
 
     def __init__(self, *, size: int = 8, seed: int = 0, limit: int | None = None) -> None:
         draw = random.Random(seed)

@@ -8,16 +8,16 @@ import sys
 
 from openai import OpenAI
 
-PRESETS = ("best-of-4", "beam-16")  # the next one is tried where the one before was not sure
+PRESETS = ("best-of-4", "beam-16")  # from cheap to expensive; the next one is used if the answer is not sure
 
 
 def sure(votes: dict[str, float]) -> bool:
-    """Whether the leading answer has more than half of what all answers have."""
+    """Returns whether the leading answer has more than half of all votes."""
     return max(votes.values(), default=0.0) > 0.5 * sum(votes.values())
 
 
 def ask(client: OpenAI, question: str) -> str:
-    """The text of the first search that is sure, else of the last."""
+    """Returns the text of the first search that is sure, else of the last."""
     text = ""
     for preset in PRESETS:
         found = client.chat.completions.create(

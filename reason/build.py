@@ -1,4 +1,4 @@
-"""From settings to a solver: cheap things are made and checked first, models loaded last."""
+"""Turns settings into a solver: cheap objects are made and validated first, models load last."""
 
 from __future__ import annotations
 
@@ -6,92 +6,110 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from decoding.core import Engine
-from decoding.validation import is_count
+from decoding.validation import require_count, require_positive
 from reason.config import plugins
-from reason.config.compose import complaints, composed, make, member, members, resolved
+from reason.config.compose import (
+    Settings,
+    as_config_error,
+    compose_settings,
+    instantiate,
+    list_options,
+    load_option,
+    resolve_settings,
+)
 from reason.config.errors import ConfigError, unknown_key
-from reason.config.versions import versions
-from reason.engines import spec as engines
+from reason.config.versions import collect_versions
 from reason.engines import speculation
-from reason.engines.spec import EnginePlan
-from reason.engines.speculation import SpeculationPlan
+from reason.engines.spec import EngineSpec, validate_engine
+from reason.engines.speculation import SpeculationSpec
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
-from reason.routing import spec as router
-from reason.routing.engine import Arbitrage
-from reason.routing.spec import RouterPlan
-from reason.runs.resume import HARMLESS
+from reason.routing import spec as routing
+from reason.routing.spec import RouterSpec
+from reason.runs.resume import NON_SEMANTIC
 from reason.scorers.base import Scorer
-from reason.scorers.embedders.base import Embedder
-from reason.scorers.none import NoScorer
-from reason.scorers.prm import PrmScorer
+from reason.scorers.embedders.base import LoadableEmbedder
 from reason.solver import Solver
 from reason.tasks.base import Task
 from search.strategy import Budget, Strategy
 
-GROUPS = ("search", "scorer", "embedder", "engine", "model", "router", "draft", "budget", *speculation.GROUPS)
+GROUPS = ("search", "scorer", "embedder", "engine", "model", "router", "small", "budget", *speculation.GROUPS)
 SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "scorer_timeout", "resume", "plugins"}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Checked settings: everything but the models exists. `names` says what runs, for people and rows."""
+class SolveSpec:
+    """Validated settings of a solver: every object exists except the models.
+
+    names           the options by group, for result rows
+    lossy_settings  settings under which text is not distributed as the target model's, such as `router=arbitrage`
+    """
 
     strategy: Strategy
     scorer: Scorer
-    embedder: Embedder | None
-    form: PromptFormat
+    embedder: LoadableEmbedder | None
+    prompt_format: PromptFormat
     checkpoint: Checkpoint
-    engine: EnginePlan
+    engine: EngineSpec
     budget: Budget
-    speculation: SpeculationPlan
-    routing: RouterPlan | None
+    speculation: SpeculationSpec
+    routing: RouterSpec | None
     names: dict[str, str]
-    config: dict[str, Any]
+    lossy_settings: tuple[str, ...]
+    config: Settings
 
     @property
-    def digest(self) -> str:
-        """Tells settings apart that may give different rows."""
-        kept = {key: value for key, value in self.config.items() if key not in HARMLESS}
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+    def config_hash(self) -> str:
+        """A hash of the settings that can change a row: equal hashes mean that rows may be compared."""
+        semantic = {key: value for key, value in self.config.items() if key not in NON_SEMANTIC}
+        return hashlib.sha256(json.dumps(semantic, sort_keys=True).encode()).hexdigest()[:12]
 
-    def stamp(self, task: Task, stands_in_for: str | None) -> dict[str, Any]:
-        """What every row says of its run: what was solved with what, seed, settings and versions."""
+    def run_metadata(self, task: Task, stands_in_for: str | None) -> dict[str, object]:
+        """Returns what every row repeats of its run: options, seed, the settings' hash, versions, and what is lossy."""
         names = {"task": task.name} | ({"stands_in_for": stands_in_for} if stands_in_for else {}) | self.names
-        return {**names, "seed": self.config["seed"], "config": self.digest, "versions": versions()}
+        lossy = {"lossy": ", ".join(self.lossy_settings)} if self.lossy_settings else {}
+        return {
+            **names,
+            **lossy,
+            "seed": self.config["seed"],
+            "config": self.config_hash,
+            "versions": collect_versions(),
+        }
 
-    def open(self, task: Task | None = None) -> Solver:
-        """Load the models; `task` says how answers are found. Raises: ConfigError where a setting is to blame."""
+    def load_solver(self, task: Task | None = None) -> Solver:
+        """Loads the models and returns the solver; `task` finds answers in texts. Raises: ConfigError."""
         source = self.checkpoint.source
-        self.engine.knock()
+        # Servers first: it takes a second to know that one is down, and minutes to load a model for nothing.
+        self.engine.ping()
         if self.routing is not None:
-            self.routing.draft.knock()
-        with complaints("model.path"):
+            self.routing.small.ping()
+        with as_config_error("model.path"):
             tokenizer = load_tokenizer(source)
-        with complaints("model.prompt"):
-            prompt = Prompt(self.form, tokenizer)
-        with complaints("scorer"):
+        with as_config_error("model.prompt"):
+            prompt = Prompt(self.prompt_format, tokenizer)
+        with as_config_error("scorer"):
             self.scorer.load(writer=tokenizer)
         if self.embedder is not None:
-            with complaints("embedder"):
+            with as_config_error("embedder"):
                 self.embedder.load()
-        writer = self.engine.open(self.checkpoint, tokenizer=tokenizer, speculation=self.speculation.parts)
-        engine: Engine | Arbitrage = writer
+        target = self.engine.open_engine(
+            self.checkpoint, tokenizer=tokenizer, speculation=self.speculation.make_speculation
+        )
+        router = None
         if self.routing is not None:
-            engine = self.routing.engine(
-                writer,
+            router = self.routing.open_routed_engine(
+                target,
                 tokenizer=tokenizer,
                 prompt=prompt,
-                # a small model that guesses for the large one has nothing to guess for itself
-                speculation=None if self.speculation.loads_a_model else self.speculation.parts,
+                # The small model does not draft tokens for itself where it already drafts them for the large one.
+                speculation=None if self.speculation.loads_a_model else self.speculation.make_speculation,
             )
         return Solver(
             strategy=self.strategy,
-            engine=engine,
+            engine=target,
+            router=router,
             scorer=self.scorer,
             scorer_timeout=self.config["scorer_timeout"],
             embedder=self.embedder,
@@ -99,13 +117,13 @@ class Plan:
             budget=self.budget,
             seed=self.config["seed"],
             concurrency=self.config["concurrency"],
-            window=self.checkpoint.window,
-            **({} if task is None else {"find": task.find}),
+            context_window=self.checkpoint.context_window,
+            **({} if task is None else {"find_answer": task.find}),
         )
 
 
 def load(*overrides: str) -> Solver:
-    """A solver from the names and settings of the command line.
+    """Returns a solver for the options and settings of the command line.
 
     >>> import reason
     >>> reason.load("search=best_of_m")                                          # doctest: +ELLIPSIS
@@ -114,81 +132,94 @@ def load(*overrides: str) -> Solver:
 
     Raises: ConfigError naming the setting.
     """
-    return check(*composed(overrides)).open()
+    return validate_settings(*compose_settings(overrides)).load_solver()
 
 
-def from_config(cfg: Any) -> Solver:
-    """A solver from a `DictConfig` composed of `conf/solve.yaml`. Raises: ConfigError naming the setting."""
-    return check(resolved(cfg), {}).open()
+def from_config(cfg: object) -> Solver:
+    """Returns a solver for a `DictConfig` composed of `conf/solve.yaml`. Raises: ConfigError naming the setting."""
+    return validate_settings(resolve_settings(cfg), {}).load_solver()
 
 
-def check(config: dict[str, Any], choices: Mapping[str, str]) -> Plan:
-    """Everything that can be known without loading a model. Raises: ConfigError naming the setting."""
-    _check_shape(config)
-    _check_effort(choices)
-    plugins.load(config.get("plugins", []))
-    engine = engines.check("engine", config["engine"])
-    strategy: Strategy = make("search", config["search"])
-    form: PromptFormat = make("model.prompt", config["model"]["prompt"])
-    scorer: Scorer = make("scorer", config["scorer"])
-    with complaints("budget"):
+def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec:
+    """Validates everything that needs no loaded model. Raises: ConfigError naming the setting."""
+    _validate_keys(config)
+    _validate_effort(choices)
+    plugins.load_plugins(config.get("plugins", []))
+    engine = validate_engine("engine", config["engine"])
+    strategy: Strategy = instantiate("search", config["search"])
+    prompt_format: PromptFormat = instantiate("model.prompt", config["model"]["prompt"])
+    scorer: Scorer = instantiate("scorer", config["scorer"])
+    with as_config_error("budget"):
         budget = Budget(**config["budget"])
-    if strategy.needs_scorer and isinstance(scorer, NoScorer):
+    if strategy.needs_scorer and not scorer.gives_scores:
         raise ConfigError(
-            f"search={choices.get('search', type(strategy).__name__)} chooses by score and scorer=none gives none; "
+            f"search={_option_name(choices, strategy)} chooses by score and scorer=none gives none; "
             "choose scorer=prm or scorer=likelihood, or search=self_consistency"
         )
-    embedder = _embedder(config, choices) if strategy.needs_embedder else None
+    embedder = _make_embedder(config, choices) if strategy.needs_embedder else None
     checkpoint = find_model(config["model"]["path"])
-    with complaints("scorer"):
-        scorer.check()
-        if isinstance(scorer, PrmScorer):
-            scorer.check_writer(checkpoint)
-    speculative = speculation.check(config)
-    if engine.servers is not None:
-        _check_served(config, choices, embedder)
-    engine = engine.fit(
+    with as_config_error("scorer"):
+        scorer.validate()
+        scorer.validate_writer(checkpoint)
+    speculative = speculation.validate_speculation(config)
+    if engine.is_remote:
+        _validate_remote(config, choices, embedder)
+    engine = engine.adapt_to(
         checkpoint,
-        form=form,
+        prompt_format=prompt_format,
         scorer=scorer,
-        sampling=getattr(strategy, "sampling", None),
-        goes_on=_goes_on(strategy, choices),
+        sampling=getattr(strategy, "sampling", None),  # a plug-in strategy need not have it
+        continued_by=_continued_by(strategy, choices),
     )
-    routing = router.check(config, scorer, checkpoint, form)
-    names = _names(config, choices)
-    return Plan(strategy, scorer, embedder, form, checkpoint, engine, budget, speculative, routing, names, config)
+    router = routing.validate_routing(config, scorer, checkpoint, prompt_format)
+    names = _option_names(config, choices)
+    return SolveSpec(
+        strategy=strategy,
+        scorer=scorer,
+        embedder=embedder,
+        prompt_format=prompt_format,
+        checkpoint=checkpoint,
+        engine=engine,
+        budget=budget,
+        speculation=speculative,
+        routing=router,
+        names=names,
+        lossy_settings=_lossy_settings(choices, names, speculative, router),
+        config=config,
+    )
 
 
-def task_of(plan: Plan, choices: Mapping[str, str]) -> tuple[Task, str | None]:
-    """What to solve, and the name of the task it stands in for, if it does. Raises: ConfigError.
+def select_task(spec: SolveSpec, choices: Mapping[str, str]) -> tuple[Task, str | None]:
+    """Returns the task to solve, and the name of the task that it stands in for, or None. Raises: ConfigError.
 
-    A question; else the chosen task, or the bundled set that the model names as its stand-in (a file of
-    one's own is never replaced); else the model's default task.
+    In this order: the question; the chosen task, or the bundled set that the model declares as its stand-in (never for
+    a file of the user); the model's default task.
     """
-    question, model, node = plan.config["question"], plan.config["model"], plan.config.get("task")
+    question, model, node = spec.config["question"], spec.config["model"], spec.config.get("task")
     if question is not None:
         if node is not None:
             raise ConfigError("question and task are both set; give one of them")
-        with complaints("question"):
-            return Task("question", [Problem.ask(str(question))]), None
+        with as_config_error("question"):
+            return Task("question", [Problem.from_question(str(question))]), None
     if node is None:
         if model["default_task"] is None:
-            raise ConfigError(f"say what to solve: question=... or +task=...; tasks are: {', '.join(members('task'))}")
-        return make("task", member("task", model["default_task"])), None
-    asked = choices.get("task", "")
-    stand_in = model["stand_in"].get(asked)
+            options = ", ".join(list_options("task"))
+            raise ConfigError(f"nothing to solve: set question=... or +task=...; tasks are: {options}")
+        return instantiate("task", load_option("task", model["default_task"])), None
+    chosen = choices.get("task", "")
+    stand_in = model["stand_in"].get(chosen)
     if stand_in is None or node.get("path") is not None:
-        return make("task", node), None
-    default = member("task", stand_in)
-    kept = {key: node[key] for key in default if key != "_target_" and node.get(key) is not None}
-    return make("task", default | kept), asked
+        return instantiate("task", node), None
+    default = load_option("task", stand_in)
+    shared = {key: node[key] for key in default if key != "_target_" and node.get(key) is not None}
+    return instantiate("task", default | shared), chosen
 
 
-def _embedder(config: Mapping[str, Any], choices: Mapping[str, str]) -> Embedder:
-    embedder: Embedder = make("embedder", config["embedder"])
-    with complaints("embedder"):
-        embedder.check()
-    if embedder.wants_hidden and choices.get("router", "off") != "off":
+def _make_embedder(config: Settings, choices: Mapping[str, str]) -> LoadableEmbedder:
+    embedder: LoadableEmbedder = instantiate("embedder", config["embedder"])
+    with as_config_error("embedder"):
+        embedder.validate()
+    if embedder.needs_hidden_states and choices.get("router", "off") != "off":
         raise ConfigError(
             "embedder=hidden_states cannot compare the steps of two models, which router="
             f"{choices['router']} has; choose embedder=words or embedder=sentence_transformers"
@@ -196,52 +227,67 @@ def _embedder(config: Mapping[str, Any], choices: Mapping[str, str]) -> Embedder
     return embedder
 
 
-def _goes_on(strategy: Strategy, choices: Mapping[str, str]) -> str | None:
-    """What makes engines go on with what they wrote, in the words it was set with; None if nothing does."""
+def _continued_by(strategy: Strategy, choices: Mapping[str, str]) -> str | None:
+    """The setting that makes requests continue earlier output; None if none does."""
     if choices.get("router", "off") != "off":
         return f"router={choices['router']}"
-    return f"search={choices.get('search', type(strategy).__name__)}" if strategy.by_steps else None
+    return f"search={_option_name(choices, strategy)}" if strategy.by_steps else None
 
 
-def _check_served(config: Mapping[str, Any], choices: Mapping[str, str], embedder: Embedder | None) -> None:
-    """Raises: ConfigError for what only an engine in this process can do."""
+def _validate_remote(config: Settings, choices: Mapping[str, str], embedder: LoadableEmbedder | None) -> None:
+    """Raises ConfigError for settings that only an engine in this process can follow."""
     engine = choices.get("engine", "sglang")
-    if config["speculation"] != member("speculation", "off"):
+    if config["speculation"] != load_option("speculation", "off"):
         raise ConfigError(
-            f"speculation={choices.get('speculation', 'stand')} guesses inside engine=local; with engine={engine} "
-            "leave speculation=off: a server guesses if it was started so"
+            f"speculation={choices.get('speculation', 'stand')} drafts inside engine=local; with engine={engine} "
+            "leave speculation=off: a server speculates if it was started with speculation"
         )
-    if embedder is not None and embedder.wants_hidden:
+    if embedder is not None and embedder.needs_hidden_states:
         raise ConfigError(
             f"embedder={choices.get('embedder', 'hidden_states')} needs hidden states, which engine={engine} does not "
             "give; choose embedder=words or embedder=sentence_transformers"
         )
 
 
-def _check_shape(config: Mapping[str, Any]) -> None:
+def _validate_keys(config: Settings) -> None:
     for key in config.keys() - SETTINGS:
         raise ConfigError(unknown_key(key, SETTINGS))
     for group in GROUPS:
         if not isinstance(config.get(group), dict):
             raise ConfigError(f"{group} is not set; choose {group}=..., it cannot be left out")
-    for key, at_least in (("seed", 0), ("concurrency", 1), ("limit", 1)):
-        if not is_count(config[key], at_least=at_least) and not (key == "limit" and config[key] is None):
-            raise ConfigError(f"{key} must be an int >= {at_least}, got {config[key]!r}")
-    timeout = config["scorer_timeout"]
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0):
-        raise ConfigError(f"scorer_timeout must be a number of seconds > 0 or null, got {timeout!r}")
+    with as_config_error():
+        require_count("seed", config["seed"])
+        require_count("concurrency", config["concurrency"], at_least=1)
+        require_count("limit", config["limit"], at_least=1, or_null=True)
+        if config["scorer_timeout"] is not None:
+            require_positive("scorer_timeout", config["scorer_timeout"])
 
 
-def _check_effort(choices: Mapping[str, str]) -> None:
+def _validate_effort(choices: Mapping[str, str]) -> None:
     effort = choices.get("effort")
-    if effort in (None, "None"):  # Hydra's word for a group that is not chosen, and the same as text
+    if effort in (None, "None"):  # Hydra writes a group without a choice as the text None
         return
-    search = composed([f"effort={effort}"])[1]["search"]
+    search = compose_settings([f"effort={effort}"])[1]["search"]
     if choices["search"] != search:
         raise ConfigError(f"effort={effort} is search={search}; leave out search={choices['search']}, or effort")
 
 
-def _names(config: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, str]:
+def _lossy_settings(
+    choices: Mapping[str, str], names: Mapping[str, str], speculative: SpeculationSpec, router: RouterSpec | None
+) -> tuple[str, ...]:
+    lossy = []
+    if names["speculation"] != "off" and not speculative.lossless:
+        lossy.append(f"acceptance={choices.get('acceptance', type(speculative.acceptance).__name__)}")
+    if router is not None:
+        lossy.append(f"router={names['router']}")
+    return tuple(lossy)
+
+
+def _option_name(choices: Mapping[str, str], strategy: Strategy) -> str:
+    return choices.get("search", type(strategy).__name__)
+
+
+def _option_names(config: Settings, choices: Mapping[str, str]) -> dict[str, str]:
     groups = ("search", "scorer", "engine", "speculation", "router")
     names = {group: choices.get(group, config[group]["_target_"]) for group in groups}
     paths = {f"{group}_path": config[group]["path"] for group in ("model", "scorer") if config[group].get("path")}

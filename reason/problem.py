@@ -1,37 +1,37 @@
-"""What goes into a solver and what comes out of it."""
+"""The input of a solver, a problem, and its output, a solution."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from decoding.core import Spent, Tokens
+from decoding.core import Tokens, Usage
 from search.strategy import SearchResult
 from search.tree import SearchTree
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A question. `answer` is the gold answer, None if unknown; `meta` whatever else the data set gives.
+    """A question. `answer` is the gold answer, None if unknown; `meta` holds other fields of the data set.
 
-    `prompt` are the ids the search starts from, where the question alone does not say: a conversation, a text to go on
-    with. Without them the question is put the way the model wants to be asked.
+    `prompt` are the token ids the search starts from where the question alone does not determine them: a conversation,
+    or a text to continue. Without them the model's prompt format renders the question.
     """
 
     id: str
     question: str
     answer: str | None = None
     prompt: Tokens | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
-    def ask(cls, question: str, *, prompt: Tokens | None = None) -> Problem:
-        """A problem from a bare question; its id is the same whenever the same question is asked.
+    def from_question(cls, question: str, *, prompt: Tokens | None = None) -> Problem:
+        """Returns a problem for a bare question; equal questions get equal ids.
 
         Raises: ValueError for an empty question.
 
-        >>> Problem.ask("What is 1+1?").id
+        >>> Problem.from_question("What is 1+1?").id
         'question-df219761'
         """
         if not question.strip():
@@ -42,12 +42,12 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """What solving one problem gave.
+    """The result of solving one problem.
 
-    answer   the chosen final answer in the spelling under which votes are counted, None if no solution had one
+    answer   the chosen final answer in the canonical form that voting compares, None if no solution states one
     text     the chosen solution's text, "" if nothing finished
     score    its aggregated score, None if not scored
-    result   the whole search: tree, votes, what was spent
+    result   the whole search: tree, votes, usage
     """
 
     problem: Problem
@@ -58,15 +58,15 @@ class Solution:
 
     @property
     def tree(self) -> SearchTree:
-        """Everything that was explored."""
+        """The explored tree."""
         return self.result.tree
 
     @property
-    def spent(self) -> Spent:
-        """What it took."""
-        return self.result.spent
+    def usage(self) -> Usage:
+        """Tokens, engine calls, forward passes and seconds of the search."""
+        return self.result.usage
 
     @property
     def votes(self) -> dict[str, float]:
-        """What each answer had going for it; the chosen answer has the most."""
+        """The weight of each answer; the chosen answer has the largest."""
         return self.result.votes

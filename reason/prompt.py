@@ -1,10 +1,10 @@
-"""Question to token ids and ids to text: raw text or the model's own chat template, once per problem."""
+"""Converts questions to token ids and ids to text: raw text or the model's own chat template, once per problem."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from decoding.core import Tokens
 
@@ -12,22 +12,24 @@ SLOT = "{question}"
 
 
 class Tokenizer(Protocol):
-    """The few things we ask of a tokenizer; every Hugging Face tokenizer does them."""
+    """The methods of a tokenizer that prompts use; every Hugging Face tokenizer has them."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-    def decode(self, token_ids: Sequence[int], **kwargs: Any) -> str: ...
-    def apply_chat_template(self, conversation: list[dict[str, str]], **kwargs: Any) -> Any: ...
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str: ...
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, **options: object
+    ) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptFormat:
-    """How one model wants to be asked; a model's yaml holds its values.
+    """The prompt format of one model; the model's yaml holds its values.
 
     raw           plain text with `{question}` in it, for models without a chat template; null for the template
     system        the system message, null for none
-    user          the user's message, with `{question}` in it
-    answer_start  what the model's answer begins with, as if it had written it (a think tag)
-    options       handed to the chat template (`enable_thinking`)
+    user          the user message, with `{question}` in it
+    answer_start  prefix of the model's answer (a think tag); the model continues it
+    options       further arguments of the chat template (`enable_thinking`)
     delimiter     the text that ends a step
 
     Raises: ValueError naming the setting.
@@ -37,63 +39,67 @@ class PromptFormat:
     system: str | None = None
     user: str = SLOT
     answer_start: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     delimiter: str = "\n\n"
 
     def __post_init__(self) -> None:
-        for name in ("raw", "user"):
-            text = getattr(self, name)
+        for name, text in (("raw", self.raw), ("user", self.user)):
             if text is not None and SLOT not in text:
                 raise ValueError(f"model.prompt.{name} must contain {SLOT}, got {text!r}")
         if not self.delimiter:
             raise ValueError("model.prompt.delimiter must not be empty")
 
-    def conversation(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-        """What a chat template is given for these messages, the last of which is the question: our words around
-        that, and one system message of ours and theirs.
+    def build_conversation(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+        """Returns the chat template's input for these messages, the last of which is the question.
 
-        >>> PromptFormat(system="Be brief.", user="Q: {question}").conversation([{"role": "user", "content": "1+1?"}])
+        The question is inserted into `user`; `system` and the system messages become one, in this order.
+
+        >>> form = PromptFormat(system="Be brief.", user="Q: {question}")
+        >>> form.build_conversation([{"role": "user", "content": "1+1?"}])
         [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'Q: 1+1?'}]
         """
         *before, question = messages
-        theirs = [message["content"] for message in before if message["role"] == "system"]
-        rules = theirs if self.system is None else [self.system, *theirs]
+        given = [message["content"] for message in before if message["role"] == "system"]
+        rules = given if self.system is None else [self.system, *given]
         system = [{"role": "system", "content": "\n\n".join(rules)}] if rules else []
         turns = [dict(message) for message in before if message["role"] != "system"]
         return [*system, *turns, {"role": "user", "content": self.user.replace(SLOT, question["content"])}]
 
 
 class Prompt:
-    """A format and the tokenizer that goes with it. Text is encoded here and nowhere else."""
+    """A prompt format with its tokenizer. Text is encoded here and nowhere else."""
 
-    def __init__(self, form: PromptFormat, tokenizer: Tokenizer) -> None:
-        self.form = form
+    def __init__(self, prompt_format: PromptFormat, tokenizer: Tokenizer) -> None:
+        self.format = prompt_format
         self._tokenizer = tokenizer
         self._anchor = tuple(tokenizer.encode("x", add_special_tokens=False))
-        self._anchor_text = self._text(self._anchor)
+        self._anchor_text = self._decode_all(self._anchor)
         self._break = tuple(tokenizer.encode("\n", add_special_tokens=False))
-        if form.raw is None and getattr(tokenizer, "chat_template", "") is None:
+        if prompt_format.raw is None and getattr(tokenizer, "chat_template", "") is None:
             raise ValueError("this model has no chat template; set model.prompt.raw, for instance to '{question}\\n'")
 
     def encode(self, question: str) -> Tokens:
-        """The ids the search starts from."""
-        if self.form.raw is not None:
-            return self.encode_text(self.form.raw.replace(SLOT, question) + self.form.answer_start)
+        """Returns the ids the search starts from."""
+        if self.format.raw is not None:
+            return self.encode_text(self.format.raw.replace(SLOT, question) + self.format.answer_start)
         return self.encode_chat([{"role": "user", "content": question}])
 
     def encode_text(self, text: str) -> Tokens:
-        """The ids of a text the model is to go on with as it is."""
+        """Returns the ids of a text that the model continues unchanged."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=True))
 
     def encode_chat(self, messages: list[dict[str, str]]) -> Tokens:
-        """The ids of a conversation that ends with a question, for a model with a chat template. See
-        `PromptFormat.conversation`. Raises: ValueError where the template refuses it, or there is none."""
+        """Returns the ids of a conversation that ends with a question, for a model with a chat template.
+
+        See `PromptFormat.build_conversation`. Raises: ValueError if the model has no template or the template refuses
+        the conversation.
+        """
         from jinja2 import TemplateError
 
-        form = self.form
+        form = self.format
         if form.raw is not None:
-            raise ValueError("this model is asked with plain text and knows no conversations")
-        conversation = form.conversation(messages)
+            raise ValueError("this model takes plain text (model.prompt.raw) and no conversations")
+        conversation = form.build_conversation(messages)
         try:
             text = self._tokenizer.apply_chat_template(
                 conversation, tokenize=False, add_generation_prompt=True, **form.options
@@ -102,13 +108,13 @@ class Prompt:
             raise ValueError(f"this model's chat template refuses the conversation: {error}") from error
         if not text.endswith(form.answer_start):
             text += form.answer_start
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))  # the template wrote the special tokens
 
-    def encode_more(self, text: str) -> Tokens:
-        """The ids of a text from the middle of a solution.
+    def encode_continuation(self, text: str) -> Tokens:
+        """Returns the ids of a text from the middle of a solution.
 
-        Encoded behind a line break, because some tokenizers put a space before what they encode; by itself where the
-        two would become one token.
+        It is encoded after a line break, because some tokenizers prepend a space; without one where the break and the
+        text would share a token.
         """
         ids = tuple(self._tokenizer.encode("\n" + text, add_special_tokens=False))
         if ids[: len(self._break)] == self._break:
@@ -116,12 +122,12 @@ class Prompt:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, tokens: Tokens) -> str:
-        """The text of ids from the middle of a solution; special tokens are left out.
+        """Returns the text of ids from the middle of a solution, without special tokens.
 
-        Decoded behind an anchor, because some tokenizers drop a space at the beginning of what they decode:
-        so the texts of consecutive steps join to the text of the whole.
+        It is decoded after an anchor token, because some tokenizers drop a leading space: the texts of consecutive
+        steps then join to the text of the whole.
         """
-        return self._text((*self._anchor, *tokens))[len(self._anchor_text) :]
+        return self._decode_all((*self._anchor, *tokens))[len(self._anchor_text) :]
 
-    def _text(self, tokens: Tokens) -> str:
+    def _decode_all(self, tokens: Tokens) -> str:
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -1,4 +1,4 @@
-"""Solve one problem, or many at once: render it, search, read the answer off the tree."""
+"""Solves one problem, or many concurrently: renders the prompt, runs the search, extracts the answer from the tree."""
 
 from __future__ import annotations
 
@@ -6,59 +6,79 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from itertools import islice
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
-from decoding.core import Engine
-from reason.engines.event_loop import LoopThread
-from reason.grading.answer import canonical, find_answer
+from decoding.core import Engine, TokenGenerator, Tokens
+from reason.engines.event_loop import EventLoopThread
+from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
-from reason.routing.engine import Arbitrage
 from reason.scorers.base import Scorer
-from reason.window import Outcome, Window
 from search.seeds import derive_seed
-from search.strategy import Budget, Embedder, Resources, SearchResult, Strategy, Written
+from search.strategy import Budget, Resources, SearchResult, StepEmbedder, StepEvent, StepScorer, Strategy
 
 T = TypeVar("T")
+SolveOutcome = tuple[Problem, Solution | Exception]
+SolveFuture = TypeVar("SolveFuture", "Future[Solution]", "asyncio.Future[Solution]")
+
+
+class EngineFactory(Protocol):
+    """Makes an engine for each problem, as a router over two models does; the solver that owns it closes it."""
+
+    def bind(self, question: str, root: Tokens, scorer: StepScorer | None) -> TokenGenerator:
+        """Returns the engine for the problem whose prompt is `root`; `scorer` is bound to that problem."""
+        ...
+
+    def assert_invariants(self) -> None:
+        """See `core.Engine`."""
+        ...
+
+    def close(self) -> None:
+        """Closes its engines, the target engine included."""
+        ...
 
 
 class Solver:
-    """A strategy, an engine, a scorer and a prompt, ready to solve. Safe to share between threads and tasks.
+    """Solves problems with one strategy, engine, scorer and prompt. Threads and asyncio tasks may share a solver.
 
-    All work runs on one private event loop, so that blocking and awaiting callers meet on one engine, which batches
-    whatever is waiting. A problem's result depends on the run's seed and the problem's id, not on its company.
+    All searches run on one private event loop, so that blocking and awaiting callers share one engine, which batches
+    their requests. A problem's result depends on the run's seed and the problem's id, not on concurrent problems.
 
-    budget          holds for each problem
-    concurrency     problems under way in `solve_many`
-    window          the most tokens the model can hold
-    scorer_timeout  seconds a path may wait for its scores
-    embedder        for strategies that compare steps
+    router          generates instead of `engine` where a small and a large model write together; None: `engine` alone
+    budget          limits each problem
+    concurrency     maximum concurrent problems in `solve_many`
+    context_window  maximum tokens per sequence of the model
+    scorer_timeout  seconds a path waits for its scores
+    embedder        compares steps; only some strategies need one
 
     >>> import reason
     >>> with reason.load("search.n=4") as solver:                           # the bundled models
     ...     solution = solver.solve("What is the remainder when 7^2 is divided by 5?")
-    >>> len(solution.result.candidates), solution.answer in solution.votes, solution.tree.check()
-    (4, True, None)
+    >>> len(solution.result.candidates), solution.answer in solution.votes
+    (4, True)
     """
 
     def __init__(
         self,
         *,
         strategy: Strategy,
-        engine: Engine | Arbitrage,
+        engine: Engine,
+        router: EngineFactory | None = None,
         scorer: Scorer,
         scorer_timeout: float | None = None,
-        embedder: Embedder | None = None,
+        embedder: StepEmbedder | None = None,
         prompt: Prompt,
-        find: Callable[[str], str | None] = find_answer,
+        find_answer: Callable[[str], str | None] = find_answer,
         budget: Budget | None = None,
         seed: int = 0,
         concurrency: int = 8,
-        window: int | None = None,
+        context_window: int | None = None,
     ) -> None:
         self.strategy = strategy
         self.engine = engine
+        self.router = router
         self.scorer = scorer
         self.scorer_timeout = scorer_timeout
         self.embedder = embedder
@@ -66,25 +86,27 @@ class Solver:
         self.budget = budget or Budget()
         self.seed = seed
         self.concurrency = concurrency
-        self.window = window
-        self.watch: Callable[[Written], None] | None = None
-        self._find = find
-        self._loop = LoopThread()
+        self.context_window = context_window
+        self.on_step: Callable[[StepEvent], None] | None = None
+        self._find_answer = find_answer
+        self._loop = EventLoopThread()
 
-    def but(
+    def with_options(
         self,
         *,
         strategy: Strategy | None = None,
         budget: Budget | None = None,
         seed: int | None = None,
-        watch: Callable[[Written], None] | None = None,
+        on_step: Callable[[StepEvent], None] | None = None,
     ) -> Solver:
-        """This solver with another strategy, budget or seed; models, engine and loop are the same, and one `close` ends
-        both. `watch` is told of every continuation as it is written, on the solver's loop: it must be quick.
+        """Returns this solver with another strategy, budget or seed; models, engine and loop are shared.
+
+        One `close` ends both. `on_step` is called with every generated continuation, on the solver's event loop: it
+        must return quickly.
 
         >>> import reason
         >>> with reason.load("search.n=4") as solver:
-        ...     other = solver.but(strategy=solver.strategy, seed=1)
+        ...     other = solver.with_options(strategy=solver.strategy, seed=1)
         >>> other.engine is solver.engine, other.seed, solver.seed
         (True, 1, 0)
         """
@@ -92,64 +114,66 @@ class Solver:
         other.strategy = self.strategy if strategy is None else strategy
         other.budget = self.budget if budget is None else budget
         other.seed = self.seed if seed is None else seed
-        other.watch = self.watch if watch is None else watch
+        other.on_step = self.on_step if on_step is None else on_step
         return other
 
     def solve(self, question: str | Problem) -> Solution:
-        """The solution; blocks. Works inside a running event loop too (a notebook)."""
-        return self._loop.run(self._solve(_as_problem(question)))
+        """Returns the solution; blocks. Works inside a running event loop too (a notebook)."""
+        future = self.submit(question)
+        try:
+            return future.result()
+        except BaseException:  # an interrupt while waiting must also end the search
+            future.cancel()
+            raise
 
     async def asolve(self, question: str | Problem) -> Solution:
-        """The solution; awaits. Cancelling gives back what the search held."""
-        return await self._loop.arun(self._solve(_as_problem(question)))
+        """Awaits the solution. Cancelling the await cancels the search and frees its KV."""
+        return await asyncio.wrap_future(self.submit(question))
 
     def submit(self, question: str | Problem) -> Future[Solution]:
-        """Start solving and return at once; cancelling the future gives back what the search held."""
+        """Starts the search and returns at once; cancelling the future cancels the search and frees its KV."""
         return self._loop.submit(self._solve(_as_problem(question)))
 
-    def solve_many(self, questions: Iterable[str | Problem]) -> Iterator[Outcome]:
-        """Each problem with its solution, or with the error that stopped it, as they finish.
+    def solve_many(self, questions: Iterable[str | Problem]) -> Iterator[SolveOutcome]:
+        """Yields each problem with its solution, or with the exception that ended it, in order of completion.
 
-        At most `concurrency` are under way; closing the iterator cancels them.
+        At most `concurrency` problems run at a time; closing the iterator cancels them.
         """
-        window = Window(map(_as_problem, questions), self.concurrency, self.submit)
+        window = ConcurrencyWindow(map(_as_problem, questions), self.concurrency, self.submit)
         try:
-            while window.fill():
-                yield from window.take(wait(window.running, return_when=FIRST_COMPLETED).done)
+            while window.start_tasks():
+                yield from window.collect_outcomes(wait(window.running, return_when=FIRST_COMPLETED).done)
         finally:
-            window.cancel()
+            window.cancel_all()
 
-    async def asolve_many(self, questions: Iterable[str | Problem]) -> AsyncIterator[Outcome]:
-        """As `solve_many`, for `async for`."""
+    async def asolve_many(self, questions: Iterable[str | Problem]) -> AsyncIterator[SolveOutcome]:
+        """Yields what `solve_many` yields, for `async for`."""
 
         def start(problem: Problem) -> asyncio.Future[Solution]:
             return asyncio.wrap_future(self.submit(problem))
 
-        window = Window(map(_as_problem, questions), self.concurrency, start)
+        window = ConcurrencyWindow(map(_as_problem, questions), self.concurrency, start)
         try:
-            while window.fill():
-                for outcome in window.take((await asyncio.wait(window.running, return_when="FIRST_COMPLETED"))[0]):
+            while window.start_tasks():
+                done, _ = await asyncio.wait(window.running, return_when=asyncio.FIRST_COMPLETED)
+                for outcome in window.collect_outcomes(done):
                     yield outcome
         finally:
-            window.cancel()
+            window.cancel_all()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that uses the engine, on the solver's own loop; blocks."""
+    def run_coroutine(self, work: Coroutine[object, object, T]) -> T:
+        """Returns the result of a coroutine that uses the engine, run on the solver's event loop; blocks."""
         return self._loop.run(work)
 
-    def check(self) -> None:
-        """Assert that the engine, once idle, holds nothing of any search. Not all engines can be asked."""
-        check = getattr(self.engine, "check", None)
-        if check is not None:
-            check()
+    def assert_invariants(self) -> None:
+        """Asserts that the engine, once idle, holds nothing for any search."""
+        (self.router or self.engine).assert_invariants()
 
     def close(self) -> None:
-        """Cancel what is under way, end the private loop, close engine and scorer. Calling it twice is harmless."""
+        """Cancels running searches, ends the event loop, closes scorer and engine. Calling it twice is harmless."""
         self._loop.close()
         self.scorer.close()
-        close = getattr(self.engine, "close", None)
-        if close is not None:
-            close()
+        (self.router or self.engine).close()
 
     def __enter__(self) -> Self:
         return self
@@ -162,34 +186,67 @@ class Solver:
     async def _solve(self, problem: Problem) -> Solution:
         root = problem.prompt or self.prompt.encode(problem.question)
         scorer = self.scorer.bind(problem.question, root)
-        engine = self.engine
-        if isinstance(engine, Arbitrage):
-            engine = engine.bind(problem.question, root, scorer)
+        engine = self.engine if self.router is None else self.router.bind(problem.question, root, scorer)
         resources = Resources(
             engine=engine,
             scorer=scorer,
             decode=self.prompt.decode,
-            answer_of=self.answer_of,
-            delimiter=self.prompt.form.delimiter,
+            extract_answer=self.extract_answer,
+            delimiter=self.prompt.format.delimiter,
             budget=self.budget,
             seed=derive_seed(self.seed, problem.id),
             group=problem.id,
-            window=self.window,
+            context_window=self.context_window,
             embedder=self.embedder,
             scorer_timeout=self.scorer_timeout,
-            watch=self.watch,
+            on_step=self.on_step,
         )
-        return self._read(problem, await self.strategy(root, resources))
+        return self._to_solution(problem, await self.strategy(root, resources))
 
-    def answer_of(self, text: str) -> str | None:
-        """The final answer in a solution's text, in the spelling under which votes are counted, or None."""
-        found = self._find(text)
-        return (canonical(found) or None) if found is not None else None
+    def extract_answer(self, text: str) -> str | None:
+        """Returns the final answer in a solution's text, in the canonical form that voting compares, or None."""
+        answer = self._find_answer(text)
+        return (canonical_answer(answer) or None) if answer is not None else None
 
-    def _read(self, problem: Problem, result: SearchResult) -> Solution:
-        text = "" if result.best is None else result.tree.text(result.best)
-        return Solution(problem=problem, answer=self.answer_of(text), text=text, score=result.score, result=result)
+    def _to_solution(self, problem: Problem, result: SearchResult) -> Solution:
+        text = "" if result.best is None else result.tree.path_text(result.best)
+        return Solution(problem=problem, answer=self.extract_answer(text), text=text, score=result.score, result=result)
+
+
+class ConcurrencyWindow(Generic[SolveFuture]):
+    """Runs at most `size` problems at a time, in order; starts the next one when one is done."""
+
+    def __init__(self, problems: Iterable[Problem], size: int, start: Callable[[Problem], SolveFuture]) -> None:
+        self._waiting = iter(problems)
+        self._size = size
+        self._start: Callable[[Problem], SolveFuture] = start
+        self.running: dict[SolveFuture, Problem] = {}
+
+    def start_tasks(self) -> bool:
+        """Starts problems until `size` run; returns False once none runs and none waits. *Mutates* the window."""
+        for problem in islice(self._waiting, self._size - len(self.running)):
+            self.running[self._start(problem)] = problem
+        return bool(self.running)
+
+    def collect_outcomes(self, done: set[SolveFuture]) -> list[SolveOutcome]:
+        """Returns the outcomes of `done`, in the order they were started. *Mutates* the window.
+
+        Raises: exceptions that are not an `Exception`, such as a cancellation: they belong to the caller.
+        """
+        outcomes: list[SolveOutcome] = []
+        for future in [future for future in self.running if future in done]:
+            problem = self.running.pop(future)
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            outcomes.append((problem, error or future.result()))
+        return outcomes
+
+    def cancel_all(self) -> None:
+        """Cancels the running problems."""
+        for future in self.running:
+            future.cancel()
 
 
 def _as_problem(question: str | Problem) -> Problem:
-    return question if isinstance(question, Problem) else Problem.ask(question)
+    return question if isinstance(question, Problem) else Problem.from_question(question)

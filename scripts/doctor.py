@@ -1,9 +1,9 @@
-"""Say what is installed, on which device, which models are at hand and which servers answer, and what to do about it.
+"""Reports what is installed, the device, the local models and whether servers answer, each with a remedy.
 
 python scripts/doctor.py                                                    this machine
 python scripts/doctor.py engine=sglang engine.urls=[http://a:30000]         and these servers
 python scripts/doctor.py engine=openai engine.model=NAME                    and whether a server has this model
-python scripts/doctor.py model=qwen2.5-math-7b scorer=qwen_prm              and whether these models are at hand
+python scripts/doctor.py model=qwen2.5-math-7b scorer=qwen_prm              and whether these models are there
 
 Settings are those of scripts/solve.py; no weights are loaded. Exit code 1 if something that these settings need is
 missing or broken.
@@ -24,80 +24,83 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reason.engines.openai_api.settings import Endpoints
+    from reason.engines.openai_api.settings import OpenAISettings
 
 PACKAGE = "reason-search"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OK, MISSING, BROKEN = "ok", "missing", "BROKEN"
-"""`missing` is what one can do without."""
+"""States of a finding; `missing` is optional, `BROKEN` is needed."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, how it is, what was seen, and what to do."""
+    """One line of the report: the subject, its state, the observation, and what to do."""
 
-    what: str
+    subject: str
     state: str
-    seen: str
+    observation: str
     remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.state:8}{self.what:28}{self.seen}" + (f"; {self.remedy}" if self.remedy else "")
+        return f"{self.state:8}{self.subject:28}{self.observation}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def wanted() -> dict[str, list[str]]:
-    """Names of packages by extra; those under "" are always needed. Read from the checkout, else from what is
-    installed."""
+def required_packages() -> dict[str, list[str]]:
+    """Returns names of packages by extra; those under "" are always needed.
+
+    Reads pyproject.toml of the checkout, else the metadata of the installed package.
+    """
     project = Path(__file__).resolve().parents[1] / "pyproject.toml"
     if project.is_file():
         table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
         groups = {"": table["dependencies"], **table["optional-dependencies"]}
-        return {extra: [name_of(need) for need in needs] for extra, needs in groups.items()}
-    found: dict[str, list[str]] = {}
+        return {extra: [package_name(need) for need in needs] for extra, needs in groups.items()}
+    by_extra: dict[str, list[str]] = {}
     for need in requires(PACKAGE) or []:
         extra = re.search(r"extra == ['\"](.+?)['\"]", need)
-        found.setdefault(extra[1] if extra else "", []).append(name_of(need))
-    return found
+        by_extra.setdefault(extra[1] if extra else "", []).append(package_name(need))
+    return by_extra
 
 
-def name_of(requirement: str) -> str:
-    """The package that a requirement is about.
+def package_name(requirement: str) -> str:
+    """Returns the package of a requirement.
 
-    >>> name_of("lm-eval[api]>=0.4.8"), name_of("torch>=2.6")
+    >>> package_name("lm-eval[api]>=0.4.8"), package_name("torch>=2.6")
     ('lm-eval', 'torch')
     """
-    found = re.match(r"[\w.-]+", requirement)
-    assert found is not None, requirement
-    return found[0]
+    name = re.match(r"[\w.-]+", requirement)
+    assert name is not None, requirement
+    return name[0]
 
 
-def packages(groups: dict[str, list[str]]) -> Iterator[Finding]:
-    """What is installed of what is needed, then of every extra."""
+def check_packages(groups: dict[str, list[str]]) -> Iterator[Finding]:
+    """Yields whether the needed packages are installed, then those of every extra."""
     for extra, names in groups.items():
-        absent = [name for name in names if installed(name) is None]
-        what = f"extra {extra}" if extra else "packages"
+        absent = [name for name in names if installed_version(name) is None]
+        subject = f"extra {extra}" if extra else "packages"
         if not absent:
-            seen = ", ".join(f"{name} {installed(name)}" for name in names)
-            yield Finding(what, OK, seen)
+            versions = ", ".join(f"{name} {installed_version(name)}" for name in names)
+            yield Finding(subject, OK, versions)
         else:
             command = f"pip install '{PACKAGE}[{extra}]'" if extra else f"pip install {PACKAGE}"
             yield Finding(
-                what,
+                subject,
                 MISSING if extra else BROKEN,
                 f"without {', '.join(absent)}",
                 f"{command}, or in a checkout: pip install -c constraints.txt -e '.{f'[{extra}]' if extra else ''}'",
             )
 
 
-def installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Returns the version of a package; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
         return None
 
 
-def device() -> Finding:
-    """What runs the models."""
+def check_device() -> Finding:
+    """Returns the device that runs the models."""
     import torch
 
     if torch.cuda.is_available():
@@ -106,17 +109,17 @@ def device() -> Finding:
     return Finding("device", OK, f"CPU, {torch.get_num_threads()} threads; no CUDA device")
 
 
-def browser() -> Finding:
-    """Pages open in any browser; their tests want one of these."""
-    found = next((name for name in BROWSERS if shutil.which(name)), None)
-    if found is None:
+def check_browser() -> Finding:
+    """Returns whether there is a browser for the tests of the pages; any browser opens the pages themselves."""
+    browser = next((name for name in BROWSERS if shutil.which(name)), None)
+    if browser is None:
         remedy = "without one the tests of the pages are skipped; install chromium"
         return Finding("browser for page tests", MISSING, "none on the path", remedy)
-    return Finding("browser for page tests", OK, found)
+    return Finding("browser for page tests", OK, browser)
 
 
-def bundled() -> Finding:
-    """The models that come with the package."""
+def check_bundled_models() -> Finding:
+    """Returns whether the models that come with the package are there."""
     from reason.models.checkpoint import bundled_names
 
     names = bundled_names()
@@ -125,8 +128,8 @@ def bundled() -> Finding:
     return Finding("bundled models", BROKEN, ", ".join(names) or "none", "install the package again")
 
 
-def hub_cache() -> Finding:
-    """What was downloaded before."""
+def check_hub_cache() -> Finding:
+    """Returns the models in the cache of the Hugging Face hub."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -137,30 +140,32 @@ def hub_cache() -> Finding:
     return Finding("downloaded models", OK, ", ".join(repos) or "none", "" if repos else "model=hf takes a folder too")
 
 
-def settings(overrides: Sequence[str]) -> Iterator[Finding]:
-    """Whether what these settings name is there: models, packages and servers."""
+def check_settings(overrides: Sequence[str]) -> Iterator[Finding]:
+    """Yields whether the models, packages and servers of these settings are there."""
     from reason import ConfigError, build
-    from reason.config.compose import composed
-    from reason.engines.openai_api.settings import Endpoints
-    from reason.scorers.sglang_reader import ServedPrm
+    from reason.config.compose import compose_settings
+    from reason.engines.http.settings import ServerSettings
+    from reason.engines.openai_api.settings import OpenAISettings
+    from reason.scorers.sglang_reader import SglangPrmScorer
 
     try:
-        config, choices = composed(overrides)
-        plan = build.check(config, choices)
+        config, choices = compose_settings(overrides)
+        spec = build.validate_settings(config, choices)
     except ConfigError as error:
         yield Finding("settings", BROKEN, str(error))
         return
     chosen = ", ".join(f"{key}={choices[key]}" for key in ("model", "scorer", "search", "engine") if key in choices)
     yield Finding("settings", OK, chosen)
-    for servers in (plan.engine.servers, plan.scorer.servers if isinstance(plan.scorer, ServedPrm) else None):
-        if isinstance(servers, Endpoints):
-            yield from (endpoint(servers, url) for url in servers.urls)
-        elif servers is not None:
-            yield from map(server, servers.urls)
+    of_scorer = spec.scorer.servers if isinstance(spec.scorer, SglangPrmScorer) else None
+    for servers in (spec.engine.settings, of_scorer):
+        if isinstance(servers, OpenAISettings):
+            yield from (check_endpoint(servers, url) for url in servers.urls)
+        elif isinstance(servers, ServerSettings):
+            yield from map(check_server, servers.urls)
 
 
-def server(url: str) -> Finding:
-    """Whether a server answers that it is well."""
+def check_server(url: str) -> Finding:
+    """Returns whether an SGLang server answers that it is healthy."""
     import httpx2
 
     try:
@@ -173,41 +178,42 @@ def server(url: str) -> Finding:
     return Finding(url, OK, "answers")
 
 
-def endpoint(servers: Endpoints, url: str) -> Finding:
-    """Whether an OpenAI-compatible server answers, takes the key and has the model."""
+def check_endpoint(servers: OpenAISettings, url: str) -> Finding:
+    """Returns whether an OpenAI-compatible server answers, takes the key and has the model."""
     try:
-        servers.visit(url)
+        servers.ping_server(url)
     except (ValueError, ConnectionError) as error:
         return Finding(url, BROKEN, f"engine.{error}")
     return Finding(url, OK, f"has {servers.model}")
 
 
-def examine(overrides: Sequence[str]) -> Iterator[Finding]:
-    """All findings. What needs a package that is absent is not looked at."""
+def run_checks(overrides: Sequence[str]) -> Iterator[Finding]:
+    """Yields all findings; stops at checks that need an absent package."""
     yield Finding("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    needs = list(packages(wanted()))
+    needs = list(check_packages(required_packages()))
     yield from needs
-    yield browser()
+    yield check_browser()
     if any(finding.state == BROKEN for finding in needs):
         return
     if importlib.util.find_spec("reason") is None:
         yield Finding("reason", BROKEN, "cannot be imported", "pip install -c constraints.txt -e .")
         return
-    yield device()
-    yield bundled()
-    yield hub_cache()
-    yield from settings(overrides)
+    yield check_device()
+    yield check_bundled_models()
+    yield check_hub_cache()
+    yield from check_settings(overrides)
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Prints the report; returns the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
     broken = 0
-    for finding in examine(arguments):
+    for finding in run_checks(arguments):
         print(finding, flush=True)
         broken += finding.state == BROKEN
-    print(f"{broken} to mend" if broken else "ready: python scripts/solve.py")
+    print(f"{broken} to repair" if broken else "ready: python scripts/solve.py")
     return int(broken > 0)
 
 

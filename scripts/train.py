@@ -1,9 +1,10 @@
-"""Train the bundled models from scratch, one resumable stage after another."""
+"""Trains the bundled models from scratch, one resumable stage after another."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,23 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from reason.training.loop import Recipe
-from reason.training.stages import STAGES, Plan, Shape, run
+from reason.training.loop import TrainingRecipe
+from reason.training.stages import STAGES, AccuracyTable, ModelShape, TrainingPlan, run_stage
 
 
-def plan_from(cfg: dict[str, Any]) -> Plan:
-    """The plan the configuration spells out. Raises: ValueError or TypeError naming a wrong setting."""
+def plan_from_settings(cfg: dict[str, Any]) -> TrainingPlan:
+    """Returns the plan that the settings describe. Raises: ValueError or TypeError naming a wrong setting."""
     known = {k: v for k, v in cfg.items() if k not in ("stages", "folder", "shapes", "recipes", "recipe")}
-    return Plan(
+    return TrainingPlan(
         folder=Path(cfg["folder"]),
-        shapes={name: Shape(**shape) for name, shape in cfg["shapes"].items()},
-        recipes={name: Recipe(**{**recipe, **cfg["recipe"]}) for name, recipe in cfg["recipes"].items()},
+        shapes={name: ModelShape(**shape) for name, shape in cfg["shapes"].items()},
+        recipes={name: TrainingRecipe(**{**recipe, **cfg["recipe"]}) for name, recipe in cfg["recipes"].items()},
         **known,
     )
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """One row per family and difficulty."""
+def print_report(report: Mapping[str, AccuracyTable], console: Console) -> None:
+    """Prints one row per family and difficulty."""
     for model, cells in report.items():
         names = list(next(iter(cells.values())))
         table = Table("family/difficulty", *names, title=model)
@@ -43,11 +44,11 @@ def main(cfg: DictConfig) -> None:
     unknown = set(settings["stages"]) - set(STAGES)
     if unknown:
         raise SystemExit(f"unknown stages {sorted(unknown)}; valid are {', '.join(STAGES)}")
-    plan = plan_from(settings)
+    plan = plan_from_settings(settings)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    figures = {stage: run(stage, plan) for stage in settings["stages"]}
+    figures: dict[str, Any] = {stage: run_stage(stage, plan) for stage in settings["stages"]}
     if "report" in figures:
-        show(figures["report"], Console(width=220))
+        print_report(figures["report"], Console(width=220))
     print(json.dumps({stage: f for stage, f in figures.items() if stage != "report"}))
 
 

@@ -1,4 +1,4 @@
-"""How many continuations each open branch gets: pure functions over scores."""
+"""Distributes a number of continuations over branches: pure functions of their scores."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import math
 from collections.abc import Sequence
 
 
-def softmax_widths(scores: Sequence[float], width: int, temperature: float) -> list[int]:
-    """`width` continuations in proportion to softmax(score / temperature); they add up to `width`.
+def allocate_by_softmax(scores: Sequence[float], width: int, temperature: float) -> list[int]:
+    """Distributes `width` continuations in proportion to softmax(score / temperature); the counts add up to `width`.
 
-    REBASE (arXiv 2408.00724). Fractions are dealt with by largest remainder, the earlier of equals first: rounding each
-    share by itself breaks the budget, and rounding up in turn, as in the published code, starves the tail.
+    REBASE (arXiv 2408.00724). Fractions are rounded by largest remainder, the earlier of equals first: rounding each
+    share separately exceeds the budget, and rounding up in turn, as in the published code, leaves none for the last.
 
-    >>> softmax_widths([1.0, 1.0, 0.0], 4, temperature=0.2)
+    >>> allocate_by_softmax([1.0, 1.0, 0.0], 4, temperature=0.2)
     [2, 2, 0]
     """
     if not scores:
         return []
-    top = max(scores)
-    weights = [math.exp((score - top) / temperature) for score in scores]
+    highest = max(scores)  # subtracted, so that a low temperature cannot overflow `exp`
+    weights = [math.exp((score - highest) / temperature) for score in scores]
     shares = [width * weight / math.fsum(weights) for weight in weights]
     widths = [math.floor(share) for share in shares]
-    by_remainder = sorted(range(len(shares)), key=lambda i: widths[i] - shares[i])
+    by_remainder = sorted(range(len(shares)), key=lambda i: widths[i] - shares[i])  # stable: ties go to the earlier
     for i in by_remainder[: width - sum(widths)]:
         widths[i] += 1
     return widths
 
 
-def best_widths(scores: Sequence[float], width: int, keep: int) -> list[int]:
-    """`width` continuations for the `keep` best, as evenly as can be, the better ones first.
+def allocate_to_best(scores: Sequence[float], width: int, num_kept: int) -> list[int]:
+    """Distributes `width` continuations evenly over the `num_kept` best branches; a remainder goes to the better ones.
 
-    >>> best_widths([0.1, 0.9, 0.5], 5, keep=2)
+    >>> allocate_to_best([0.1, 0.9, 0.5], 5, num_kept=2)
     [0, 3, 2]
     """
     widths = [0] * len(scores)
-    kept = best_first(scores)[:keep]
-    for place, i in enumerate(kept):
-        widths[i] = width // len(kept) + (place < width % len(kept))
+    best = rank_by_score(scores)[:num_kept]
+    for rank, i in enumerate(best):
+        widths[i] = width // len(best) + (rank < width % len(best))
     return widths
 
 
-def best_first(scores: Sequence[float]) -> list[int]:
-    """Indices, the best score first, the earlier of equals first."""
+def rank_by_score(scores: Sequence[float]) -> list[int]:
+    """Indices in order of falling score, the earlier of equals first."""
     return sorted(range(len(scores)), key=lambda i: -scores[i])

@@ -1,4 +1,4 @@
-"""What one search may still spend: the only place a budget is compared with what was used."""
+"""Tracks the usage of one search against its budget."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from decoding.core import Spent
+from decoding.core import Usage
 from search.strategy import Budget
 
 
-class Ledger:
-    """Keeps the account of one search; the clock starts when it is made.
+class BudgetTracker:
+    """Reserves tokens for requests and adds up their usage; its clock starts when it is made.
 
-    What is granted is set aside until `settle` says what it really was, so that requests of several waves may be under
-    way together.
+    Reserved tokens stay reserved until `commit` replaces them by the real usage, so that requests of several waves may
+    run together.
 
-    >>> ledger = Ledger(Budget(tokens=1000))
-    >>> ledger.grant(4, max_tokens=400)          # two at full length fit
+    >>> tracker = BudgetTracker(Budget(tokens=1000))
+    >>> tracker.reserve(4, max_tokens=400)          # two at full length fit
     [400, 400]
-    >>> ledger.grant(1, max_tokens=400)          # nothing more while they are under way
+    >>> tracker.reserve(1, max_tokens=400)          # nothing more while they run
     []
-    >>> ledger.settle(400, Spent(tokens=400)), ledger.settle(400, Spent(tokens=300))
+    >>> tracker.commit(400, Usage(tokens=400)), tracker.commit(400, Usage(tokens=300))
     (None, None)
-    >>> ledger.grant(2, max_tokens=400)          # then one, cut to what is left
+    >>> tracker.reserve(2, max_tokens=400)          # then one, cut to the remaining tokens
     [300]
     """
 
@@ -31,66 +31,67 @@ class Ledger:
         self._budget = budget
         self._clock = clock
         self._started = clock()
-        self._spent = Spent()
-        self._granted: list[int] = []
+        self._usage = Usage()
+        self._reserved: list[int] = []
 
     @property
-    def spent(self) -> Spent:
-        """Everything charged so far, with the wall clock of this search as `seconds`."""
-        return replace(self._spent, seconds=self._clock() - self._started)
+    def usage(self) -> Usage:
+        """Usage of all committed requests, with the wall clock of this search as `seconds`."""
+        return replace(self._usage, seconds=self._clock() - self._started)
 
     @property
     def deadline(self) -> float | None:
-        """The instant, on the ledger's clock, at which the time is up; None without a limit."""
+        """Instant on the tracker's clock at which the time limit is reached; None without a limit."""
         return None if self._budget.seconds is None else self._started + self._budget.seconds
 
     @property
-    def one_at_a_time(self) -> bool:
-        """True where what one wave may use depends on what the wave before it really used."""
+    def is_sequential(self) -> bool:
+        """Whether the size of a wave of requests depends on the real usage of the wave before it."""
         budget = self._budget
         return any(limit is not None for limit in (budget.tokens, budget.calls, budget.forwards))
 
-    def grant(self, wanted: int, *, max_tokens: int) -> list[int]:
-        """`max_tokens` for each request that may be sent now; empty when the budget is used up.
+    @property
+    def num_reserved(self) -> int:
+        """Number of requests that are reserved and not committed."""
+        return len(self._reserved)
 
-        As many requests as the remaining tokens afford at full length; if not even one, and none is under way, a
-        single request cut to what is left. Whatever these requests do, the token budget cannot be exceeded, and the
-        answer depends on the account alone, not on timing (unless there is a limit in seconds). A token takes at most
-        one forward pass, so a limit in passes is kept in the same way. *Mutates*: sets aside what it grants.
+    def reserve(self, num_requests: int, *, max_tokens: int) -> list[int]:
+        """Reserves tokens for the requests that may be sent now; returns the limit of each, or no limits at all.
+
+        As many requests as the remaining tokens afford at full length; if not even one, and no other is reserved, one
+        request that is cut to the remaining tokens. So the token budget cannot be exceeded, and the result depends on
+        the committed usage alone, not on timing (unless there is a limit in seconds). A token takes at most one forward
+        pass, so a limit of forward passes is kept in the same way. *Mutates*.
         """
-        limits = self._affordable(wanted, max_tokens)
-        self._granted += limits
+        limits = self._affordable_limits(num_requests, max_tokens)
+        self._reserved += limits
         return limits
 
-    @property
-    def under_way(self) -> int:
-        """Requests granted and not settled."""
-        return len(self._granted)
+    def commit(self, reserved: int, usage: Usage) -> None:
+        """Replaces a reservation of so many tokens by the real usage of its request. *Mutates*."""
+        self._reserved.remove(reserved)
+        self.add_usage(usage)
 
-    def _affordable(self, wanted: int, max_tokens: int) -> list[int]:
-        if wanted < 1 or (self.deadline is not None and self._clock() >= self.deadline):
+    def add_usage(self, usage: Usage) -> None:
+        """Adds usage without a reservation; `seconds` is ignored, because the tracker has a clock. *Mutates*."""
+        self._usage += usage
+
+    def _affordable_limits(self, num_requests: int, max_tokens: int) -> list[int]:
+        if num_requests < 1 or (self.deadline is not None and self._clock() >= self.deadline):
             return []
         if self._budget.calls is not None:
-            wanted = min(wanted, self._budget.calls - self._spent.calls - len(self._granted))
+            num_requests = min(num_requests, self._budget.calls - self._usage.calls - len(self._reserved))
         limits = (
-            (self._budget.tokens, self._spent.tokens),
-            (self._budget.forwards, self._spent.forwards),
+            (self._budget.tokens, self._usage.tokens),
+            (self._budget.forwards, self._usage.forwards),
         )
-        lefts = [limit - used for limit, used in limits if limit is not None]
-        if not lefts:
-            return [max_tokens] * max(0, wanted)
-        left = min(lefts) - sum(self._granted)
-        if wanted < 1 or left < 1:
+        remaining = [limit - used for limit, used in limits if limit is not None]
+        if not remaining:
+            return [max_tokens] * max(0, num_requests)
+        tokens = min(remaining) - sum(self._reserved)
+        if num_requests < 1 or tokens < 1:
             return []
-        if left < max_tokens:
-            return [] if self._granted else [left]
-        return [max_tokens] * min(wanted, left // max_tokens)
-
-    def settle(self, granted: int, spent: Spent) -> None:
-        """A request that was granted so many tokens has spent this. *Mutates* the ledger."""
-        self._granted.remove(granted)
-        self.charge(spent)
-
-    def charge(self, spent: Spent) -> None:
-        """Add to the account. *Mutates* the ledger; `seconds` is ignored, the ledger has its own clock."""
-        self._spent += spent
+        if tokens < max_tokens:
+            # A cut request may run only alone: a reserved one may still return tokens that allow full length.
+            return [] if self._reserved else [tokens]
+        return [max_tokens] * min(num_requests, tokens // max_tokens)

@@ -1,4 +1,4 @@
-"""Which steps say the same: average-linkage clusters of their vectors."""
+"""Groups steps with the same meaning: average-linkage clusters of their embeddings."""
 
 from __future__ import annotations
 
@@ -9,37 +9,41 @@ import numpy.typing as npt
 
 from decoding.core import Vector
 from search.expand import Expander
-from search.strategy import Embedder
+from search.strategy import StepEmbedder
 
 
-async def same_meaning(run: Expander, nodes: Sequence[int], embedder: Embedder) -> list[int]:
-    """A cluster number per node, by the newest step of its path; numbers start at 0, in order of appearance."""
+async def cluster_steps(expander: Expander, nodes: Sequence[int], embedder: StepEmbedder) -> list[int]:
+    """Clusters nodes by the meaning of their steps; numbers the clusters from 0 in order of appearance."""
     if len(nodes) < 2:
         return [0] * len(nodes)
-    steps = [run.tree.nodes[node].step for node in nodes]
-    return cluster(await embedder.embed(steps, [run.hidden.get(node) for node in nodes]), embedder.cut)
+    steps = [expander.tree.nodes[node].step for node in nodes]
+    vectors = await embedder.embed(steps, [expander.hidden_states.get(node) for node in nodes])
+    return cluster_vectors(vectors, embedder.distance_threshold)
 
 
-def cluster(vectors: Vector, cut: float) -> list[int]:
-    """Average linkage over cosine distances, cut at `cut`; a vector of zeros is alike to nothing but zeros.
+def cluster_vectors(vectors: Vector, distance_threshold: float) -> list[int]:
+    """Clusters vectors `[n, e]` by average linkage of cosine distances; a zero vector is similar to zero vectors only.
 
-    >>> cluster(np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]], dtype=np.float32), cut=0.1)
+    >>> cluster_vectors(np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]], dtype=np.float32), distance_threshold=0.1)
     [0, 1, 0]
     """
     from scipy.cluster.hierarchy import fcluster, linkage
 
     if len(vectors) < 2:
         return [0] * len(vectors)
-    labels = fcluster(linkage(condensed_distances(vectors), method="average"), t=cut, criterion="distance")
-    first: dict[int, int] = {}
-    return [first.setdefault(int(label), len(first)) for label in labels]
+    tree = linkage(cosine_distances(vectors), method="average")
+    labels = fcluster(tree, t=distance_threshold, criterion="distance")
+    # SciPy numbers clusters by its dendrogram; renumbered, equal partitions have equal labels.
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(int(label), len(numbers)) for label in labels]
 
 
-def condensed_distances(vectors: Vector) -> npt.NDArray[np.float64]:
-    """Cosine distances of all pairs, `[n * (n - 1) / 2]`, in SciPy's order. Never negative, at most 2."""
+def cosine_distances(vectors: Vector) -> npt.NDArray[np.float64]:
+    """Cosine distances of all pairs, `[n * (n - 1) / 2]` in SciPy's condensed order, in [0, 2]."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = np.asarray(vectors, dtype=np.float64) / np.where(lengths > 0, lengths, 1.0)
+    # Rounding can make 1 - cos of equal vectors slightly negative, which `linkage` rejects.
     distances = np.clip(1.0 - unit @ unit.T, 0.0, 2.0)
-    zero = lengths[:, 0] == 0
-    distances[np.ix_(zero, zero)] = 0.0
+    is_zero = lengths[:, 0] == 0
+    distances[np.ix_(is_zero, is_zero)] = 0.0
     return distances[np.triu_indices(len(vectors), k=1)]

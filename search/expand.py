@@ -1,4 +1,4 @@
-"""Ask for continuations of nodes, score them, attach them: the one place where search calls a model."""
+"""Requests continuations of nodes, scores them and attaches them to the tree; only this module calls an engine."""
 
 from __future__ import annotations
 
@@ -11,219 +11,227 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from decoding.core import Generation, GenerationRequest, SamplingParams, Spent, Tokens, Vector
-from search.budget import Ledger
-from search.scoring import Scored, ScoreQueue
+from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens, Usage, Vector
+from search.budget import BudgetTracker
+from search.scoring import PathScores, ScoreQueue
 from search.seeds import derive_seed
 from search.selection import Selection
-from search.steps import signed, split_steps
-from search.strategy import Resources, Written
+from search.steps import attribute_steps, split_steps
+from search.strategy import Resources, StepEvent
 from search.tree import SearchTree, Step
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Grown:
-    """What one request became: its steps, and the scores of the path that ends with them."""
+class ExpansionResult:
+    """Steps of one generation, and the scores of the path that ends with them."""
 
     generation: Generation
     steps: list[Step]
-    scored: Scored | None
+    path_scores: PathScores | None
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One continuation under way. `limit` is what the budget granted it."""
+class PendingExpansion:
+    """One continuation that is being generated; `limit` is the number of tokens reserved for it."""
 
     parent: int
     seed: int
     limit: int
     request: GenerationRequest
-    task: asyncio.Task[Grown]
+    task: asyncio.Task[ExpansionResult]
 
 
 @dataclass(frozen=True)
-class Growth:
-    """Continuations that were asked for together and are not in the tree yet; empty if the budget grants none."""
+class ExpansionBatch:
+    """Continuations that were started together and are not in the tree yet; empty if the budget affords none."""
 
-    asked: list[Asked]
+    pending: list[PendingExpansion]
     sampling: SamplingParams
     one_step: bool
 
     def __len__(self) -> int:
-        return len(self.asked)
+        return len(self.pending)
 
 
 class Expander:
-    """One search's hands: grows its tree, keeps its account. Made at the start of a run, gone at its end.
+    """Expands the tree of one search and tracks its token budget.
 
-    Every node has a seed derived from the numbers of the siblings on its path, so what a branch becomes depends
-    neither on the batch nor on the order in which other branches finish. A branch is scored as soon as it is written,
-    while others are still being written; it is attached when it is collected, so that the tree does not depend on
-    timing either.
+    Each node has a seed that is derived from the positions among siblings on its path. So a branch depends neither on
+    the batch nor on the order in which other branches finish. A branch is scored as soon as it is generated, while
+    others still run; it is attached when its batch is collected. So the tree does not depend on timing either.
 
-    selections   the decisions so far, for whoever wants to see how the tree came about
-    hidden       per node, the hidden state from which its step's last token was chosen; with `embed=True`, where the
-                 engine can tell
+    selections     decisions of the strategy so far, in order
+    hidden_states  per node, the hidden state from which the last token of its step was chosen; only with `embed=True`
+                   and an engine that returns it
     """
 
     def __init__(self, root: Tokens, resources: Resources, *, embed: bool = False) -> None:
         self.tree = SearchTree(root)
         self.resources = resources
         self.selections: list[Selection] = []
-        self.hidden: dict[int, Vector] = {}
+        self.hidden_states: dict[int, Vector] = {}
         self._embed = embed
-        self._ledger = Ledger(resources.budget)
+        self._budget = BudgetTracker(resources.budget)
         self._scoring = ScoreQueue(resources.scorer, resources.scorer_timeout) if resources.scorer else None
-        self._turn = asyncio.Lock()
+        self._wave_lock = asyncio.Lock()
         self._seeds = {SearchTree.ROOT: resources.seed}
-        self._children: Counter[int] = Counter()
-        self._under_way: set[asyncio.Task[Grown]] = set()
-        self._refused = False
+        self._num_children: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[ExpansionResult]] = set()
+        self._budget_exhausted = False
 
     @property
-    def spent(self) -> Spent:
-        """What this search has used so far."""
-        return self._ledger.spent
+    def usage(self) -> Usage:
+        """Usage of this search so far."""
+        return self._budget.usage
 
     @property
-    def stopped(self) -> Literal["done", "budget"]:
-        """`budget` once a request was refused or cut short by the budget."""
-        return "budget" if self._refused else "done"
+    def stop_reason(self) -> Literal["done", "budget"]:
+        """`budget` once the budget refused a request or cut one short."""
+        return "budget" if self._budget_exhausted else "done"
 
-    async def solutions(self, parents: Sequence[int], sampling: SamplingParams) -> list[int]:
-        """Continue each parent to the end of its solution; the leaf of every chain, in order of `parents`.
+    async def sample_continuations(
+        self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool
+    ) -> list[int]:
+        """Continues each parent to the end of its solution, or by one step; returns the leaves in order of `parents`.
 
-        Shorter than `parents` when the budget ran out, down to empty. *Mutates* the tree and the account.
-        Raises: what the engine and the scorer raise.
+        With `one_step`, `max_tokens` limits the step, and a node whose step ends with the delimiter has `finish` None:
+        it can be continued. The list is shorter than `parents`, down to empty, if the budget ran out. *Mutates* the
+        tree and the usage. Raises: what the engine and the scorer raise.
         """
-        return await self._grow(parents, sampling, one_step=False)
-
-    async def steps(self, parents: Sequence[int], sampling: SamplingParams) -> list[int]:
-        """Continue each parent by one step; `max_tokens` limits the step. Otherwise as `solutions`.
-
-        A node whose step ends with the delimiter has `finish` None: it can grow.
-        """
-        return await self._grow(parents, sampling, one_step=True)
-
-    def launch(self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool) -> Growth:
-        """Start as many of these continuations as the budget affords now, the first ones first, and do not wait.
-
-        None may be afforded now and some later, when others have turned out shorter than they might have been.
-        *Mutates* the account, not the tree. Every growth must be collected, or `cancel` called.
-        """
-        under_way = self._ledger.under_way
-        limits = self._ledger.grant(len(parents), max_tokens=sampling.max_tokens)
-        if not limits and not under_way:
-            self._refused = True
-        asked = [self._ask(parent, limit, sampling, one_step) for parent, limit in zip(parents, limits, strict=False)]
-        return Growth(asked, sampling, one_step)
-
-    def fell_short(self) -> None:
-        """Says that continuations which the budget did not grant will not be asked for again. *Mutates*."""
-        self._refused = True
-
-    async def collect(self, growth: Growth) -> list[int]:
-        """Wait for these continuations and attach them, in the order they were asked for; their leaves.
-
-        A continuation of no tokens is no node: its leaf is its parent. *Mutates* the tree and the account.
-        Raises: what the engine and the scorer raise, after cancelling all that is under way.
-        """
-        try:
-            grown = await asyncio.gather(*(asked.task for asked in growth.asked))
-        except BaseException:
-            self.cancel()
-            raise
-        return [self._attach(asked, one, growth) for asked, one in zip(growth.asked, grown, strict=True)]
-
-    def cancel(self) -> None:
-        """Drop what is under way; harmless when nothing is."""
-        for task in self._under_way:
-            task.cancel()
-
-    def _forget(self, task: asyncio.Task[Grown]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # an error is raised where it is waited for; where nobody does, another one was before it
-
-    async def _grow(self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool) -> list[int]:
-        if not self._ledger.one_at_a_time:
-            return await self.collect(self.launch(parents, sampling, one_step=one_step))
-        async with self._turn:  # what one wave may use depends on what the wave before it really used
+        if not self._budget.is_sequential:
+            return await self.collect_batch(self.start_batch(parents, sampling, one_step=one_step))
+        # Under a limit of tokens, the size of a wave depends on the usage of the wave before it. Waves of concurrent
+        # calls that interleaved would make the tree depend on timing.
+        async with self._wave_lock:
             leaves: list[int] = []
             while len(leaves) < len(parents):
-                growth = self.launch(parents[len(leaves) :], sampling, one_step=one_step)
-                if not growth:
+                batch = self.start_batch(parents[len(leaves) :], sampling, one_step=one_step)
+                if not batch:
                     break
-                leaves += await self.collect(growth)
+                leaves += await self.collect_batch(batch)
             return leaves
 
-    def _ask(self, parent: int, limit: int, sampling: SamplingParams, one_step: bool) -> Asked:
-        seed = derive_seed(self._seeds[parent], self._children[parent])
-        self._children[parent] += 1
+    def start_batch(self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool) -> ExpansionBatch:
+        """Starts as many of these continuations as the budget affords now, the first ones first, without waiting.
+
+        More may be affordable later, when pending requests turn out shorter than their reservation. *Mutates* the
+        budget, not the tree. Each batch must be passed to `collect_batch`, or `cancel_pending` must be called.
+        """
+        num_reserved = self._budget.num_reserved
+        limits = self._budget.reserve(len(parents), max_tokens=sampling.max_tokens)
+        if not limits and not num_reserved:  # no commit can free any
+            self._budget_exhausted = True
+        pending = [
+            self._start_request(parent, limit, sampling, one_step)
+            for parent, limit in zip(parents, limits, strict=False)
+        ]
+        return ExpansionBatch(pending, sampling, one_step)
+
+    def mark_budget_exhausted(self) -> None:
+        """Records that continuations which the budget refused will not be requested again. *Mutates*."""
+        self._budget_exhausted = True
+
+    async def collect_batch(self, batch: ExpansionBatch) -> list[int]:
+        """Waits for a batch and attaches its continuations in the order of its parents; returns their leaves.
+
+        A continuation without tokens adds no node: its leaf is its parent. *Mutates* the tree and the usage.
+        Raises: what the engine and the scorer raise, after cancelling all pending requests of this search.
+        """
+        try:
+            results = await asyncio.gather(*(expansion.task for expansion in batch.pending))
+        except BaseException:
+            self.cancel_pending()
+            raise
+        # Attaching in the order of the parents, not of completion, keeps node numbers independent of timing.
+        return [
+            self._attach_steps(expansion, result, batch)
+            for expansion, result in zip(batch.pending, results, strict=True)
+        ]
+
+    def cancel_pending(self) -> None:
+        """Cancels all pending requests of this search, if there are any."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _discard_task(self, task: asyncio.Task[ExpansionResult]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Retrieving the exception avoids asyncio's warning for batches that are never collected; `gather` raises
+            # the first error of a collected batch by itself.
+            task.exception()
+
+    def _start_request(self, parent: int, limit: int, sampling: SamplingParams, one_step: bool) -> PendingExpansion:
+        # Counted when the request starts, not when it ends: siblings get their seeds in the order of the calls.
+        seed = derive_seed(self._seeds[parent], self._num_children[parent])
+        self._num_children[parent] += 1
         stop = (*sampling.stop, self.resources.delimiter) if one_step else sampling.stop
         request = GenerationRequest(
-            prefix=self.tree.tokens(parent),
-            params=replace(sampling, stop=stop, max_tokens=min(limit, self._room(parent))),
+            prefix=self.tree.prefix_tokens(parent),
+            params=replace(sampling, stop=stop, max_tokens=min(limit, self._remaining_context(parent))),
             seed=seed,
             group=self.resources.group,
-            deadline=self._ledger.deadline,
+            deadline=self._budget.deadline,
             hidden=self._embed,
         )
-        task = asyncio.create_task(self._write(request, self.tree.steps(parent)))
-        self._under_way.add(task)
-        task.add_done_callback(self._forget)
-        return Asked(parent, seed, limit, request, task)
+        task = asyncio.create_task(self._generate_and_score(request, self.tree.path_steps(parent)))
+        self._tasks.add(task)
+        task.add_done_callback(self._discard_task)
+        return PendingExpansion(parent, seed, limit, request, task)
 
-    def _room(self, parent: int) -> int:
-        """Tokens that still fit the model's window after this node; at least one, for the engine to refuse."""
-        window = self.resources.window
-        return sys.maxsize if window is None else max(1, window - len(self.tree.tokens(parent)))
+    def _remaining_context(self, parent: int) -> int:
+        """Tokens that fit the model's context window after this node; at least 1, so that the engine refuses it."""
+        window = self.resources.context_window
+        return sys.maxsize if window is None else max(1, window - len(self.tree.prefix_tokens(parent)))
 
-    async def _write(self, request: GenerationRequest, path: list[Step]) -> Grown:
-        """Continue a path and score what it became."""
+    async def _generate_and_score(self, request: GenerationRequest, path: list[Step]) -> ExpansionResult:
+        """Generates one continuation of a path, splits it into steps and scores the longer path."""
         (generation,) = await self.resources.engine.generate([request])
-        decode, delimiter = self.resources.decode, self.resources.delimiter
-        steps = signed(split_steps(generation.tokens, generation.logprobs, decode, delimiter), generation.authors)
-        scored = await self._scoring.score([*path, *steps]) if self._scoring and steps else None
-        if self.resources.watch and steps:
-            self.resources.watch(Written(steps, scored.scores[-1] if scored and scored.scores else None))
-        return Grown(generation, steps, scored)
+        steps = split_steps(generation.tokens, generation.logprobs, self.resources.decode, self.resources.delimiter)
+        steps = attribute_steps(steps, generation.origins)
+        path_scores = await self._scoring.score([*path, *steps]) if self._scoring and steps else None
+        if self.resources.on_step and steps:
+            last_score = path_scores.scores[-1] if path_scores and path_scores.scores else None
+            self.resources.on_step(StepEvent(steps, last_score))
+        return ExpansionResult(generation, steps, path_scores)
 
-    def _attach(self, asked: Asked, grown: Grown, growth: Growth) -> int:
-        """The last node of the chain a generation became; the parent itself if it is empty."""
-        self._account(asked, grown, growth.sampling)
-        node, finish = asked.parent, grown.generation.finish
-        for i, step in enumerate(grown.steps):
-            last = i == len(grown.steps) - 1
-            grows = not last or (growth.one_step and finish == "stop" and self._can_grow(step, growth.sampling))
-            node = self.tree.add(node, step, finish=None if grows else finish)
-            self._seeds[node] = derive_seed(asked.seed, "step", i)
-        if grown.generation.hidden is not None and len(grown.steps) == 1:
-            self.hidden[node] = grown.generation.hidden
-        if grown.scored is not None:
-            self._keep(self.tree.path(node), grown.scored.scores)
+    def _attach_steps(self, expansion: PendingExpansion, result: ExpansionResult, batch: ExpansionBatch) -> int:
+        """Adds the steps of a generation as a chain below its parent; returns the last node, or the parent."""
+        self._commit_usage(expansion, result, batch.sampling)
+        node, finish = expansion.parent, result.generation.finish
+        for i, step in enumerate(result.steps):
+            is_last = i == len(result.steps) - 1
+            is_open = batch.one_step and finish == "stop" and self._ends_with_delimiter(step, batch.sampling)
+            node = self.tree.add_node(node, step, finish=None if not is_last or is_open else finish)
+            self._seeds[node] = derive_seed(expansion.seed, "step", i)
+        # The hidden state belongs to the last token, so it can stand for a step only where that step is the only one.
+        if result.generation.hidden is not None and len(result.steps) == 1:
+            self.hidden_states[node] = result.generation.hidden
+        if result.path_scores is not None:
+            self._store_scores(self.tree.path_nodes(node), result.path_scores.scores)
         return node
 
-    def _account(self, asked: Asked, grown: Grown, sampling: SamplingParams) -> None:
-        """Charge what the engine reports; where it reports nothing, what is there to see."""
-        seen, finish = grown.generation.spent, grown.generation.finish
-        tokens = seen.tokens or len(grown.generation.tokens)
-        self._ledger.settle(asked.limit, replace(seen, calls=max(seen.calls, 1), tokens=tokens, seconds=0.0))
-        if grown.scored is not None:
-            self._ledger.charge(replace(grown.scored.spent, seconds=0.0))
-        cut = asked.request.params.max_tokens == asked.limit < sampling.max_tokens
-        self._refused |= finish == "deadline" or (cut and finish == "length")
+    def _commit_usage(self, expansion: PendingExpansion, result: ExpansionResult, sampling: SamplingParams) -> None:
+        """Adds the usage that the engine reports; where it reports none, one call and the tokens of the generation."""
+        reported, finish = result.generation.usage, result.generation.finish
+        tokens = reported.tokens or len(result.generation.tokens)
+        usage = replace(reported, calls=max(reported.calls, 1), tokens=tokens, seconds=0.0)
+        self._budget.commit(expansion.limit, usage)
+        if result.path_scores is not None:
+            self._budget.add_usage(replace(result.path_scores.usage, seconds=0.0))
+        # Cut short by the budget, not by the context window: the window limits `max_tokens` below the reservation.
+        is_cut = expansion.request.params.max_tokens == expansion.limit < sampling.max_tokens
+        self._budget_exhausted |= finish == "deadline" or (is_cut and finish == "length")
 
-    def _can_grow(self, step: Step, sampling: SamplingParams) -> bool:
-        """True if it was the delimiter that ended this step, and not a stop the caller asked for."""
+    def _ends_with_delimiter(self, step: Step, sampling: SamplingParams) -> bool:
+        """Whether the delimiter ended this step, and not a stop of the sampling parameters."""
         if step.tokens[-1] in sampling.stop_token_ids or any(stop in step.text for stop in sampling.stop):
             return False
         return self.resources.delimiter in step.text
 
-    def _keep(self, path: Sequence[int], scores: Sequence[float] | None) -> None:
-        """Note the scores of the steps that had none."""
+    def _store_scores(self, path: Sequence[int], scores: Sequence[float] | None) -> None:
+        """Sets the scores of the nodes that have none; a node never changes its score."""
         if scores is None:
             return
         if len(scores) != len(path):

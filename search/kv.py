@@ -1,26 +1,26 @@
-"""How much KV a search pins, step by step, counted on its tree."""
+"""Measures how much KV cache a search needs, from the decisions over its tree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.selection import Selection, selection
+from search.selection import Selection, record_selection
 from search.strategy import SearchResult
 from search.tree import SearchTree
 
 
 @dataclass(frozen=True)
-class KVUse:
-    """Means over the steps of one search, shared tokens counted once.
+class KVFootprint:
+    """Means over the decisions of one search, in tokens and nodes; a shared prefix counts once.
 
     steps            decisions over open branches
-    frontier_tokens  tokens of all open branches before a decision, prompt excluded: what the published ETS code adds
-                     up and calls KV size (it counts the prompt as two tokens)
-    frontier_nodes   nodes on their paths
-    kept_tokens      what the next step really needs: the branches that go on, and the prompt
-    kept_nodes       nodes on their paths
-    peak_tokens      the most that was open at once, prompt included
+    frontier_tokens  tokens of all open branches before a decision, prompt excluded: the "KV size" of the published ETS
+                     code (which counts the prompt as two tokens)
+    frontier_nodes   nodes of all open branches before a decision
+    kept_tokens      tokens that the next step needs: those of the branches that are continued, and the prompt
+    kept_nodes       nodes of the branches that are continued
+    peak_tokens      maximum of open tokens over the decisions, prompt included
     """
 
     steps: int = 0
@@ -31,17 +31,18 @@ class KVUse:
     peak_tokens: int = 0
 
 
-def kv_use(result: SearchResult) -> KVUse:
-    """The KV of a search; where it took no decisions (samples), all branches go on at every depth."""
+def measure_kv(result: SearchResult) -> KVFootprint:
+    """Computes the KV footprint of a search; without decisions (samples), all branches count as open at every depth."""
     tree = result.tree
-    decisions = [d for d in result.selections or by_depth(tree) if any(d.widths)]  # the last may have given up all
+    decisions = result.selections or decisions_by_depth(tree)
+    decisions = tuple(decision for decision in decisions if any(decision.widths))  # the last one may prune all branches
     if not decisions:
-        return KVUse()
+        return KVFootprint()
 
     def mean(values: Sequence[int]) -> float:
         return sum(values) / len(values)
 
-    return KVUse(
+    return KVFootprint(
         steps=len(decisions),
         frontier_tokens=mean([d.kv_tokens for d in decisions]),
         frontier_nodes=mean([d.kv_nodes for d in decisions]),
@@ -51,10 +52,10 @@ def kv_use(result: SearchResult) -> KVUse:
     )
 
 
-def by_depth(tree: SearchTree) -> tuple[Selection, ...]:
-    """What a search by levels would have decided that prunes nothing: everything open at a depth goes on."""
+def decisions_by_depth(tree: SearchTree) -> tuple[Selection, ...]:
+    """Decisions of a search by levels that prunes nothing: all open branches of a depth are continued."""
     inner = {node.parent for node in tree.nodes}
     levels: dict[int, list[int]] = {}
     for i in sorted(inner - {SearchTree.ROOT}):
         levels.setdefault(tree.nodes[i].depth, []).append(i)
-    return tuple(selection(tree, nodes, [1] * len(nodes)) for _, nodes in sorted(levels.items()))
+    return tuple(record_selection(tree, nodes, [1] * len(nodes)) for _, nodes in sorted(levels.items()))

@@ -1,4 +1,4 @@
-"""Sample whole solutions independently and choose one: what best-of-N and self-consistency share."""
+"""Samples whole solutions independently and chooses one: shared by best-of-N and self-consistency."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from decoding.core import SamplingParams, Tokens
 from search.expand import Expander
 from search.strategy import Candidate, Resources, SearchResult
 from search.tree import SearchTree
-from search.voting import choose, risk, tally
+from search.voting import choose_solution, majority_error_bound, tally_votes
 
-WAVES = 4
+MAX_WAVES = 4
 
 
 async def sample_and_choose(
@@ -19,37 +19,49 @@ async def sample_and_choose(
     *,
     n: int,
     sampling: SamplingParams,
-    rule: str,
+    voting_rule: str,
     agg_strategy: str,
     stop_error: float | None = None,
 ) -> SearchResult:
-    """Up to `n` solutions of `root` (fewer if the budget runs out) and the one `rule` prefers.
+    """Samples up to `n` solutions of `root` (fewer if the budget runs out) and chooses one by `voting_rule`.
 
-    With `stop_error` they are drawn in waves of a quarter, the same ones as otherwise, and no more once the count of
-    heads is wrong with at most this probability (`vote.risk`).
+    With `stop_error` the same solutions are sampled in waves of a quarter, until the majority vote is wrong with at
+    most this probability (`search.voting.majority_error_bound`).
     """
-    run = Expander(root, resources)
+    expander = Expander(root, resources)
     candidates: list[Candidate] = []
-    wave = n if stop_error is None else -(-n // WAVES)
+    wave = n if stop_error is None else -(-n // MAX_WAVES)  # rounded up
     for first in range(0, n, wave):
-        asked = min(wave, n - first)
-        leaves = await run.solutions([SearchTree.ROOT] * asked, sampling)
+        size = min(wave, n - first)
+        leaves = await expander.sample_continuations([SearchTree.ROOT] * size, sampling, one_step=False)
         candidates += [
-            Candidate(leaf, resources.answer_of(run.tree.text(leaf)), run.tree.score(leaf, agg_strategy))
+            Candidate(
+                leaf,
+                resources.extract_answer(expander.tree.path_text(leaf)),
+                expander.tree.path_score(leaf, agg_strategy),
+            )
             for leaf in leaves
-            if leaf != SearchTree.ROOT
+            if leaf != SearchTree.ROOT  # an empty generation
         ]
-        if stop_error is None or len(leaves) < asked or first + asked == n:
+        if stop_error is None or len(leaves) < size or first + size == n:
             break
-        if risk(tally([c.answer for c in candidates], [None] * len(candidates), "majority")) <= stop_error:
-            return replace(conclude(run, candidates, rule), stopped="decided")
-    return conclude(run, candidates, rule)
+        votes = tally_votes([c.answer for c in candidates], [None] * len(candidates), "majority")
+        if majority_error_bound(votes) <= stop_error:
+            return replace(build_result(expander, candidates, voting_rule), stop_reason="decided")
+    return build_result(expander, candidates, voting_rule)
 
 
-def conclude(run: Expander, candidates: list[Candidate], rule: str) -> SearchResult:
-    """The result of a search that ended with these candidates: `rule` chooses among those it may choose."""
-    finished = run.tree.finished()
+def build_result(expander: Expander, candidates: list[Candidate], voting_rule: str) -> SearchResult:
+    """Builds the result of a search; chooses by `voting_rule` among candidates that finished or have an answer."""
+    finished = expander.tree.finished_leaves()
     eligible = [c for c in candidates if c.answer is not None or c.node in finished]
-    choice = choose([c.answer for c in eligible], [c.score for c in eligible], rule)
-    best = None if choice.index is None else eligible[choice.index].node
-    return SearchResult(run.tree, best, run.spent, run.stopped, choice.votes, tuple(candidates), tuple(run.selections))
+    choice = choose_solution([c.answer for c in eligible], [c.score for c in eligible], voting_rule)
+    return SearchResult(
+        tree=expander.tree,
+        best=None if choice.index is None else eligible[choice.index].node,
+        usage=expander.usage,
+        stop_reason=expander.stop_reason,
+        votes=choice.votes,
+        candidates=tuple(candidates),
+        selections=tuple(expander.selections),
+    )

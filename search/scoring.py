@@ -1,4 +1,4 @@
-"""Score branches as they are written: whatever waits goes to the scorer in one call."""
+"""Scores branches as they are generated; paths that wait together go to the scorer in one call."""
 
 from __future__ import annotations
 
@@ -7,66 +7,68 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decoding.core import Spent
+from decoding.core import Usage
 from search.strategy import ScoredPaths, StepScorer
 from search.tree import Step
 
 log = logging.getLogger(__name__)
 
-Path = Sequence[Step]
+StepPath = Sequence[Step]
 
 
 @dataclass(frozen=True)
-class Scored:
-    """The step scores of one path, None where it has none, and its part of the cost."""
+class PathScores:
+    """Step scores of one path, None where it is not scored, and its part of the usage."""
 
     scores: list[float] | None
-    spent: Spent
+    usage: Usage
 
 
 class ScoreQueue:
-    """One search's way to its scorer. While a call is under way, what arrives waits for the next one.
+    """Batches the scorer calls of one search: paths that arrive during a call wait for the next one.
 
-    Siblings often say the same, and a scorer reads what it is given together once; one call per branch would read it
-    again and again.
+    Sibling paths share a prefix, which a scorer computes once per call; one call per branch would compute it again
+    for each.
     """
 
     def __init__(self, scorer: StepScorer, timeout: float | None) -> None:
         self._scorer, self._timeout = scorer, timeout
-        self._waiting: list[tuple[Path, asyncio.Future[Scored]]] = []
+        self._waiting: list[tuple[StepPath, asyncio.Future[PathScores]]] = []
         self._worker: asyncio.Task[None] | None = None
 
-    async def score(self, path: Path) -> Scored:
-        """The path's scores; not scored if the call takes longer than it may. Raises: what the scorer raises."""
-        future: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
+    async def score(self, path: StepPath) -> PathScores:
+        """Scores one path; it counts as not scored if the call exceeds the timeout. Raises: what the scorer raises."""
+        future: asyncio.Future[PathScores] = asyncio.get_running_loop().create_future()
         self._waiting.append((path, future))
+        # No await between this test and the worker's last look at `_waiting`: a path cannot be left behind.
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
+            self._worker = asyncio.create_task(self._score_waiting())
         return await future
 
-    async def _work(self) -> None:
+    async def _score_waiting(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            waiting = [(path, future) for path, future in batch if not future.done()]
+            waiting = [(path, future) for path, future in batch if not future.done()]  # some may be cancelled
             try:
-                found = await self._call([path for path, _ in waiting])
-            except Exception as error:  # it is the waiting ones' to handle
+                results = await self._call_scorer([path for path, _ in waiting])
+            except Exception as error:  # raised in the tasks that wait for these scores
                 for _, future in waiting:
                     if not future.done():
                         future.set_exception(error)
                 continue
-            for (_, future), scored in zip(waiting, found, strict=True):
-                if not future.done():
-                    future.set_result(scored)
+            for (_, future), path_scores in zip(waiting, results, strict=True):
+                if not future.done():  # cancelled during the call
+                    future.set_result(path_scores)
 
-    async def _call(self, paths: list[Path]) -> list[Scored]:
+    async def _call_scorer(self, paths: list[StepPath]) -> list[PathScores]:
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await self._scorer.score(paths)
+                scored = await self._scorer.score(paths)
         except TimeoutError:
             log.warning("no scores after %s s; %d paths count as not scored", self._timeout, len(paths))
-            answer = ScoredPaths([None] * len(paths))
-        if len(answer.scores) != len(paths):
-            raise ValueError(f"the scorer was given {len(paths)} paths and returned scores for {len(answer.scores)}")
-        costs = [answer.spent, *[Spent()] * len(paths)]  # of the call as a whole; what counts is that it adds up
-        return [Scored(scores, cost) for scores, cost in zip(answer.scores, costs, strict=False)]
+            scored = ScoredPaths([None] * len(paths))
+        if len(scored.scores) != len(paths):
+            raise ValueError(f"the scorer was given {len(paths)} paths and returned scores for {len(scored.scores)}")
+        # The usage is that of the whole call: the first path carries all of it, so that the sum is right.
+        usages = [scored.usage, *[Usage()] * len(paths)]
+        return [PathScores(scores, usage) for scores, usage in zip(scored.scores, usages, strict=False)]

@@ -1,4 +1,4 @@
-"""Give every branch its own seed, the same on every machine and in every run."""
+"""Derives the seeds of branches, equal on every machine and in every run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed from any mix of ints and strings; order and type matter.
+    """Derives a 63-bit seed from ints and strings; order and type matter.
 
     >>> derive_seed(0, "p1", 3) == derive_seed(0, "p1", 3) != derive_seed(0, "p1", 4)
     True

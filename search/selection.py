@@ -1,10 +1,9 @@
-"""What a search decided, in order: who was open, who goes on how often, who does not and why, and the KV it takes."""
+"""Records the decisions of a search: open branches, number of continuations, reasons, and KV before and after."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from search.tree import SearchTree
 
@@ -13,17 +12,17 @@ REASONS = ("score", "redundancy", "cost", "budget", "decided")
 
 @dataclass(frozen=True)
 class Selection:
-    """One decision over open branches.
+    """One decision over open branches. Token and node counts are those of paths, shared ones once, prompt excluded.
 
-    size           nodes in the tree when it was taken
-    nodes, widths  branches and how many continuations each was given; 0 is pruned, for now
-    reasons        why, for those that got none: `score` (others were better), `redundancy` (another says the same),
-                   `cost` (not worth the KV it pins), `budget` (nothing was left) or `decided` (the vote was)
-    kv_tokens      tokens of all open branches before the decision, shared ones once, prompt excluded
-    kv_nodes       nodes on their paths
-    kept_tokens    the same, of those that go on
-    kept_nodes
-    note           what else the strategy has to say, such as the gap of an optimisation
+    size           nodes in the tree at the time of the decision
+    nodes, widths  branches, and the number of continuations of each; 0 is pruned, for now
+    reasons        per branch with width 0: `score` (others were better), `redundancy` (another has the same meaning),
+                   `cost` (not worth its KV), `budget` (exhausted) or `decided` (early stop)
+    kv_tokens      tokens of all open branches before the decision
+    kv_nodes       nodes of all open branches before the decision
+    kept_tokens    tokens of the branches that are continued
+    kept_nodes     nodes of the branches that are continued
+    note           further values of the strategy, such as an optimality gap
     """
 
     size: int
@@ -34,31 +33,34 @@ class Selection:
     kv_nodes: int
     kept_tokens: int
     kept_nodes: int
-    note: dict[str, Any] = field(default_factory=dict)
+    note: dict[str, float | str] = field(default_factory=dict)
 
 
-def selection(
+def record_selection(
     tree: SearchTree,
     nodes: Sequence[int],
     widths: Sequence[int],
     *,
-    reasons: dict[int, str] | None = None,
+    reasons: Mapping[int, str] | None = None,
     still_open: Iterable[int] = (),
-    note: dict[str, Any] | None = None,
+    note: Mapping[str, float | str] | None = None,
 ) -> Selection:
-    """The record of a decision. Where no reason is given it is `score`; `still_open` are branches it was not about."""
-    kept = [node for node, width in zip(nodes, widths, strict=True) if width]
-    why = {node: (reasons or {}).get(node, "score") for node in nodes if node not in set(kept)}
+    """Builds the record of a decision.
+
+    reasons     per pruned branch; `score` where it has none
+    still_open  open branches that this decision did not consider: their KV is needed before and after
+    """
+    continued = [node for node, width in zip(nodes, widths, strict=True) if width]
     others = list(still_open)
-    before, after = tree.pinned([*nodes, *others]), tree.pinned([*kept, *others])
+    before, after = tree.pinned_nodes([*nodes, *others]), tree.pinned_nodes([*continued, *others])
     return Selection(
         size=len(tree),
         nodes=tuple(nodes),
         widths=tuple(widths),
-        reasons=why,
+        reasons={node: (reasons or {}).get(node, "score") for node in nodes if node not in set(continued)},
         kv_tokens=tree.count_tokens(before),
         kv_nodes=len(before),
         kept_tokens=tree.count_tokens(after),
         kept_nodes=len(after),
-        note=note or {},
+        note=dict(note or {}),
     )

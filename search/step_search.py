@@ -1,4 +1,4 @@
-"""The knobs that every search over steps has in common."""
+"""Knobs of all searches over steps. A new knob needs a field here and a line in `conf/search/_step_search.yaml`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams
 from decoding.validation import require_count, require_switch
-from search.aggregation import check_aggregation
-from search.voting import check_rule
+from search.voting import validate_aggregation, validate_voting_rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeSearch:
-    """The knobs of every search over steps.
+class StepSearch:
+    """Base of all searches over steps.
 
-    n             the width; what that means is the strategy's
-    depth         steps of a path at most; what is open then is a candidate as it is
-    step_tokens   tokens of a step at most; a step that reaches them ends its branch
+    n             width of the search; its meaning is the strategy's
+    depth         maximum steps of a path; a branch that is open then is a candidate as it is
+    step_tokens   maximum tokens per step; a step that reaches them ends its branch
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
     select        how the answer is chosen: `weighted`, `majority` or `best`
-    merge         siblings that say the same are one branch, as good as the best of them, whose continuations take
-                  turns (FETCH, arXiv 2502.11183)
-    early_stop    end when the leading answer is ahead by this share of the solutions still to come: with 1 they cannot
-                  change it any more, 0.5 is SPEX's; None never
-    sampling      how steps are sampled; `max_tokens` is a solution's
+    merge         whether siblings with the same meaning count as one branch, with the highest of their scores, whose
+                  continuations they take in turn (FETCH, arXiv 2502.11183)
+    early_stop    ends the search when the lead of the first answer is at least this share of the votes still to come:
+                  with 1 the vote is decided, 0.5 is SPEX's; None never ends it
+    sampling      sampling parameters of the steps; `max_tokens` limits the whole solution
 
-    Raises: ValueError naming the knob, what was wanted and what was got.
+    Raises: ValueError naming the knob, its constraint and its value.
     """
 
     n: int = 16
@@ -43,8 +42,8 @@ class TreeSearch:
     def __post_init__(self) -> None:
         for name in ("n", "depth", "step_tokens"):
             require_count(name, getattr(self, name), at_least=1)
-        check_aggregation(self.agg_strategy)
-        check_rule(self.select)
+        validate_aggregation(self.agg_strategy)
+        validate_voting_rule(self.select)
         require_switch("merge", self.merge)
         share = self.early_stop
         if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
@@ -54,5 +53,5 @@ class TreeSearch:
 
     @property
     def needs_embedder(self) -> bool:
-        """Merging compares steps by what they say."""
+        """Whether steps are compared by their meaning; merging does."""
         return self.merge

@@ -1,182 +1,190 @@
-"""One search over steps under way: it grows branches, keeps apart what has ended, and merges what says the same."""
+"""State of one search over steps: expands branches, separates ended from open ones, and merges equal siblings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 from decoding.core import Tokens
-from search.clustering import same_meaning
-from search.expand import Expander, Growth
-from search.sample import conclude
-from search.selection import selection
-from search.step_search import TreeSearch
-from search.strategy import Candidate, Embedder, Resources, SearchResult
+from search.clustering import cluster_steps
+from search.expand import Expander, ExpansionBatch
+from search.sample import build_result
+from search.selection import record_selection
+from search.step_search import StepSearch
+from search.strategy import Candidate, Resources, SearchResult, StepEmbedder
 from search.tree import SearchTree
-from search.voting import tally
+from search.voting import tally_votes
 
 
-class Walk:
-    """The tree of one search, and what every strategy does with what comes back.
+class StepSearchState:
+    """Tree of one search and the state of its branches, for all strategies over steps.
 
-    ended    nodes that go no further, in the order they ended: finished, too deep, or out of tokens
-    closed   continuations that came back with nothing to continue
+    ended_nodes  nodes that cannot be continued, in the order in which they ended: finished, too deep, or out of tokens
+    num_closed   number of continuations that left no open branch
     """
 
-    def __init__(self, root: Tokens, resources: Resources, knobs: TreeSearch) -> None:
-        embedder = resources.embedder if knobs.needs_embedder else None
-        self.knobs = knobs
-        self.run = Expander(root, resources, embed=embedder is not None and embedder.wants_hidden)
-        self.ended: list[int] = []
-        self.closed = 0
-        self._decided = False
+    def __init__(self, root: Tokens, resources: Resources, strategy: StepSearch) -> None:
+        embedder = resources.embedder if strategy.needs_embedder else None
+        self.strategy = strategy
+        self.expander = Expander(root, resources, embed=embedder is not None and embedder.needs_hidden_states)
+        self.ended_nodes: list[int] = []
+        self.num_closed = 0
+        self._is_decided = False
         self._answers: dict[int, str | None] = {}
-        self._turns: dict[int, list[int]] = {}  # of a merged branch, by its representative
-        self._merged: dict[int, int] = {}  # member -> representative
-        step_tokens = min(knobs.step_tokens, knobs.sampling.max_tokens)
-        self._one_step = replace(knobs.sampling, max_tokens=step_tokens)
+        self._turns: dict[int, list[int]] = {}  # representative of a merged branch -> its members, the next one first
+        self._representatives: dict[int, int] = {}  # member of a merged branch -> its representative
+        step_tokens = min(strategy.step_tokens, strategy.sampling.max_tokens)
+        self._step_sampling = replace(strategy.sampling, max_tokens=step_tokens)
 
     @property
     def tree(self) -> SearchTree:
-        """What has been grown so far."""
-        return self.run.tree
+        """Tree of the search so far."""
+        return self.expander.tree
 
     @property
-    def embedder(self) -> Embedder:
-        """Who compares steps. Raises: ValueError if nobody was given."""
-        if self.run.resources.embedder is None:
-            raise ValueError(f"{type(self.knobs).__name__} compares steps and was given no embedder")
-        return self.run.resources.embedder
+    def embedder(self) -> StepEmbedder:
+        """Embedder that compares steps. Raises: ValueError if the search was given none."""
+        if self.expander.resources.embedder is None:
+            raise ValueError(f"{type(self.strategy).__name__} compares steps and was given no embedder")
+        return self.expander.resources.embedder
 
-    async def grow(self, parents: Sequence[int]) -> list[int]:
-        """One more step of each parent; the open branches that came of it, in order. *Mutates* the walk."""
+    async def expand_nodes(self, parents: Sequence[int]) -> list[int]:
+        """Continues each parent by one step; returns the open branches among the results, in order. *Mutates*."""
         members = [self._next_member(parent) for parent in parents]
-        leaves = await self.run.steps(members, self._one_step)
-        return await self._merge(self._sorted(leaves, members))
+        leaves = await self.expander.sample_continuations(members, self._step_sampling, one_step=True)
+        return await self._merge_siblings(self._take_open(leaves, members))
 
-    def launch(self, parents: Sequence[int]) -> Growth:
-        """As `grow`, without waiting; to be handed to `collect`. Fewer or none where the budget affords no more now;
-        the rest of them is not asked for again."""
-        growth = self.run.launch([self._next_member(parent) for parent in parents], self._one_step, one_step=True)
-        if 0 < len(growth) < len(parents):
-            self.run.fell_short()
-        return growth
+    def start_batch(self, parents: Sequence[int]) -> ExpansionBatch:
+        """Starts one step of each parent without waiting; pass the batch to `collect_batch`.
 
-    def launch_solution(self, parent: int) -> Growth:
-        """A continuation to the end of the solution."""
-        room = self.knobs.sampling.max_tokens - self.tree.nodes[parent].written
-        left = replace(self.knobs.sampling, max_tokens=max(1, room))
-        return self.run.launch([parent], left, one_step=False)
+        If the budget affords only some of them now, the others are not requested again.
+        """
+        members = [self._next_member(parent) for parent in parents]
+        batch = self.expander.start_batch(members, self._step_sampling, one_step=True)
+        if 0 < len(batch) < len(parents):
+            self.expander.mark_budget_exhausted()
+        return batch
 
-    async def collect(self, growth: Growth) -> list[int]:
-        """The open branches that came of a growth, in order. *Mutates* the walk."""
-        leaves = await self.run.collect(growth)
-        return await self._merge(self._sorted(leaves, [asked.parent for asked in growth.asked]))
+    def start_solution(self, parent: int) -> ExpansionBatch:
+        """Starts a continuation of one node to the end of its solution, without waiting."""
+        room = self.strategy.sampling.max_tokens - self.tree.nodes[parent].num_path_tokens
+        remaining = replace(self.strategy.sampling, max_tokens=max(1, room))
+        return self.expander.start_batch([parent], remaining, one_step=False)
+
+    async def collect_batch(self, batch: ExpansionBatch) -> list[int]:
+        """Waits for a batch; returns the open branches among its results, in order. *Mutates*."""
+        leaves = await self.expander.collect_batch(batch)
+        parents = [expansion.parent for expansion in batch.pending]
+        return await self._merge_siblings(self._take_open(leaves, parents))
 
     def is_open(self, node: int) -> bool:
-        """Whether a branch can be continued."""
+        """Whether a node can be continued."""
         it = self.tree.nodes[node]
-        return it.finish is None and it.depth < self.knobs.depth and it.written < self.knobs.sampling.max_tokens
+        max_tokens = self.strategy.sampling.max_tokens
+        return it.finish is None and it.depth < self.strategy.depth and it.num_path_tokens < max_tokens
 
-    def scores(self, nodes: Sequence[int]) -> list[float]:
-        """The folded score of every path; of one that is not scored, the lowest there is, so that it goes on only
-        where there is nothing better."""
-        scores = [self.tree.score(node, self.knobs.agg_strategy) for node in nodes]
+    def scores_of_nodes(self, nodes: Sequence[int]) -> list[float]:
+        """Path score of each node. A path that is not scored gets the lowest score of the others (0 if there is none),
+        so that it is continued only where there is nothing better."""
+        scores = [self.tree.path_score(node, self.strategy.agg_strategy) for node in nodes]
         lowest = min((score for score in scores if score is not None), default=0.0)
         return [lowest if score is None else score for score in scores]
 
-    def note(
+    def record_decision(
         self,
         nodes: Sequence[int],
         widths: Sequence[int],
         *,
-        reasons: dict[int, str] | None = None,
+        reasons: Mapping[int, str] | None = None,
         still_open: Iterable[int] = (),
-        **more: Any,
+        note: Mapping[str, float | str] | None = None,
     ) -> None:
-        """Keeps a decision for whoever wants to see it. *Mutates* the run's list."""
-        self.run.selections.append(
-            selection(self.tree, nodes, widths, reasons=reasons, still_open=still_open, note=more)
+        """Appends a decision to the records of the search; arguments as in `record_selection`. *Mutates*."""
+        self.expander.selections.append(
+            record_selection(self.tree, nodes, widths, reasons=reasons, still_open=still_open, note=note)
         )
 
-    def decided(self, could_add: float) -> bool:
-        """Whether `could_add` more solutions are not worth waiting for. *Mutates*: remembers that it was so."""
-        share = self.knobs.early_stop
+    def update_decided(self, num_remaining: float) -> bool:
+        """Whether the vote is decided (`early_stop`) with `num_remaining` solutions still to come. *Mutates*: a search
+        that is decided ignores its open branches."""
+        share = self.strategy.early_stop
         if share is None:
             return False
-        answers = [self._answer(node) for node in self.ended]
-        scores = [self.tree.score(node, self.knobs.agg_strategy) for node in self.ended]
-        votes = sorted(tally(answers, scores, self.knobs.select).values(), reverse=True)
+        answers = [self._extract_answer(node) for node in self.ended_nodes]
+        scores = [self.tree.path_score(node, self.strategy.agg_strategy) for node in self.ended_nodes]
+        votes = sorted(tally_votes(answers, scores, self.strategy.select).values(), reverse=True)
         first, second = [*votes, 0.0, 0.0][:2]
-        self._decided = first > 0 and first - second >= share * could_add
-        return self._decided
+        # Each remaining solution adds a vote of at most 1 to the second answer: scores are in [0, 1].
+        self._is_decided = first > 0 and first - second >= share * num_remaining
+        return self._is_decided
 
-    def conclude(self, still_open: Sequence[int] = ()) -> SearchResult:
-        """The result, chosen among what has ended and what is still open, unless it was decided without them."""
-        why = "decided" if self._decided else self.run.stopped
-        if why != "done" and (left := self._left_open()):
-            self.note(left, [0] * len(left), reasons=dict.fromkeys(left, why))
-        nodes = self.ended if self._decided else [*self.ended, *still_open]
+    def build_result(self, still_open: Sequence[int] = ()) -> SearchResult:
+        """Builds the result from the ended nodes and those still open; without the latter if the vote was decided."""
+        reason = "decided" if self._is_decided else self.expander.stop_reason
+        if reason != "done" and (pruned := self._undecided_leaves()):
+            self.record_decision(pruned, [0] * len(pruned), reasons=dict.fromkeys(pruned, reason))
+        nodes = self.ended_nodes if self._is_decided else [*self.ended_nodes, *still_open]
+        agg_strategy = self.strategy.agg_strategy
         candidates = [
-            Candidate(node, self._answer(node), self.tree.score(node, self.knobs.agg_strategy)) for node in nodes
+            Candidate(node, self._extract_answer(node), self.tree.path_score(node, agg_strategy)) for node in nodes
         ]
-        result = conclude(self.run, candidates, self.knobs.select)
-        return replace(result, stopped="decided") if self._decided else result
+        result = build_result(self.expander, candidates, self.strategy.select)
+        return replace(result, stop_reason="decided") if self._is_decided else result
 
-    def _left_open(self) -> list[int]:
-        """Leaves that might have gone on and that no decision was against."""
-        pruned = {node for decision in self.run.selections for node in decision.reasons}
-        return [leaf for leaf in self.tree.leaves() if self.is_open(leaf) and leaf not in pruned]
+    def _undecided_leaves(self) -> list[int]:
+        """Open leaves that no decision has pruned."""
+        pruned = {node for decision in self.expander.selections for node in decision.reasons}
+        return [leaf for leaf in self.tree.leaf_nodes() if self.is_open(leaf) and leaf not in pruned]
 
-    def _answer(self, node: int) -> str | None:
+    def _extract_answer(self, node: int) -> str | None:
         if node not in self._answers:
-            self._answers[node] = self.run.resources.answer_of(self.tree.text(node))
+            self._answers[node] = self.expander.resources.extract_answer(self.tree.path_text(node))
         return self._answers[node]
 
-    def _sorted(self, leaves: Sequence[int], parents: Sequence[int]) -> list[int]:
-        """The open ones of what came of these parents, as far as they were asked for; the others have ended."""
-        found = []
+    def _take_open(self, leaves: Sequence[int], parents: Sequence[int]) -> list[int]:
+        """Returns the open leaves and records the others as ended; `leaves` may be shorter than `parents`."""
+        open_leaves = []
         for leaf, parent in zip(leaves, parents, strict=False):
-            # a step of no tokens is no node: the branch ends with what it had
+            # An empty generation adds no node: its leaf is the parent, and the branch ends there.
             if leaf != parent and self.is_open(leaf):
-                found.append(leaf)
+                open_leaves.append(leaf)
                 continue
-            self.closed += 1
-            if leaf != SearchTree.ROOT and leaf not in self.ended:
-                self.ended.append(leaf)
-        return found
+            self.num_closed += 1
+            if leaf != SearchTree.ROOT and leaf not in self.ended_nodes:
+                self.ended_nodes.append(leaf)
+        return open_leaves
 
     def _next_member(self, parent: int) -> int:
-        """Whose turn it is among the branches merged with this one."""
+        """The member of a merged branch that is continued next, in turn; `parent` itself if it is not merged."""
         turns = self._turns.get(parent)
         if turns is None:
             return parent
         turns.append(turns.pop(0))
         return turns[-1]
 
-    async def _merge(self, leaves: list[int]) -> list[int]:
-        """One leaf, the best, for siblings that say the same; siblings are children of one branch, merged or not."""
-        if not self.knobs.merge or len(leaves) < 2:
+    async def _merge_siblings(self, leaves: list[int]) -> list[int]:
+        """Reduces siblings with the same meaning to the best of them; children of merged branches are siblings too."""
+        if not self.strategy.merge or len(leaves) < 2:
             return leaves
         kept = []
-        for _, family in groupby(sorted(leaves, key=self._family), key=self._family):
-            siblings = list(family)
-            labels = await same_meaning(self.run, siblings, self.embedder)
-            for label in dict.fromkeys(labels):
-                members = [leaf for leaf, its in zip(siblings, labels, strict=True) if its == label]
-                kept.append(self._represent(members))
+        for _, group in groupby(sorted(leaves, key=self._merged_parent), key=self._merged_parent):
+            siblings = list(group)
+            labels = await cluster_steps(self.expander, siblings, self.embedder)
+            for cluster in dict.fromkeys(labels):
+                members = [leaf for leaf, label in zip(siblings, labels, strict=True) if label == cluster]
+                kept.append(self._merge_members(members))
         return sorted(kept)
 
-    def _family(self, leaf: int) -> int:
+    def _merged_parent(self, leaf: int) -> int:
         parent = self.tree.nodes[leaf].parent
-        return self._merged.get(parent, parent)
+        return self._representatives.get(parent, parent)
 
-    def _represent(self, members: list[int]) -> int:
-        scores = self.scores(members)
+    def _merge_members(self, members: list[int]) -> int:
+        """Merges branches into one, represented by the first of those with the highest score."""
+        scores = self.scores_of_nodes(members)
         best = members[scores.index(max(scores))]
         if len(members) > 1:
             self._turns[best] = [best, *(member for member in members if member != best)]
-            self._merged |= dict.fromkeys(members, best)
+            self._representatives |= dict.fromkeys(members, best)
         return best

@@ -1,4 +1,4 @@
-"""What every strategy is given and what it gives back."""
+"""Interfaces of a search: what a strategy receives and what it returns."""
 
 from __future__ import annotations
 
@@ -6,57 +6,59 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from decoding.core import Engine, Spent, Tokens, Vector
+from decoding.core import TokenGenerator, Tokens, Usage, Vector
 from search.selection import Selection
 from search.tree import SearchTree, Step
 
-Stopped = Literal["done", "budget", "decided"]
+StopReason = Literal["done", "budget", "decided"]
 
 
 class StepScorer(Protocol):
-    """Scores the steps of paths; the question is already bound. Ships as PRMs, likelihood, test tables."""
+    """Scores the steps of paths for a question that is already bound: process reward models, likelihoods."""
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
-        """Scores in [0, 1] for every step of every path: `len(scores[i]) == len(paths[i])`.
+        """Scores every step of every path in [0, 1]: `len(scores[i]) == len(paths[i])`.
 
-        A path whose steps cannot be scored gets None, never zeros.
+        A path that cannot be scored has None, never zeros.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ScoredPaths:
-    """One list of step scores per path (or None: not scored), and what scoring cost."""
+    """Step scores of each path (None: not scored), and the usage of scoring them."""
 
     scores: list[list[float] | None]
-    spent: Spent = field(default_factory=Spent)
+    usage: Usage = field(default_factory=Usage)
 
 
-class Embedder(Protocol):
-    """Says how alike two steps are. Ships as the writer's own hidden states and as sentence-transformers models.
+class StepEmbedder(Protocol):
+    """Embeds steps so that steps with the same meaning have a small cosine distance.
 
-    cut           the cosine distance below which two steps count as the same; every embedder has its own
-    wants_hidden  whether the engine is to hand over the writer's hidden states
+    distance_threshold   cosine distance below which two steps have the same meaning; different for each embedder
+    needs_hidden_states  whether the engine must return the hidden states of the model that generates
     """
 
     @property
-    def cut(self) -> float: ...
+    def distance_threshold(self) -> float: ...
     @property
-    def wants_hidden(self) -> bool: ...
+    def needs_hidden_states(self) -> bool: ...
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
-        """One vector per step, `[n, e]` with n >= 1; `hidden` are the writer's hidden states at their ends."""
+        """Embeds steps into float32 `[n, e]` with n >= 1; `hidden` holds the hidden state at the end of each step."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Limits of one search; None is no limit. Running out is a normal end, with the best answer so far.
+    """Limits of one search; None is no limit. A search that reaches one ends normally, with the best answer so far.
 
     tokens    generated tokens
     seconds   wall clock from the start of the search
     calls     requests sent to the engine
-    forwards  target forward passes, summed over branches; those that only fill a prompt may go beyond it
+    forwards  target forward passes, summed over branches; passes that only prefill a prompt may exceed the limit
+
+    Raises: ValueError naming the limit.
     """
 
     tokens: int | None = None
@@ -73,8 +75,8 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Written:
-    """A continuation that was just written: its steps, and the score of the last of them if it has one."""
+class StepEvent:
+    """Steps of a continuation that was just generated, and the score of the last of them if it has one."""
 
     steps: Sequence[Step]
     score: float | None
@@ -82,39 +84,42 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one search may use. Made per problem by the solver; holds nothing of the gold answer.
+    """What one search may use. Made per problem by the solver; contains nothing of the gold answer.
 
-    decode      token ids to text
-    answer_of   the comparable final answer in a solution's text, or None; what a vote counts
-    delimiter   the text that ends a step
-    seed        this problem's own; branches derive theirs from it
-    group       this problem's name in the engine (shared draft tables)
-    window      the most tokens, prompt included, the model can hold; None if nobody knows
-    embedder    who says which steps are alike; strategies that never ask do without
-    scorer_timeout  seconds a path may wait for its scores; then it counts as not scored. None waits for ever
-    watch       told of every continuation when it is written, which may be long before it is in the tree; must be quick
+    engine          generates continuations
+    scorer          scores paths; None for strategies with `needs_scorer` False
+    decode          token ids to text
+    extract_answer  the final answer in the text of a solution, in a comparable form, or None; votes count these
+    delimiter       text that ends a step
+    seed            seed of this problem; branches derive theirs from it
+    group           name of this problem in the engine (requests of a group share draft tables)
+    context_window  maximum tokens of prompt and solution that the model supports; None if unknown
+    embedder        embeds steps; None for strategies with `needs_embedder` False
+    scorer_timeout  seconds a path waits for its scores before it counts as not scored; None waits without limit
+    on_step         called with each continuation when it is generated, possibly long before it is in the tree; runs on
+                    the event loop, so it must return quickly
     """
 
-    engine: Engine
+    engine: TokenGenerator
     scorer: StepScorer | None
     decode: Callable[[Tokens], str]
-    answer_of: Callable[[str], str | None]
+    extract_answer: Callable[[str], str | None]
     delimiter: str = "\n\n"
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     group: str = ""
-    window: int | None = None
-    embedder: Embedder | None = None
+    context_window: int | None = None
+    embedder: StepEmbedder | None = None
     scorer_timeout: float | None = None
-    watch: Callable[[Written], None] | None = None
+    on_step: Callable[[StepEvent], None] | None = None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A solution the search brought to its end, or that was cut short on the way there.
+    """Solution of a search: finished, or cut short by a limit.
 
-    It may be chosen if it ended by itself or states an answer. `score` is the path's, folded by the strategy's
-    `agg_strategy`; None means not scored, never 0.
+    It may be chosen if it finished or has an answer. `score` is the path's score under the strategy's `agg_strategy`;
+    None means not scored, never 0.
     """
 
     node: int
@@ -124,45 +129,53 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The tree and what the strategy made of it.
+    """Tree of a search and the solution that the strategy chose.
 
-    best        the chosen candidate's node; None only if none of them may be chosen
-    stopped     `budget` when a request was refused or cut short by the budget, `decided` when the vote was, else `done`
-    votes       what each answer had going for it under the rule that chose
-    candidates  every solution, in the order they were asked for
-    selections  what was decided on the way, in order
+    best         node of the chosen candidate; None if no candidate may be chosen
+    stop_reason  `budget` if the budget refused a request or cut one short, `decided` after an early stop, else `done`
+    votes        votes of each answer under the rule that chose
+    candidates   all solutions, in the order of their requests
+    selections   decisions over open branches, in order
     """
 
     tree: SearchTree
     best: int | None
-    spent: Spent
-    stopped: Stopped = "done"
+    usage: Usage
+    stop_reason: StopReason = "done"
     votes: dict[str, float] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()
     selections: tuple[Selection, ...] = ()
 
     @property
     def score(self) -> float | None:
-        """The chosen candidate's score; None if it has none or nothing was chosen."""
+        """Score of the chosen candidate; None if it is not scored or nothing was chosen."""
         return next((c.score for c in self.candidates if c.node == self.best), None)
 
 
 class Strategy(Protocol):
-    """Explores continuations of a prompt under a budget. A frozen dataclass: its fields are its knobs."""
+    """Explores continuations of a prompt under a budget. A frozen dataclass: its fields are its knobs.
+
+    A new strategy is a class with these attributes and a yaml in `conf/search/`; no list names it.
+    """
+
+    @property
+    def select(self) -> str:
+        """Voting rule under which the answer is chosen: `majority`, `weighted` or `best`."""
+        ...
 
     @property
     def needs_scorer(self) -> bool:
-        """True where choosing makes no sense without scores; checked before any model is loaded."""
+        """Whether the strategy cannot choose without scores; checked before any model is loaded."""
         ...
 
     @property
     def needs_embedder(self) -> bool:
-        """True where steps are compared by what they say."""
+        """Whether the strategy compares steps by their meaning; an embedder is loaded only then."""
         ...
 
     @property
     def by_steps(self) -> bool:
-        """True where it goes on with what was written; False where it asks for whole solutions only."""
+        """Whether the strategy continues branches step by step; False if it requests whole solutions only."""
         ...
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult: ...

@@ -1,83 +1,110 @@
-"""Which of several finished solutions to believe: majority, weighted vote or best score. Pure."""
+"""Aggregates step scores into path scores, and chooses a solution by majority, weighted vote or best score. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from decoding.validation import require_choice
 
-RULES = ("majority", "weighted", "best")
+AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
+    "last": lambda scores: scores[-1],
+    "min": min,
+    "prod": math.prod,
+    "mean": lambda scores: math.fsum(scores) / len(scores),
+}
+VOTING_RULES = ("majority", "weighted", "best")
 
 
 @dataclass(frozen=True)
-class Choice:
-    """`index` of the chosen solution (None: there was none) and what each answer had going for it."""
+class VotingResult:
+    """Index of the chosen solution (None if there is none) and the votes of each answer."""
 
     index: int | None
     votes: dict[str, float]
 
 
-def check_rule(rule: str) -> None:
-    """Raises ValueError naming the valid choices when `rule` is none of them."""
-    require_choice("select", rule, RULES)
+def validate_aggregation(name: str) -> None:
+    """Checks the name of an aggregation. Raises: ValueError naming the valid choices."""
+    require_choice("agg_strategy", name, tuple(AGGREGATIONS))
 
 
-def tally(answers: Sequence[str | None], scores: Sequence[float | None], rule: str) -> dict[str, float]:
-    """What each answer has going for it, in order of first appearance; no answer has no vote.
+def validate_voting_rule(voting_rule: str) -> None:
+    """Checks the name of a voting rule. Raises: ValueError naming the valid choices."""
+    require_choice("select", voting_rule, VOTING_RULES)
 
-    `majority` counts heads, `weighted` adds up scores, `best` takes the highest score. The score rules look
-    at scored solutions only; where none of those with an answer is scored, they count heads.
 
-    >>> tally(["7", "8", "7", None], [0.5, 0.9, 0.25, 1.0], "weighted")
+def aggregate_scores(scores: Sequence[float], agg_strategy: str) -> float:
+    """Aggregates the step scores of a path into one; `agg_strategy` is `last`, `min`, `prod` or `mean`.
+
+    >>> aggregate_scores([0.5, 0.8], "prod")
+    0.4
+
+    Raises: ValueError for no scores or an unknown `agg_strategy`.
+    """
+    validate_aggregation(agg_strategy)
+    if not scores:
+        raise ValueError("cannot aggregate the scores of a path without steps")
+    return AGGREGATIONS[agg_strategy](scores)
+
+
+def tally_votes(answers: Sequence[str | None], scores: Sequence[float | None], voting_rule: str) -> dict[str, float]:
+    """Counts the votes of each answer, in order of first appearance; a solution without an answer has no vote.
+
+    `majority` counts solutions, `weighted` adds up their scores, `best` takes the highest score. The last two consider
+    scored solutions only; where no solution with an answer is scored, they count solutions.
+
+    >>> tally_votes(["7", "8", "7", None], [0.5, 0.9, 0.25, 1.0], "weighted")
     {'7': 0.75, '8': 0.9}
     """
-    check_rule(rule)
+    validate_voting_rule(voting_rule)
     voters = [(a, s) for a, s in zip(answers, scores, strict=True) if a is not None]
     scored = [(a, s) for a, s in voters if s is not None]
     by_answer: dict[str, list[float]] = {}
-    if rule == "majority" or not scored:
-        rule, scored = "majority", [(a, 1.0) for a, _ in voters]
+    if voting_rule == "majority" or not scored:
+        voting_rule, scored = "majority", [(a, 1.0) for a, _ in voters]
     for answer, score in scored:
         by_answer.setdefault(answer, []).append(score)
-    fold = max if rule == "best" else math.fsum
-    return {answer: fold(given) for answer, given in by_answer.items()}
+    # fsum, not sum: it rounds once, so a sum does not depend on the order in which solutions finished.
+    combine = max if voting_rule == "best" else math.fsum
+    return {answer: combine(weights) for answer, weights in by_answer.items()}
 
 
-def risk(votes: Mapping[str, float]) -> float:
-    """How likely the leader of a head count is not the more frequent of the two leading answers.
+def majority_error_bound(votes: Mapping[str, float]) -> float:
+    """Probability that the leader of a majority vote is not the more frequent of the two leading answers.
 
-    Both shares unknown and every ratio of them as likely before the count: I_(1/2)(a + 1, b + 1) with a votes for the
-    first and b for the second (the Beta criterion of Adaptive-Consistency, arXiv 2305.11860).
+    With a uniform prior over the ratio of the two answers, I_(1/2)(a + 1, b + 1) for a votes of the first and b of the
+    second (the Beta criterion of Adaptive-Consistency, arXiv 2305.11860).
 
-    >>> round(risk({"7": 4, "8": 0}), 3), risk({"7": 3, "8": 3}), risk({})
-    (0.031, 0.5, 1.0)
+    >>> [round(majority_error_bound(votes), 3) for votes in ({"7": 4, "8": 0}, {"7": 3, "8": 3}, {})]
+    [0.031, 0.5, 1.0]
     """
     if not votes:
         return 1.0
     first, second = (int(count) for count in [*sorted(votes.values(), reverse=True), 0][:2])
-    tosses = first + second + 1  # for whole numbers it is the chance of more than `first` heads among so many
-    more = sum(math.comb(tosses, heads) for heads in range(first + 1, tosses + 1))
-    return float(more / 2**tosses)
+    # For integers, I_(1/2)(a + 1, b + 1) is the binomial tail P(X > a) with X ~ B(a + b + 1, 1/2); exact in integers.
+    trials = first + second + 1
+    tail = sum(math.comb(trials, successes) for successes in range(first + 1, trials + 1))
+    return float(tail / 2**trials)
 
 
-def choose(answers: Sequence[str | None], scores: Sequence[float | None], rule: str) -> Choice:
-    """The solution to hand back: the best scored of those with the winning answer.
+def choose_solution(answers: Sequence[str | None], scores: Sequence[float | None], voting_rule: str) -> VotingResult:
+    """Chooses the solution with the highest score among those with the winning answer.
 
-    Ties go to the answer, then to the solution, that comes first. Where no solution has an answer, the best
-    scored of them all.
+    Ties go to the answer, then to the solution, that comes first. Where no solution has an answer, the one with the
+    highest score is chosen.
 
-    >>> choose(["7", "8", "7"], [0.5, 0.9, 0.6], "weighted")
-    Choice(index=2, votes={'7': 1.1, '8': 0.9})
+    >>> choose_solution(["7", "8", "7"], [0.5, 0.9, 0.6], "weighted")
+    VotingResult(index=2, votes={'7': 1.1, '8': 0.9})
     """
-    votes = tally(answers, scores, rule)
+    votes = tally_votes(answers, scores, voting_rule)
     winner = max(votes, key=votes.__getitem__) if votes else None
-    return Choice(_best([i for i, answer in enumerate(answers) if answer == winner], scores), votes)
+    return VotingResult(_index_of_best([i for i, answer in enumerate(answers) if answer == winner], scores), votes)
 
 
-def _best(indices: Sequence[int], scores: Sequence[float | None]) -> int | None:
-    """The index with the highest score, the first of equals; unscored ones come after every scored one."""
+def _index_of_best(indices: Sequence[int], scores: Sequence[float | None]) -> int | None:
+    """The index with the highest score, the first of equals; unscored ones rank below all scored ones."""
 
     def rank(index: int) -> float:
         score = scores[index]

@@ -1,4 +1,4 @@
-"""Every yaml composes; every strategy solves a toy problem under the contract of all strategies."""
+"""Every yaml of `conf/` composes, and every strategy fulfils the contract of strategies on a toy problem."""
 
 from __future__ import annotations
 
@@ -12,57 +12,54 @@ import pytest
 from omegaconf import OmegaConf
 
 from reason import ConfigError
-from reason.build import check
-from reason.config.compose import composed, make
-from reason.runs.run import settings_of
+from reason.build import validate_settings
+from reason.config.compose import compose_settings, instantiate
+from reason.runs.run import strategy_settings
 from search.strategy import Budget, SearchResult, Strategy
 from tests.support.paths import CONF, GOLDEN
-from tests.support.toy_search import ROOT, ToyEngine, answer_of, decode, resources
-
-
-def names(group: str) -> list[str]:
-    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+from tests.support.searches import option_names
+from tests.support.toy_search import ROOT, ToyEngine, decode_bytes, extract_answer, toy_resources
 
 
 def config(*overrides: str) -> dict[str, Any]:
-    return composed([*overrides, "model.path=somewhere"])[0]
+    return compose_settings([*overrides, "model.path=somewhere"])[0]
 
 
 def strategy(name: str) -> Strategy:
-    made: Strategy = make("search", config(f"search={name}")["search"])
-    return made
+    configured: Strategy = instantiate("search", config(f"search={name}")["search"])
+    return configured
 
 
 def solve(name: str, **changes: Any) -> SearchResult:
-    return asyncio.run(strategy(name)(ROOT, resources(**changes)))
+    return asyncio.run(strategy(name)(ROOT, toy_resources(**changes)))
 
 
 @pytest.mark.parametrize("group", ["search", "scorer", "model", "engine"])
 def test_every_member_of_a_group_composes_and_is_ours(group: str) -> None:
-    for name in names(group):
+    for name in option_names(group):
         node = config(f"{group}={name}")[group]
         target = node.get("_target_", "reason.")
         assert target.startswith(("reason.", "search.", "decoding.")), name
 
 
-@pytest.mark.parametrize("task", names("task"))
+@pytest.mark.parametrize("task", option_names("task"))
 def test_every_task_composes(task: str) -> None:
     assert config(f"+task={task}")["task"]["_target_"].startswith("reason.tasks.")
 
 
 def test_an_effort_beside_another_search_is_refused() -> None:
-    check(*composed(["effort=low", "search=self_consistency"]))
+    validate_settings(*compose_settings(["effort=low", "search=self_consistency"]))
     with pytest.raises(ConfigError, match=r"effort=low is search=self_consistency; leave out search=ets, or effort"):
-        check(*composed(["effort=low", "search=ets"]))
+        validate_settings(*compose_settings(["effort=low", "search=ets"]))
 
 
-@pytest.mark.parametrize("name", names("effort"))
+@pytest.mark.parametrize("name", option_names("effort"))
 def test_every_effort_is_a_search_whose_width_can_still_be_set(name: str) -> None:
-    plan = check(*composed([f"effort={name}", "search.n=8"]))
-    assert settings_of(plan.strategy)["n"] == 8
+    plan = validate_settings(*compose_settings([f"effort={name}", "search.n=8"]))
+    assert strategy_settings(plan.strategy)["n"] == 8
 
 
-@pytest.mark.parametrize("name", names("experiment"))
+@pytest.mark.parametrize("name", option_names("experiment"))
 def test_every_value_an_experiment_sweeps_over_is_a_setting(name: str) -> None:
     sweep = OmegaConf.load(CONF / "experiment" / f"{name}.yaml").hydra.sweeper.params
     values = {key: str(given).split(",") for key, given in sweep.items()}
@@ -70,36 +67,36 @@ def test_every_value_an_experiment_sweeps_over_is_a_setting(name: str) -> None:
     for key, some in values.items():
         for value in some:
             others = [setting for setting in first if not setting.startswith(f"{key}=")]
-            check(*composed([f"+experiment={name}", *others, f"{key}={value}"]))
+            validate_settings(*compose_settings([f"+experiment={name}", *others, f"{key}={value}"]))
 
 
-@pytest.mark.parametrize("scorer", names("scorer"))
+@pytest.mark.parametrize("scorer", option_names("scorer"))
 def test_every_scorer_is_made_without_loading_anything(scorer: str) -> None:
-    made = make("scorer", config(f"scorer={scorer}")["scorer"])
+    made = instantiate("scorer", config(f"scorer={scorer}")["scorer"])
     assert callable(made.bind)
 
 
 def test_the_bundled_model_names_tasks_that_exist() -> None:
     model = config()["model"]
-    assert {model["default_task"], *model["stand_in"].values(), *model["stand_in"]} <= set(names("task"))
+    assert {model["default_task"], *model["stand_in"].values(), *model["stand_in"]} <= set(option_names("task"))
 
 
-@pytest.mark.parametrize("name", names("search"))
+@pytest.mark.parametrize("name", option_names("search"))
 class TestStrategy:
-    """What holds for every strategy, present and future."""
+    """Contract of all strategies; a new yaml in `conf/search/` is tested without a change here."""
 
     def test_it_solves_and_its_tree_is_sound(self, name: str) -> None:
         result = solve(name)
-        result.tree.check()
+        result.tree.assert_invariants()
         assert result.best is not None
         assert result.best in [candidate.node for candidate in result.candidates]
-        assert answer_of(result.tree.text(result.best)) in result.votes
-        assert result.stopped == "done"
+        assert extract_answer(result.tree.path_text(result.best)) in result.votes
+        assert result.stop_reason == "done"
 
     def test_the_chosen_answer_has_the_most_votes(self, name: str) -> None:
         result = solve(name)
         assert result.best is not None
-        chosen = answer_of(result.tree.text(result.best))
+        chosen = extract_answer(result.tree.path_text(result.best))
         assert chosen is not None
         assert result.votes[chosen] == max(result.votes.values())
 
@@ -110,27 +107,27 @@ class TestStrategy:
     def test_siblings_differ(self, name: str) -> None:
         engine = ToyEngine()
         solve(name, engine=engine)
-        asked = [(request.prefix, request.seed) for request in engine.requests]
-        assert len(set(asked)) == len(asked) > 1
+        prefixes_and_seeds = [(request.prefix, request.seed) for request in engine.requests]
+        assert len(set(prefixes_and_seeds)) == len(prefixes_and_seeds) > 1
 
     @pytest.mark.parametrize("limit", [Budget(tokens=1), Budget(tokens=333), Budget(calls=3), Budget(tokens=99_999)])
     def test_it_stays_within_its_budget_and_says_what_it_spent(self, name: str, limit: Budget) -> None:
         engine = ToyEngine()
         result = solve(name, engine=engine, budget=limit)
         tokens = sum(len(node.step.tokens) for node in result.tree.nodes)
-        assert (result.spent.tokens, result.spent.calls) == (tokens, len(engine.requests))
-        assert limit.tokens is None or result.spent.tokens <= limit.tokens
-        assert limit.calls is None or result.spent.calls <= limit.calls
-        assert result.stopped == ("done" if limit.tokens == 99_999 else "budget")
+        assert (result.usage.tokens, result.usage.calls) == (tokens, len(engine.requests))
+        assert limit.tokens is None or result.usage.tokens <= limit.tokens
+        assert limit.calls is None or result.usage.calls <= limit.calls
+        assert result.stop_reason == ("done" if limit.tokens == 99_999 else "budget")
 
     def test_time_that_is_up_before_it_began_is_a_normal_end(self, name: str) -> None:
         result = solve(name, budget=Budget(seconds=1e-9))
-        assert (result.best, result.spent.calls, result.stopped) == (None, 0, "budget")
+        assert (result.best, result.usage.calls, result.stop_reason) == (None, 0, "budget")
 
     def test_it_is_unchanged_afterwards_and_cannot_be_changed(self, name: str) -> None:
         before = strategy(name)
         used = copy.deepcopy(before)
-        asyncio.run(used(ROOT, resources()))
+        asyncio.run(used(ROOT, toy_resources()))
         assert used == before
         with pytest.raises(AttributeError):
             used.n = 3  # type: ignore[attr-defined]
@@ -142,7 +139,7 @@ class TestStrategy:
     def test_many_at_once_equal_one_after_the_other(self, name: str) -> None:
         async def together() -> list[SearchResult]:
             one = strategy(name)
-            return list(await asyncio.gather(*(one(ROOT, resources(seed=seed)) for seed in range(4))))
+            return list(await asyncio.gather(*(one(ROOT, toy_resources(seed=seed)) for seed in range(4))))
 
         alone = [solve(name, seed=seed).tree.to_dict() for seed in range(4)]
         assert [result.tree.to_dict() for result in asyncio.run(together())] == alone
@@ -158,7 +155,7 @@ class TestStrategy:
                     "settings": settings,
                     "best": result.best,
                     "votes": {answer: round(votes, 6) for answer, votes in result.votes.items()},
-                    "text": decode(result.tree.tokens(result.best)) if result.best is not None else None,
+                    "text": decode_bytes(result.tree.prefix_tokens(result.best)) if result.best is not None else None,
                     **result.tree.to_dict(),
                 }
             )

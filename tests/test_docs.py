@@ -11,11 +11,11 @@ from types import ModuleType
 import pytest
 
 from reason import build
-from reason.config.compose import composed
+from reason.config.compose import compose_settings
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
-COMMAND = re.compile(r"^python scripts/(\w+)\.py.*$", re.MULTILINE)
+COMMAND = re.compile(r"^python scripts/([\w/]+)\.py.*$", re.MULTILINE)
 NOT_AT_HAND = ("FOLDER", "model=", "scorer=", "routers/mine")
 """Settings with these name models that a test has not; they are composed and no more."""
 
@@ -64,15 +64,15 @@ def test_every_program_exists(line: str) -> None:
 @pytest.mark.parametrize("line", solving())
 def test_every_setting_is_one(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    arguments = loaded(ROOT / "scripts" / "solve.py").questions_as_text(shlex.split(line, comments=True)[2:])
-    config, choices = composed(chosen(arguments))
+    arguments = loaded(ROOT / "scripts" / "solve.py").quote_question(shlex.split(line, comments=True)[2:])
+    config, choices = compose_settings(chosen(arguments))
     if not any(name in line for name in NOT_AT_HAND):
-        build.check(config, choices)
+        build.validate_settings(config, choices)
 
 
 @pytest.mark.parametrize("line", [line for line in commands() if line.startswith("python scripts/serve_models.py")])
 def test_every_setting_of_the_servers_is_one(line: str) -> None:
-    composed(shlex.split(line, comments=True)[2:], "serve_models")
+    compose_settings(shlex.split(line, comments=True)[2:], "serve_models")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: str(page.name))
@@ -90,7 +90,7 @@ def test_the_page_of_settings_has_every_member_with_its_comment(hooks: ModuleTyp
     page = hooks.on_page_markdown("{{ settings }}", None)
     for file in (ROOT / "conf").glob("*/*.yaml"):
         assert f"\n### {file.stem}\n" in page
-    assert "Every step, deal out n continuations by softmax of the branches' scores (REBASE" in page
+    assert "Every step, distribute n continuations by softmax of the branches' scores (REBASE" in page
 
 
 def test_the_page_of_numbers_has_every_report(hooks: ModuleType) -> None:
@@ -98,3 +98,33 @@ def test_the_page_of_numbers_has_every_report(hooks: ModuleType) -> None:
     reports = list((ROOT / "benchmarks").glob("*.md"))
     assert len(reports) == page.count("```\npython scripts/")
     assert all(f"`benchmarks/{report.name}`" in page for report in reports)
+
+
+def test_every_term_of_the_glossary_names_a_class_or_a_file() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    named = {name for _, where in rows[1:] for name in re.findall(r"`([^`]+)`", where)}
+    sources = [
+        file.read_text() for package in ("decoding", "search", "reason") for file in (ROOT / package).rglob("*.py")
+    ]
+    classes = {name for source in sources for name in re.findall(r"^class (\w+)", source, re.MULTILINE)}
+    assert len(rows) > 40
+    missing = {name for name in named if name not in classes and not (ROOT / name).is_file()}
+    assert not missing
+
+
+def test_the_readme_is_a_page_and_maps_the_first_two_levels_of_the_house() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    plan = text.partition("## The house")[2]
+    for package in ("scripts", "reason", "search", "decoding"):
+        for entry in (ROOT / package).iterdir():
+            if not entry.name.startswith("_") and entry.suffix in ("", ".py"):
+                assert re.search(rf"\b{re.escape(entry.stem)}\b", plan), f"{package}/{entry.name} is not on the map"
+
+
+def test_every_path_in_the_pages_exists() -> None:
+    for page in (page for page in PAGES if page.suffix == ".md"):
+        for path in re.findall(
+            r"`((?:decoding|search|reason|scripts|conf|docs|examples|tests)/[\w./-]+)`", page.read_text()
+        ):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"

@@ -1,4 +1,4 @@
-"""Who holds which page: sequences borrow from the prefix cache, own what they add, and publish it for others."""
+"""Accounts for every KV slot: free, of the prefix cache, or of one running sequence."""
 
 from __future__ import annotations
 
@@ -6,91 +6,100 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from decoding.kv.prefix_cache import Match, PrefixCache
-from decoding.kv.slots import PagePool, Pages
-from decoding.sequence import Sequence
+from decoding.kv.prefix_cache import PrefixCache, PrefixMatch
+from decoding.kv.sequence import TokenSequence
+from decoding.kv.slots import SlotPool, Slots
 
 
-class SharedKV:
-    """The pool and the cache as one account. Every page is free, the cache's, or one sequence's own."""
+class KVCache:
+    """Slot pool and prefix cache as one account.
 
-    def __init__(self, pool: PagePool) -> None:
+    A sequence acquires the cached prefix of its tokens, allocates slots for the others, inserts what it has computed
+    into the cache, and is released at its end.
+    """
+
+    def __init__(self, pool: SlotPool) -> None:
         self.pool = pool
-        self.cache = PrefixCache(pool)
+        self.prefix_cache = PrefixCache(pool)
 
     @property
-    def available(self) -> int:
-        """Pages that can be had at once: free ones and those of idle prefixes."""
-        return self.pool.free + self.cache.evictable
+    def num_available(self) -> int:
+        """Slots that can be allocated now: free ones and those of prefixes without a lock."""
+        return self.pool.num_free + self.prefix_cache.num_evictable
 
     @property
-    def pinned(self) -> int:
-        """Pages running sequences hold or read, each counted once."""
-        return self.pool.held - self.cache.evictable
+    def num_pinned(self) -> int:
+        """Slots that running sequences hold or read, each counted once."""
+        return self.pool.num_held - self.prefix_cache.num_evictable
 
-    def find(self, sequence: Sequence) -> Match:
-        """The longest cached prefix the sequence may use. *Mutates* only the cache's shape and recency."""
-        return self.cache.match(sequence.ids(sequence.reusable))
+    def match_prefix(self, sequence: TokenSequence) -> PrefixMatch:
+        """Returns the longest cached prefix that the sequence may use. *Mutates* only the cache's shape and recency."""
+        return self.prefix_cache.match_prefix(sequence.token_array(sequence.max_cached))
 
-    def adopt(self, sequence: Sequence, match: Match) -> None:
-        """Starts `sequence` from a match, locked until `publish` moves the lock or `release`/`drop` undoes it."""
-        self.cache.lock(match.node)
-        sequence.borrow(match.node, match.pages)
+    def acquire(self, sequence: TokenSequence, match: PrefixMatch) -> None:
+        """Starts `sequence` from a match, locked until `insert` moves the lock or `release` or `discard` ends it."""
+        self.prefix_cache.lock_path(match.node)
+        sequence.read_cached(match.node, match.slots)
 
-    def take(self, count: int) -> Pages:
-        """Fresh pages, evicting idle prefixes if it must. Raises OutOfPages beyond `available`."""
-        if count > self.pool.free:
-            self.cache.evict(count - self.pool.free)
-        return self.pool.take(count)
+    def allocate(self, count: int) -> Slots:
+        """Returns free slots, evicting unlocked prefixes for them. Raises OutOfSlots beyond `num_available`."""
+        # evict no more than needed: every evicted token may have to be computed again
+        if count > self.pool.num_free:
+            self.prefix_cache.evict_tokens(count - self.pool.num_free)
+        return self.pool.allocate(count)
 
-    def publish(self, sequence: Sequence) -> None:
-        """Makes all resident KV of `sequence` a cached prefix that it goes on reading.
+    def insert(self, sequence: TokenSequence) -> None:
+        """Makes all computed KV of `sequence` a cached prefix, which the sequence reads from then on.
 
-        [0, borrowed)        the cache's already
-        [borrowed, known)    computed twice, by us and by another: ours go back, we read theirs
-        [known, resident)    new: the cache takes our pages
+        [0, num_cached)         in the cache already
+        [num_cached, known)     computed by another sequence too: our slots are freed and we read the cache's
+        [known, num_computed)   new: the cache takes over our slots
         """
-        own = sequence.pages[sequence.borrowed :].copy()
-        match = self.cache.insert(sequence.ids(sequence.resident), sequence.pages)
-        theirs = match.pages[sequence.borrowed :]
-        self.pool.give(own[own != theirs])
-        self.cache.lock(match.node)
-        if sequence.node is not None:
-            self.cache.unlock(sequence.node)
-        sequence.borrow(match.node, match.pages)
+        private = sequence.slots[sequence.num_cached :].copy()
+        match = self.prefix_cache.insert_prefix(sequence.token_array(sequence.num_computed), sequence.slots)
+        cached = match.slots[sequence.num_cached :]
+        self.pool.free(private[private != cached])  # equal where the cache took ours
+        self.prefix_cache.lock_path(match.node)  # before the old lock ends, so that nothing in between is evictable
+        if sequence.prefix_node is not None:
+            self.prefix_cache.unlock_path(sequence.prefix_node)
+        sequence.read_cached(match.node, match.slots)
 
-    def release(self, sequence: Sequence) -> None:
-        """Ends a sequence's hold; its KV stays cached until somebody needs the room."""
-        if sequence.resident > sequence.borrowed:
-            self.publish(sequence)
-        self.drop(sequence)
+    def release(self, sequence: TokenSequence) -> None:
+        """Ends a sequence; its KV stays cached until its slots are needed."""
+        if sequence.num_computed > sequence.num_cached:
+            self.insert(sequence)
+        self.discard(sequence)
 
-    def drop(self, sequence: Sequence) -> None:
-        """Ends a sequence's hold and frees its own pages."""
-        if sequence.node is not None:
-            self.pool.give(sequence.pages[sequence.borrowed :])
-            self.cache.unlock(sequence.node)
-        sequence.forget_pages()
+    def discard(self, sequence: TokenSequence) -> None:
+        """Ends a sequence and frees its slots outside the cache."""
+        # slots [0, num_cached) are the cache's and stay; a sequence that was never admitted has no node
+        if sequence.prefix_node is not None:
+            self.pool.free(sequence.slots[sequence.num_cached :])
+            self.prefix_cache.unlock_path(sequence.prefix_node)
+        sequence.clear_slots()
 
-    def recover(self, sequences: Iterable[Sequence]) -> None:
-        """Drops every sequence at once, trusting only the cache: for a round that broke half-way."""
-        self.cache.unlock_all()
-        self.pool.keep_only(self.cache.pages())
+    def discard_all(self, sequences: Iterable[TokenSequence]) -> None:
+        """Discards all sequences after a failed round and frees every slot outside the cache.
+
+        A failed round may have allocated slots that no sequence lists, so only the cache is trusted.
+        """
+        self.prefix_cache.unlock_all()
+        self.pool.free_all_except(self.prefix_cache.all_slots())
         for sequence in sequences:
-            sequence.forget_pages()
+            sequence.clear_slots()
 
-    def check(self, running: Iterable[Sequence] = ()) -> None:
-        """Asserts that pool, cache and the running sequences agree on every page."""
-        self.pool.check()
-        self.cache.check()
-        locks = 0
-        own = 0
+    def assert_invariants(self, running: Iterable[TokenSequence] = ()) -> None:
+        """Asserts that pool, cache and the running sequences agree on every slot."""
+        self.pool.assert_invariants()
+        self.prefix_cache.assert_invariants()
+        locks = private = 0
         for sequence in running:
-            assert sequence.node is not None
-            assert sequence.node.end == sequence.borrowed <= sequence.resident
-            cached = self.cache.match(sequence.ids(sequence.borrowed))
-            assert np.array_equal(cached.pages, sequence.pages[: sequence.borrowed]), "borrowed pages moved"
-            own += sequence.resident - sequence.borrowed
-            locks += sequence.borrowed > 0
-        assert own + self.cache.tokens == self.pool.held, "a held page has no holder"
-        assert sum(child.locks for child in self.cache.root.children.values()) == locks, "a lock outlived its sequence"
+            assert sequence.prefix_node is not None
+            assert sequence.prefix_node.end == sequence.num_cached <= sequence.num_computed
+            cached = self.prefix_cache.match_prefix(sequence.token_array(sequence.num_cached))
+            assert np.array_equal(cached.slots, sequence.slots[: sequence.num_cached]), "cached slots moved"
+            private += sequence.num_computed - sequence.num_cached
+            locks += sequence.num_cached > 0  # a path of length 0 locks no child of the root
+        assert private + self.prefix_cache.num_tokens == self.pool.num_held, "an allocated slot has no holder"
+        root_locks = sum(child.num_locks for child in self.prefix_cache.root.children.values())
+        assert root_locks == locks, "a lock outlived its sequence"

@@ -1,9 +1,9 @@
-"""Which prefixes already have KV: a radix tree over token ids, with locks and least-recently-used eviction.
+"""Finds prefixes whose KV is present: a radix tree over token ids, with locks and least-recently-used eviction.
 
-Every node owns the pages of a run of tokens. A lock on a node pins the whole path above it, so
+Every node holds the slots of a run of tokens. A lock on a node pins the whole path above it, so
 
-    locked nodes      pages a running sequence reads; never evicted
-    unlocked nodes    KV kept in case somebody asks again; `evictable` counts their tokens
+    locked nodes      slots that a running sequence reads; never evicted
+    unlocked nodes    KV for later requests with this prefix; `num_evictable` counts their tokens
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from decoding.kv.slots import NO_PAGES, PagePool, Pages
+from decoding.kv.slots import NO_SLOTS, SlotPool, Slots
 
 TokenArray = npt.NDArray[np.int64]
 
 
-class Node:
-    """A run of tokens after its parent's. `end` is the length of the prefix from the root to its last token."""
+class RadixNode:
+    """A run of tokens after its parent's; `end` is the length of the prefix from the root to its last token."""
 
-    __slots__ = ("children", "end", "locks", "offered", "pages", "parent", "stamp", "tokens")
+    __slots__ = ("children", "end", "is_queued", "last_used", "num_locks", "parent", "slots", "tokens")
 
-    def __init__(self, tokens: TokenArray, pages: Pages, parent: Node | None, stamp: int) -> None:
-        self.tokens, self.pages, self.parent, self.stamp = tokens, pages, parent, stamp
+    def __init__(self, tokens: TokenArray, slots: Slots, parent: RadixNode | None, last_used: int) -> None:
+        self.tokens, self.slots, self.parent, self.last_used = tokens, slots, parent, last_used
         self.end: int = (parent.end if parent else 0) + len(tokens)
-        self.children: dict[int, Node] = {}
-        self.locks = 0
-        self.offered = False  # has an entry in the eviction queue
+        self.children: dict[int, RadixNode] = {}
+        self.num_locks = 0
+        self.is_queued = False  # has an entry in the eviction queue
 
-    def path(self) -> list[Node]:
-        """Nodes from the first below the root down to this one."""
+    def path_from_root(self) -> list[RadixNode]:
+        """Returns the nodes from the first below the root down to this one."""
         node, path = self, []
         while node.parent is not None:
             path.append(node)
@@ -42,18 +42,18 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Match:
-    """The longest cached prefix: its last node and the pages of all its tokens."""
+class PrefixMatch:
+    """The longest cached prefix: its last node and the slots of all its tokens."""
 
-    node: Node
-    pages: Pages
+    node: RadixNode
+    slots: Slots
 
     def __len__(self) -> int:
-        return len(self.pages)
+        return len(self.slots)
 
 
 def common_length(a: TokenArray, b: TokenArray) -> int:
-    """How many leading ids two arrays share."""
+    """Returns the number of leading ids that two arrays share."""
     n = min(len(a), len(b))
     differ = a[:n] != b[:n]
     first = int(differ.argmax()) if n else 0
@@ -61,89 +61,91 @@ def common_length(a: TokenArray, b: TokenArray) -> int:
 
 
 class PrefixCache:
-    """Prefix -> pages. Owns the pages of its nodes and gives them back to `pool` when it evicts."""
+    """Maps prefixes to slots. Holds the slots of its nodes and frees them in `pool` when it evicts."""
 
-    def __init__(self, pool: PagePool) -> None:
+    def __init__(self, pool: SlotPool) -> None:
         self._pool = pool
         self._clock = 0
-        self.root = Node(np.empty(0, dtype=np.int64), NO_PAGES, None, 0)
-        self.tokens = 0
-        self.evictable = 0
-        self.evicted = 0
-        self._idle: list[tuple[int, int, Node]] = []  # heap of (stamp, tie, leaf)
+        self.root = RadixNode(np.empty(0, dtype=np.int64), NO_SLOTS, None, 0)
+        self.num_tokens = 0
+        self.num_evictable = 0
+        self.num_evicted = 0
+        self._eviction_queue: list[tuple[int, int, RadixNode]] = []  # heap of (last_used, tie, leaf)
         self._ties = 0
 
-    def match(self, tokens: TokenArray) -> Match:
-        """The longest cached prefix of `tokens`. *Mutates*: splits a node where the match ends, and touches the path.
+    def match_prefix(self, tokens: TokenArray) -> PrefixMatch:
+        """Returns the longest cached prefix of `tokens`.
 
-        Valid until the next eviction unless the node is locked.
+        *Mutates*: splits a node where the match ends and marks the path as used. The result is valid until the next
+        eviction, or as long as the node is locked.
         """
-        node, _ = self._descend(tokens)
-        return Match(node, np.concatenate([NO_PAGES, *(step.pages for step in node.path())]))
+        node, _ = self._walk_down(tokens)
+        return PrefixMatch(node, np.concatenate([NO_SLOTS, *(step.slots for step in node.path_from_root())]))
 
-    def insert(self, tokens: TokenArray, pages: Pages) -> Match:
-        """Makes `tokens` a cached prefix; the result covers all of them. *Takes ownership* of `pages[known:]`.
+    def insert_prefix(self, tokens: TokenArray, slots: Slots) -> PrefixMatch:
+        """Makes `tokens` a cached prefix and returns all of it. *Takes ownership* of `slots[known:]`.
 
-        [0, known)        already cached; the result names the cache's pages, `pages[:known]` stay the caller's
-        [known, len)      new; the caller's pages are now the cache's
+        [0, known)        already cached; the result has the cache's slots, `slots[:known]` stay the caller's
+        [known, len)      new; the caller's slots are now the cache's
         """
-        assert len(tokens) == len(pages)
-        node, known = self._descend(tokens)
+        assert len(tokens) == len(slots)
+        node, known = self._walk_down(tokens)
         if known < len(tokens):
-            # Copies: the caller's arrays are views of buffers that live on.
-            node = self._attach(node, tokens[known:].copy(), pages[known:].copy())
-        return Match(node, np.concatenate([NO_PAGES, *(step.pages for step in node.path())]))
+            # Copies: the caller's arrays are views of buffers that it overwrites later.
+            node = self._attach_child(node, tokens[known:].copy(), slots[known:].copy())
+        return PrefixMatch(node, np.concatenate([NO_SLOTS, *(step.slots for step in node.path_from_root())]))
 
-    def lock(self, node: Node) -> None:
-        """Pins `node` and everything above it. Pair with `unlock`."""
-        for step in node.path():
-            if step.locks == 0:
-                self.evictable -= len(step.tokens)
-            step.locks += 1
+    def lock_path(self, node: RadixNode) -> None:
+        """Pins `node` and all nodes above it, until `unlock_path`."""
+        for step in node.path_from_root():
+            if step.num_locks == 0:
+                self.num_evictable -= len(step.tokens)
+            step.num_locks += 1
 
-    def unlock(self, node: Node) -> None:
-        """Undoes one `lock`."""
-        for step in node.path():
-            assert step.locks > 0, "unlock without lock"
-            step.locks -= 1
-            if step.locks == 0:
-                self.evictable += len(step.tokens)
-                self._offer(step)
+    def unlock_path(self, node: RadixNode) -> None:
+        """Ends one `lock_path` of this node."""
+        for step in node.path_from_root():
+            assert step.num_locks > 0, "unlock without lock"
+            step.num_locks -= 1  # the path is that of now: splits since the lock copied its count
+            if step.num_locks == 0:
+                self.num_evictable += len(step.tokens)
+                self._queue_for_eviction(step)
 
-    def evict(self, count: int) -> int:
-        """Frees up to `count` pages, least recently used first, from the tails of idle leaves; how many it freed."""
+    def evict_tokens(self, count: int) -> int:
+        """Frees up to `count` slots, least recently used first, from the tails of unlocked leaves; returns how many."""
         freed = 0
-        while freed < count and self._idle:
-            stamp, _, leaf = heapq.heappop(self._idle)
-            leaf.offered = False
-            if leaf.locks or leaf.children or not len(leaf.tokens):
+        while freed < count and self._eviction_queue:
+            last_used, _, leaf = heapq.heappop(self._eviction_queue)
+            leaf.is_queued = False
+            # outdated entries: locked or extended since, or already trimmed to nothing
+            if leaf.num_locks or leaf.children or not len(leaf.tokens):
                 continue
-            if leaf.stamp != stamp:  # used since it was offered
-                self._offer(leaf)
+            if leaf.last_used != last_used:  # used since it was queued
+                self._queue_for_eviction(leaf)
                 continue
-            freed += self._trim(leaf, count - freed)
+            freed += self._trim_leaf(leaf, count - freed)
         return freed
 
     def unlock_all(self) -> None:
-        """Forgets every lock: for an engine that drops all its sequences at once."""
-        for node in self.nodes():
-            node.locks = 0
-            self._offer(node)
-        self.evictable = self.tokens
+        """Removes every lock, for an engine that discards all its sequences at once."""
+        for node in self.iter_nodes():
+            node.num_locks = 0
+            self._queue_for_eviction(node)
+        self.num_evictable = self.num_tokens
 
-    def nodes(self) -> Iterator[Node]:
-        """Every node but the root, parents first."""
+    def iter_nodes(self) -> Iterator[RadixNode]:
+        """Yields every node but the root, parents first."""
         stack = list(self.root.children.values())
         while stack:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
 
-    def pages(self) -> Pages:
-        """All pages the cache owns."""
-        return np.concatenate([NO_PAGES, *(node.pages for node in self.nodes())])
+    def all_slots(self) -> Slots:
+        """Returns all slots that the cache holds."""
+        return np.concatenate([NO_SLOTS, *(node.slots for node in self.iter_nodes())])
 
-    def _descend(self, tokens: TokenArray) -> tuple[Node, int]:
+    def _walk_down(self, tokens: TokenArray) -> tuple[RadixNode, int]:
         self._clock += 1
         node, at = self.root, 0
         while at < len(tokens):
@@ -151,70 +153,70 @@ class PrefixCache:
             if child is None:
                 break
             same = common_length(child.tokens, tokens[at:])
-            node = child if same == len(child.tokens) else self._split(child, same)
-            node.stamp = self._clock
+            node = child if same == len(child.tokens) else self._split_node(child, same)
+            node.last_used = self._clock
             at += same
-            if node is not child:
+            if node is not child:  # the match ends inside the child, which was split there
                 break
         return node, at
 
-    def _attach(self, parent: Node, tokens: TokenArray, pages: Pages) -> Node:
-        node = Node(tokens, pages, parent, self._clock)
+    def _attach_child(self, parent: RadixNode, tokens: TokenArray, slots: Slots) -> RadixNode:
+        node = RadixNode(tokens, slots, parent, self._clock)
         parent.children[int(tokens[0])] = node
-        self.tokens += len(tokens)
-        self.evictable += len(tokens)
-        self._offer(node)
+        self.num_tokens += len(tokens)
+        self.num_evictable += len(tokens)
+        self._queue_for_eviction(node)
         return node
 
-    def _split(self, node: Node, at: int) -> Node:
-        """A new parent holding the first `at` tokens of `node`. The old object keeps the tail: locks know it."""
+    def _split_node(self, node: RadixNode, at: int) -> RadixNode:
+        """Inserts a parent with the first `at` tokens of `node`; the old object keeps the tail: locks refer to it."""
         assert node.parent is not None
         assert 0 < at < len(node.tokens)
-        upper = Node(node.tokens[:at], node.pages[:at], node.parent, node.stamp)
-        upper.locks = node.locks
+        upper = RadixNode(node.tokens[:at], node.slots[:at], node.parent, node.last_used)
+        upper.num_locks = node.num_locks  # every lock below passes through the new parent too
         node.parent.children[int(upper.tokens[0])] = upper
-        node.tokens, node.pages, node.parent = node.tokens[at:], node.pages[at:], upper
+        node.tokens, node.slots, node.parent = node.tokens[at:], node.slots[at:], upper
         upper.children[int(node.tokens[0])] = node
         return upper
 
-    def _offer(self, node: Node) -> None:
-        # One entry per node: what is outdated by the time it is popped is offered again with its new stamp.
-        if not (node.locks or node.children or node.offered):
-            node.offered = True
+    def _queue_for_eviction(self, node: RadixNode) -> None:
+        # One entry per node: an outdated entry is queued again with its new time when it is popped.
+        if not (node.num_locks or node.children or node.is_queued):
+            node.is_queued = True
             self._ties += 1
-            heapq.heappush(self._idle, (node.stamp, self._ties, node))
+            heapq.heappush(self._eviction_queue, (node.last_used, self._ties, node))
 
-    def _trim(self, leaf: Node, count: int) -> int:
-        """Removes up to `count` tokens from the tail of an unlocked leaf, the leaf itself with its last one."""
-        kept = max(0, len(leaf.tokens) - count)
-        gone = leaf.pages[kept:]
+    def _trim_leaf(self, leaf: RadixNode, count: int) -> int:
+        """Removes up to `count` tokens from the tail of an unlocked leaf, and the leaf with its last one."""
+        num_left = max(0, len(leaf.tokens) - count)
+        freed = leaf.slots[num_left:]
         first = int(leaf.tokens[0])
-        leaf.tokens, leaf.pages, leaf.end = leaf.tokens[:kept], leaf.pages[:kept], leaf.end - len(gone)
-        self._pool.give(gone)
-        self.tokens -= len(gone)
-        self.evictable -= len(gone)
-        self.evicted += len(gone)
-        if kept:
-            self._offer(leaf)
+        leaf.tokens, leaf.slots, leaf.end = leaf.tokens[:num_left], leaf.slots[:num_left], leaf.end - len(freed)
+        self._pool.free(freed)
+        self.num_tokens -= len(freed)
+        self.num_evictable -= len(freed)
+        self.num_evicted += len(freed)
+        if num_left:
+            self._queue_for_eviction(leaf)
         elif leaf.parent is not None:
             del leaf.parent.children[first]
             if leaf.parent is not self.root:
-                self._offer(leaf.parent)
-        return len(gone)
+                self._queue_for_eviction(leaf.parent)
+        return len(freed)
 
-    def check(self) -> None:
+    def assert_invariants(self) -> None:
         """Asserts links, lengths, locks and counts; O(tokens)."""
         tokens = evictable = 0
-        for node in self.nodes():
+        for node in self.iter_nodes():
             parent = node.parent
             assert parent is not None
             assert parent.children[int(node.tokens[0])] is node
-            assert len(node.tokens) == len(node.pages) > 0
+            assert len(node.tokens) == len(node.slots) > 0
             assert node.end == parent.end + len(node.tokens)
-            assert node.locks >= sum(child.locks for child in node.children.values())
-            assert node.locks or node.children or node.offered, "an idle leaf nobody would evict"
+            assert node.num_locks >= sum(child.num_locks for child in node.children.values())
+            assert node.num_locks or node.children or node.is_queued, "an unlocked leaf is not queued for eviction"
             tokens += len(node.tokens)
-            evictable += 0 if node.locks else len(node.tokens)
-        assert (tokens, evictable) == (self.tokens, self.evictable)
-        owned = self.pages()
-        assert len(np.unique(owned)) == len(owned) == tokens, "a page is in two places"
+            evictable += 0 if node.num_locks else len(node.tokens)
+        assert (tokens, evictable) == (self.num_tokens, self.num_evictable)
+        slots = self.all_slots()
+        assert len(np.unique(slots)) == len(slots) == tokens, "a slot is in two places"

@@ -1,10 +1,10 @@
-"""The pool of KV pages: which are free and which are held.
+"""Allocates KV slots. A slot holds the K and V of one token; slot numbers only, no tensors.
 
-A page holds the K and V of ONE token. A search forks at any token and a verified draft keeps some rows and
-returns others, so with one token per page sharing is exact, nothing is ever copied on a fork, and a
-rejected row is a page given back. (Larger pages save table space, which matters at a scale we are not at.)
+A search forks at any token and a verified draft keeps some tokens and rejects others. With pages of one token sharing
+is exact, a fork copies nothing and a rejected token frees its slot. Larger pages would save table space, which does
+not matter at the sizes that this engine runs.
 
-Page 0 is scratch: padding reads and writes it, nobody owns it. This file holds page numbers, no tensors.
+Slot 0 is scratch: padding reads it, and no sequence holds it.
 """
 
 from __future__ import annotations
@@ -12,82 +12,84 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Pages = npt.NDArray[np.int64]
-SCRATCH = 0
-NO_PAGES: Pages = np.empty(0, dtype=np.int64)
+from decoding.validation import require_count
+
+Slots = npt.NDArray[np.int64]
+SCRATCH_SLOT = 0
+NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 
 
-class OutOfPages(RuntimeError):
-    """More pages were asked for than are free. The scheduler's arithmetic should make this impossible."""
+class OutOfSlots(RuntimeError):
+    """Raised when more slots are allocated than are free. The scheduler's arithmetic makes this impossible."""
 
 
-class PagePool:
-    """Page numbers 1..capacity. Taking and giving back is a copy of a slice, whatever the number of pages.
+class SlotPool:
+    """Slot numbers 1..capacity. Allocating and freeing copy one slice, whatever the number of slots.
 
-    >>> pool = PagePool(4)
-    >>> taken = pool.take(3); taken.tolist(), pool.free
+    >>> pool = SlotPool(4)
+    >>> slots = pool.allocate(3); slots.tolist(), pool.num_free
     ([1, 2, 3], 1)
-    >>> pool.give(taken[1:]); pool.free
+    >>> pool.free(slots[1:]); pool.num_free
     3
     """
 
     def __init__(self, capacity: int) -> None:
-        if capacity < 1:
-            raise ValueError(f"a page pool needs at least one page, got {capacity}")
+        require_count("capacity", capacity, at_least=1)
         self.capacity = capacity
-        self._held = np.zeros(capacity + 1, dtype=bool)
-        self._refill()
+        self._is_held = np.zeros(capacity + 1, dtype=bool)
+        self._rebuild_free_list()
 
     @classmethod
-    def of_bytes(cls, budget_bytes: int, page_bytes: int) -> PagePool:
-        """As many pages as fit in the budget, scratch page included. Raises ValueError if that is none."""
-        pages = budget_bytes // page_bytes - 1
-        if pages < 1:
+    def from_budget(cls, budget_bytes: int, bytes_per_token: int) -> SlotPool:
+        """Returns a pool of as many slots as fit in the budget, scratch included. Raises ValueError if none does."""
+        capacity = budget_bytes // bytes_per_token - 1
+        if capacity < 1:
             raise ValueError(
-                f"a KV budget of {budget_bytes:,} bytes holds no page: one token takes {page_bytes:,} bytes "
-                "and one page is scratch"
+                f"a KV budget of {budget_bytes:,} bytes holds no token: one token takes {bytes_per_token:,} bytes "
+                "and one slot is scratch"
             )
-        return cls(int(pages))
+        return cls(int(capacity))
 
-    def _refill(self) -> None:
-        # Taken from the end: descending order here makes fresh runs ascending and contiguous,
-        # and a contiguous prefix is read in place by attention instead of gathered.
-        self._stack: Pages = np.flatnonzero(~self._held)[:0:-1].astype(np.int64)
-        self._stack = np.concatenate([self._stack, np.empty(self.capacity - len(self._stack), dtype=np.int64)])
-        self.free = int(self.capacity - self._held.sum())
+    def _rebuild_free_list(self) -> None:
+        # Allocated from the end: descending order here makes fresh runs ascending and contiguous,
+        # and a contiguous prefix is read in place by attention instead of gathered. [:0:-1] leaves out scratch.
+        free: Slots = np.flatnonzero(~self._is_held)[:0:-1].astype(np.int64)
+        self.num_free = len(free)
+        # [0, num_free) free slots, [num_free, capacity) room for those that come back
+        self._free_slots = np.concatenate([free, np.empty(self.capacity - len(free), dtype=np.int64)])
 
     @property
-    def held(self) -> int:
-        """Pages somebody owns."""
-        return self.capacity - self.free
+    def num_held(self) -> int:
+        """Slots of the cache and of sequences."""
+        return self.capacity - self.num_free
 
-    def take(self, count: int) -> Pages:
-        """`count` pages, now held by the caller. Raises OutOfPages."""
-        if count > self.free:
-            raise OutOfPages(f"{count} pages wanted, {self.free} of {self.capacity} free")
-        self.free -= count
-        pages = self._stack[self.free : self.free + count][::-1].copy()
-        self._held[pages] = True
-        return pages
+    def allocate(self, count: int) -> Slots:
+        """Returns `count` slots, which the caller now holds. Raises OutOfSlots."""
+        if count > self.num_free:
+            raise OutOfSlots(f"{count} slots requested, {self.num_free} of {self.capacity} free")
+        self.num_free -= count
+        slots = self._free_slots[self.num_free : self.num_free + count][::-1].copy()
+        self._is_held[slots] = True
+        return slots
 
-    def give(self, pages: Pages) -> None:
-        """Takes pages back. Giving a page twice is a broken invariant, not a caller's mistake."""
-        assert self._held[pages].all(), "page given back twice"
-        self._held[pages] = False
-        self._stack[self.free : self.free + len(pages)] = pages[::-1]
-        self.free += len(pages)
+    def free(self, slots: Slots) -> None:
+        """Takes slots back. Freeing a slot twice is a broken invariant, not a caller's mistake."""
+        assert self._is_held[slots].all(), "a slot was freed twice"
+        self._is_held[slots] = False
+        self._free_slots[self.num_free : self.num_free + len(slots)] = slots[::-1]
+        self.num_free += len(slots)
 
-    def keep_only(self, pages: Pages) -> None:
-        """Frees everything except `pages`: how an engine recovers after a round that broke half-way."""
-        self._held[:] = False
-        self._held[pages] = True
-        self._refill()
+    def free_all_except(self, slots: Slots) -> None:
+        """Frees everything except `slots`, for an engine that recovers from a failed round."""
+        self._is_held[:] = False
+        self._is_held[slots] = True
+        self._rebuild_free_list()
 
-    def check(self) -> None:
-        """Asserts that every page is either free once or held, and that scratch is neither."""
-        free = self._stack[: self.free]
-        assert not self._held[SCRATCH]
-        assert (free != SCRATCH).all()
-        assert not self._held[free].any(), "a free page is held"
-        assert len(np.unique(free)) == self.free, "a page is free twice"
-        assert self.free + int(self._held.sum()) == self.capacity, "pages have leaked"
+    def assert_invariants(self) -> None:
+        """Asserts that every slot is either free once or held, and that scratch is neither."""
+        free = self._free_slots[: self.num_free]
+        assert not self._is_held[SCRATCH_SLOT]
+        assert (free != SCRATCH_SLOT).all()
+        assert not self._is_held[free].any(), "a free slot is held"
+        assert len(np.unique(free)) == self.num_free, "a slot is free twice"
+        assert self.num_free + int(self._is_held.sum()) == self.capacity, "slots have leaked"

@@ -1,18 +1,21 @@
-"""What a model must do for this layer: packed rows in, hidden states out, K and V kept in numbered pages.
+"""Defines what the engine needs of a model: packed tokens in, hidden states out, K and V kept in numbered slots.
 
-A *row* is one token fed in one forward pass. All arrays are numpy, int64 unless said otherwise.
+All arrays of a batch are numpy, int64 unless stated otherwise.
 
-Shapes: T packed rows, W wanted rows; per attention block G groups of B sequences with R rows each
-(N = G * B), S keys shared by a group, P private keys of a sequence.
+Shapes: T packed tokens, W tokens whose output is needed; per attention block G groups of B sequences with R rows each
+(N = G * B), S keys shared by a group, P private keys of a sequence. A row is a token's place in a padded block.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -20,15 +23,15 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """Rows `[first, first + count)` of a batch, attended together.
+    """Tokens `[first, first + count)` of a batch, attended together.
 
     Every row of group g sees all of `shared_GS[g]` (read once per group) and, of its own sequence's
-    `private_NP[n]`, the pages where `visible_NRP` says so, its own page among them. The rows' pages have
-    been written before they are read. Entries beyond a group's or a sequence's own length are the scratch
-    page and invisible.
+    `private_NP[n]`, the slots where `visible_NRP` is true, its own slot among them. The rows' slots are
+    written before they are read. Entries beyond a group's or a sequence's length are the scratch slot
+    and not visible.
 
-    shared_len_G  keys of each group that count
-    kept          flat `[N * R]` positions of the real rows, in packed order; None when none is padding
+    shared_len_G  number of keys in each group's `shared_GS` that are visible
+    real_rows     flat `[N * R]` places of the tokens, in packed order; None when no row is padding
     """
 
     first: int
@@ -37,45 +40,49 @@ class AttentionBlock:
     shared_len_G: Ints
     private_NP: Ints
     visible_NRP: Bools
-    kept: Ints | None = None
+    real_rows: Ints | None = None
 
 
 @dataclass(frozen=True)
-class RowBatch:
-    """One forward pass. `slots_T` are the pages that take the rows' K and V; `wanted_W` index the rows to return."""
+class TokenBatch:
+    """The tokens of one forward pass.
+
+    slots_T         slots that take the tokens' K and V
+    logits_indices  `[W]`, the packed tokens whose output is needed, ascending
+    """
 
     tokens_T: Ints
     positions_T: Ints
     slots_T: Ints
-    wanted_W: Ints
+    logits_indices: Ints
     blocks: tuple[AttentionBlock, ...]
 
 
 class Backend(Protocol):
-    """A model. One backend may serve several pools: a generator's and a reader's."""
+    """A model with its weights. One backend may serve several KV pools, such as an engine's and a reader's."""
 
     @property
     def vocab_size(self) -> int: ...
     @property
     def max_positions(self) -> int: ...
     @property
-    def page_bytes(self) -> int:
-        """K and V of one token, all layers."""
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's K and V in all layers."""
         ...
 
     @property
     def attention_seconds(self) -> float:
-        """Running total spent in attention; 0 where it cannot be told apart."""
+        """Seconds spent in attention since the backend was made; 0 where they cannot be measured separately."""
         ...
 
-    def new_pool(self, pages: int) -> Any:
-        """Room for K and V in pages `[0, pages]`, page 0 being scratch. Finite from the start."""
+    def new_kv_pool(self, capacity: int) -> Tensor:
+        """Allocates K and V for slots `[0, capacity]`, slot 0 being scratch. All values are finite from the start."""
         ...
 
-    def forward(self, batch: RowBatch, pool: Any) -> Any:
-        """Hidden states `[W, hidden]` of the wanted rows. *Mutates* `pool` at `batch.slots_T`."""
+    def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:
+        """Returns hidden states `[W, hidden]` at `logits_indices`. *Mutates* `pool` at `slots_T`."""
         ...
 
-    def head(self, hidden: Any) -> Any:
-        """The head's output `[W, outputs]` as a torch tensor: logits of a language model, scores of a reward model."""
+    def apply_head(self, hidden: Tensor) -> Tensor:
+        """Returns the head's output `[W, outputs]`: logits of a language model, scores of a reward model."""
         ...

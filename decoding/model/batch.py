@@ -1,171 +1,189 @@
-"""Packs the feeds of a round into one batch of rows, with the attention blocks that exploit what they share."""
+"""Packs the inputs of a round into one batch, with attention blocks that read shared prefixes once.
+
+Shapes: G groups x B sequences = N, R tokens of a sequence, S shared and P private keys.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Items
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from decoding.kv.shared_prefix import Group
-from decoding.kv.slots import Pages
-from decoding.model.backend import AttentionBlock, Bools, Ints, RowBatch
-from decoding.sequence import Sequence
-from decoding.speculation.interfaces import Draft
+from decoding.kv.sequence import TokenSequence
+from decoding.kv.shared_prefix import SharedPrefixGroup
+from decoding.kv.slots import Slots
+from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
+from decoding.speculation.draft import Draft
 
-EMPTY = Draft()
+S = TypeVar("S", bound=TokenSequence)
+
+EMPTY_DRAFT = Draft()
 
 
 @dataclass(frozen=True)
-class Feed:
-    """What one sequence feeds: its next `count` pending tokens, then the nodes of a draft after the last of them.
+class SequenceInput(Generic[S]):
+    """The tokens that one sequence feeds: its next `num_committed` tokens, then the nodes of a draft after the last.
 
-    `pages` has one page per row. Rows `[wanted, rows)` are the ones whose output is needed.
+    [0, num_committed)           committed tokens without KV
+    [num_committed, num_tokens)  draft nodes
+    [first_output, num_tokens)   the tokens after which the model's output is needed
+
+    `slots` has one slot per token.
     """
 
-    sequence: Sequence
-    count: int
-    pages: Pages
-    wanted: int
-    draft: Draft = EMPTY
-    rows: int = field(init=False)  # stored, not computed: asked for many times a round
+    sequence: S
+    num_committed: int
+    slots: Slots
+    first_output: int
+    draft: Draft = EMPTY_DRAFT
+    num_tokens: int = field(init=False)  # stored, not computed: read many times a round
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", self.count + len(self.draft))
+        object.__setattr__(self, "num_tokens", self.num_committed + len(self.draft))
 
 
 @dataclass(frozen=True)
-class _Shape:
-    """A block in the making: feeds by group, padded to G x B sequences, R rows, S shared and P private keys."""
+class _BlockLayout(Generic[S]):
+    """Inputs by group, and the sizes to which their block will be padded."""
 
-    groups: Mapping[int, tuple[Feed, ...]]
-    rows: int
-    shared: int
-    private: int
+    groups: Mapping[int, tuple[SequenceInput[S], ...]]
+    num_rows: int
+    num_shared: int
+    num_private: int
 
     @property
-    def cost(self) -> float:
-        """In private keys that one could read instead; fitted to the times of random shapes on a CPU (within 15 %)."""
+    def estimated_cost(self) -> float:
+        """Time, in private keys read; fitted to measured times of random shapes on a CPU (within 15 %)."""
         groups = len(self.groups)
         sequences = groups * max(map(len, self.groups.values()))
-        reading = 0.3 * groups * self.shared + sequences * self.private
-        return 500 + reading + sequences * self.rows * (1.2 + (self.shared + self.private) / 60)
+        reading = 0.3 * groups * self.num_shared + sequences * self.num_private
+        return 500 + reading + sequences * self.num_rows * (1.2 + (self.num_shared + self.num_private) / 60)
 
-    def joined(self, other: _Shape) -> _Shape:
-        both = {number: self.groups.get(number, ()) + feeds for number, feeds in other.groups.items()}
-        return _Shape(
+    def merge_with(self, other: _BlockLayout[S]) -> _BlockLayout[S]:
+        both = {number: self.groups.get(number, ()) + inputs for number, inputs in other.groups.items()}
+        return _BlockLayout(
             {**self.groups, **both},
-            max(self.rows, other.rows),
-            max(self.shared, other.shared),
-            max(self.private, other.private),
+            max(self.num_rows, other.num_rows),
+            max(self.num_shared, other.num_shared),
+            max(self.num_private, other.num_private),
         )
 
 
-def pack(feeds: Items[Feed], groups: Items[Group]) -> tuple[RowBatch, list[Feed]]:
-    """The batch, and the feeds in the order their rows (and their wanted rows) have in it.
+def pack_batch(
+    inputs: Sequence[SequenceInput[S]], groups: Sequence[SharedPrefixGroup]
+) -> tuple[TokenBatch, list[SequenceInput[S]]]:
+    """Returns the batch, and the inputs in the order that their tokens (and their outputs) have in it.
 
-    `groups` partition indices of `feeds`; a group's shared length may not exceed what its members borrow.
+    `groups` partition indices of `inputs`; a group's shared length may not exceed its members' `num_cached`.
     """
-    shapes = _shapes(feeds, groups)
-    ordered = [feed for shape in shapes for members in shape.groups.values() for feed in members]
+    layouts = _lay_out_blocks(inputs, groups)
+    ordered = [item for layout in layouts for members in layout.groups.values() for item in members]
     blocks, first = [], 0
-    for shape in shapes:
-        blocks.append(_block(shape, groups, first))
+    for layout in layouts:
+        blocks.append(_build_block(layout, groups, first))
         first += blocks[-1].count
     tokens: list[int] = []
-    for feed in ordered:
-        start = feed.sequence.resident
-        tokens += feed.sequence.tokens[start : start + feed.count]
-        tokens += feed.draft.tokens
-    wanted, at = [], 0
-    for feed in ordered:
-        wanted.append(np.arange(at + feed.wanted, at + feed.rows))
-        at += feed.rows
-    batch = RowBatch(
+    for item in ordered:
+        start = item.sequence.num_computed
+        tokens += item.sequence.tokens[start : start + item.num_committed]
+        tokens += item.draft.tokens
+    logits_indices, at = [], 0
+    for item in ordered:
+        logits_indices.append(np.arange(at + item.first_output, at + item.num_tokens))
+        at += item.num_tokens
+    batch = TokenBatch(
         np.array(tokens, dtype=np.int64),
-        np.concatenate([positions(feed) for feed in ordered]),
-        np.concatenate([feed.pages for feed in ordered]),
-        np.concatenate(wanted),
+        np.concatenate([_token_positions(item) for item in ordered]),
+        np.concatenate([item.slots for item in ordered]),
+        np.concatenate(logits_indices),
         tuple(blocks),
     )
     return batch, ordered
 
 
-def positions(feed: Feed) -> Ints:
-    """Absolute positions of the feed's rows: a draft node sits as deep after the last token as it is in the draft."""
-    start = feed.sequence.resident
-    chain = np.arange(start, start + feed.count)
-    if not len(feed.draft):
-        return chain
-    return np.concatenate([chain, start + feed.count - 1 + np.array(feed.draft.depths)])
+def _token_positions(item: SequenceInput[S]) -> Ints:
+    """Returns absolute positions; a draft node's is its depth after the last committed token, so siblings share one."""
+    start = item.sequence.num_computed
+    committed = np.arange(start, start + item.num_committed)
+    if not len(item.draft):
+        return committed
+    # depth 1 is the position right after the last committed token, which is start + num_committed - 1
+    return np.concatenate([committed, start + item.num_committed - 1 + np.array(item.draft.depths)])
 
 
-def _shapes(feeds: Items[Feed], groups: Items[Group]) -> list[_Shape]:
-    """Groups cut where rows or private keys differ by more than two, then joined wherever padding is cheaper."""
-    pieces: list[_Shape] = []
+def _lay_out_blocks(inputs: Sequence[SequenceInput[S]], groups: Sequence[SharedPrefixGroup]) -> list[_BlockLayout[S]]:
+    """Cuts groups where tokens or private keys differ by more than a factor of two, then merges where padding pays."""
+    pieces: list[_BlockLayout[S]] = []
     for number, group in enumerate(groups):
-        alike: dict[tuple[int, int], list[Feed]] = {}
+        alike: dict[tuple[int, int], list[SequenceInput[S]]] = {}
         for i in group.members:
-            feed = feeds[i]
-            keys = feed.sequence.resident - group.shared + feed.rows
-            alike.setdefault((feed.rows.bit_length(), (keys // 64).bit_length()), []).append(feed)
-        for _, members in sorted(alike.items(), key=lambda item: item[0]):
-            rows = max(feed.rows for feed in members)
-            private = max(feed.sequence.resident - group.shared + feed.rows for feed in members)
-            pieces.append(_Shape({number: tuple(members)}, rows, group.shared, private))
-    pieces.sort(key=lambda piece: piece.rows.bit_length())
-    shapes: list[_Shape] = []
+            item = inputs[i]
+            # bit lengths: sizes of the same power of two, and for keys of the same power of two times 64
+            key = (item.num_tokens.bit_length(), (_count_private_keys(item, group) // 64).bit_length())
+            alike.setdefault(key, []).append(item)
+        for _, members in sorted(alike.items(), key=lambda entry: entry[0]):
+            num_rows = max(item.num_tokens for item in members)
+            num_private = max(_count_private_keys(item, group) for item in members)
+            pieces.append(_BlockLayout({number: tuple(members)}, num_rows, group.shared_length, num_private))
+    pieces.sort(key=lambda piece: piece.num_rows.bit_length())
+    layouts: list[_BlockLayout[S]] = []
     for piece in pieces:
-        if shapes:
-            both = shapes[-1].joined(piece)
-            if both.cost <= shapes[-1].cost + piece.cost:
-                shapes[-1] = both
+        if layouts:
+            merged = layouts[-1].merge_with(piece)
+            if merged.estimated_cost <= layouts[-1].estimated_cost + piece.estimated_cost:
+                layouts[-1] = merged
                 continue
-        shapes.append(piece)
-    return shapes
+        layouts.append(piece)
+    return layouts
 
 
-def _block(shape: _Shape, groups: Items[Group], first: int) -> AttentionBlock:
-    count, rows, width = len(shape.groups), shape.rows, max(map(len, shape.groups.values()))
-    shared_G = np.array([groups[number].shared for number in shape.groups], dtype=np.int64)
-    shared_GS = np.zeros((count, shape.shared), dtype=np.int64)
-    private_NP = np.zeros((count * width, shape.private), dtype=np.int64)
-    own_N = np.zeros(count * width, dtype=np.int64)  # private keys with KV from earlier rounds
-    chain_N = np.ones(count * width, dtype=np.int64)
+def _count_private_keys(item: SequenceInput[S], group: SharedPrefixGroup) -> int:
+    return item.sequence.num_computed - group.shared_length + item.num_tokens
+
+
+def _build_block(layout: _BlockLayout[S], groups: Sequence[SharedPrefixGroup], first: int) -> AttentionBlock:
+    count, rows, width = len(layout.groups), layout.num_rows, max(map(len, layout.groups.values()))
+    shared_G = np.array([groups[number].shared_length for number in layout.groups], dtype=np.int64)
+    # Zeros are the scratch slot: what lies beyond a group's or a sequence's length is read and masked.
+    shared_GS = np.zeros((count, layout.num_shared), dtype=np.int64)
+    private_NP = np.zeros((count * width, layout.num_private), dtype=np.int64)
+    computed_N = np.zeros(count * width, dtype=np.int64)  # private keys with KV from earlier rounds
+    committed_N = np.ones(count * width, dtype=np.int64)
     rows_N = np.zeros(count * width, dtype=np.int64)
-    drafted: list[tuple[int, Feed]] = []
-    for g, (shared, feeds) in enumerate(zip(shared_G, shape.groups.values(), strict=True)):
-        shared_GS[g, :shared] = feeds[0].sequence.pages[:shared]
-        for n, feed in enumerate(feeds, start=g * width):
-            own = feed.sequence.resident - shared
-            private_NP[n, :own] = feed.sequence.pages[shared:]
-            private_NP[n, own : own + feed.rows] = feed.pages
-            own_N[n], chain_N[n], rows_N[n] = own, feed.count, feed.rows
-            if len(feed.draft):
-                drafted.append((n, feed))
-    # Row i of a chain sees the keys before it and itself; every draft row sees the whole chain.
+    drafted: list[tuple[int, SequenceInput[S]]] = []
+    for g, (shared, members) in enumerate(zip(shared_G, layout.groups.values(), strict=True)):
+        shared_GS[g, :shared] = members[0].sequence.slots[:shared]
+        for n, item in enumerate(members, start=g * width):
+            computed = item.sequence.num_computed - shared
+            # [0, computed) earlier rounds, [computed, computed + num_tokens) this one, the rest padding
+            private_NP[n, :computed] = item.sequence.slots[shared:]
+            private_NP[n, computed : computed + item.num_tokens] = item.slots
+            computed_N[n], committed_N[n], rows_N[n] = computed, item.num_committed, item.num_tokens
+            if len(item.draft):
+                drafted.append((n, item))
+    # Row i of the committed tokens sees the keys before it and itself (hence + 1). Draft rows see all committed
+    # tokens: the minimum stops at the last of them, and what they see of each other is set below.
     row_R = np.arange(rows)
-    limit_NR = own_N[:, None] + np.minimum(row_R, chain_N[:, None] - 1) + 1
-    visible_NRP: Bools = np.arange(shape.private) < limit_NR[:, :, None]
-    for n, feed in drafted:
-        at, key = feed.count, own_N[n] + feed.count
-        visible_NRP[n, at : at + len(feed.draft), key : key + len(feed.draft)] = ancestors(feed.draft)
+    limit_NR = computed_N[:, None] + np.minimum(row_R, committed_N[:, None] - 1) + 1
+    visible_NRP: Bools = np.arange(layout.num_private) < limit_NR[:, :, None]
+    for n, item in drafted:
+        row, key = item.num_committed, computed_N[n] + item.num_committed
+        visible_NRP[n, row : row + len(item.draft), key : key + len(item.draft)] = ancestor_mask(item.draft)
     total = int(rows_N.sum())
-    kept = None if total == len(rows_N) * rows else np.flatnonzero(row_R < rows_N[:, None])
-    return AttentionBlock(first, total, shared_GS, shared_G, private_NP, visible_NRP, kept)
+    real_rows = None if total == len(rows_N) * rows else np.flatnonzero(row_R < rows_N[:, None])
+    return AttentionBlock(first, total, shared_GS, shared_G, private_NP, visible_NRP, real_rows)
 
 
-def ancestors(draft: Draft) -> Bools:
-    """bool `[nodes, nodes]`: entry (i, j) says that j is i or above it.
+def ancestor_mask(draft: Draft) -> Bools:
+    """Returns bool `[nodes, nodes]`: entry (i, j) is true where node j is i or one of its ancestors.
 
-    >>> ancestors(Draft((5, 6, 9), (-1, 0, 0))).astype(int).tolist()
+    >>> ancestor_mask(Draft((5, 6, 9), (-1, 0, 0))).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
     """
-    seen: Any = np.eye(len(draft), dtype=bool)
+    mask: Bools = np.eye(len(draft), dtype=np.bool_)
     for node, parent in enumerate(draft.parents):
-        if parent >= 0:
-            seen[node] |= seen[parent]
-    result: Bools = seen
-    return result
+        if parent >= 0:  # parents come before their children, so the parent's row is complete
+            mask[node] |= mask[parent]
+    return mask

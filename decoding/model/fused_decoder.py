@@ -1,6 +1,6 @@
-"""A Qwen2, Qwen3 or Llama decoder over packed rows, with its matrices fused: the weights are the checkpoint's own.
+"""Runs a Qwen2, Qwen3 or Llama decoder over packed tokens, with the matrices of its checkpoint fused.
 
-Shapes: T packed rows, W wanted rows, H query heads, K key-value heads, D head size.
+Shapes: T packed tokens, W tokens whose output is needed, H query heads, K key-value heads, D head size.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.model.attention import PlacedBlock, attend
+from decoding.model.attention import DeviceBlock, attend_blocks
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _FusedLayer:
     """One decoder layer. Matrices are `[in, out]`, contiguous, as `addmm` wants them; biases may be None."""
 
     attention_norm: Tensor
@@ -37,14 +37,14 @@ class _Layer:
     down_bias: Tensor | None
 
 
-def _fuse(linears: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
-    weight = torch.cat([linear.weight for linear in linears]).t().contiguous()
-    biases = [linear.bias for linear in linears if linear.bias is not None]
+def _fuse_linears(linears: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    weight = torch.cat(tuple(linear.weight for linear in linears)).t().contiguous()
+    biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
     return weight, torch.cat(biases) if biases else None
 
 
 class FusedDecoder:
-    """The decoder stack of a transformers model, without its head.
+    """Holds the fused decoder stack of a transformers model, without its head, and runs it.
 
     Raises: ValueError for another family, sliding-window attention, or rotary embeddings that depend on the
     length of the input (`dynamic`, `longrope`).
@@ -60,10 +60,10 @@ class FusedDecoder:
         if rope in ("dynamic", "longrope"):
             raise ValueError(f"rotary embeddings of type {rope!r} change with the input's length: not supported")
         self.hidden_size: int = config.hidden_size
-        self.layers_count: int = config.num_hidden_layers
-        self.heads: int = config.num_attention_heads
-        self.kv_heads: int = config.num_key_value_heads or self.heads
-        self.head_size: int = getattr(config, "head_dim", None) or self.hidden_size // self.heads
+        self.num_layers: int = config.num_hidden_layers
+        self.num_heads: int = config.num_attention_heads
+        self.num_kv_heads: int = config.num_key_value_heads or self.num_heads
+        self.head_size: int = getattr(config, "head_dim", None) or self.hidden_size // self.num_heads
         self.scale: float = model.layers[0].self_attn.scaling
         self.eps: float = config.rms_norm_eps
         self.attention_seconds = 0.0
@@ -71,19 +71,19 @@ class FusedDecoder:
         with torch.no_grad():
             self._embedding = model.embed_tokens.weight.detach()
             self._final_norm = model.norm.weight.detach()
-            self._layers = [self._layer(layer) for layer in model.layers]
+            self._layers = [self._fuse_layer(layer) for layer in model.layers]
         self._rotary = model.rotary_emb
         self._cos_sin = torch.empty(0, 2, self.head_size)
 
     @staticmethod
-    def _layer(layer: Any) -> _Layer:
+    def _fuse_layer(layer: Any) -> _FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
-        qkv, qkv_bias = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
-        out, out_bias = _fuse([attention.o_proj])
-        gate_up, gate_up_bias = _fuse([mlp.gate_proj, mlp.up_proj])
-        down, down_bias = _fuse([mlp.down_proj])
+        qkv, qkv_bias = _fuse_linears([attention.q_proj, attention.k_proj, attention.v_proj])
+        out, out_bias = _fuse_linears([attention.o_proj])
+        gate_up, gate_up_bias = _fuse_linears([mlp.gate_proj, mlp.up_proj])
+        down, down_bias = _fuse_linears([mlp.down_proj])
         q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        return _Layer(
+        return _FusedLayer(
             layer.input_layernorm.weight.detach(), qkv, qkv_bias,
             None if q_norm is None else q_norm.weight.detach(), None if k_norm is None else k_norm.weight.detach(),
             out, out_bias, layer.post_attention_layernorm.weight.detach(),
@@ -91,8 +91,8 @@ class FusedDecoder:
         )  # fmt: skip
 
     @property
-    def weights_count(self) -> int:
-        """Weights that every row is multiplied with."""
+    def num_weights(self) -> int:
+        """Number of weights that every token is multiplied with."""
         products = [(layer.qkv, layer.out, layer.gate_up, layer.down) for layer in self._layers]
         return sum(weight.numel() for layer in products for weight in layer)
 
@@ -107,12 +107,12 @@ class FusedDecoder:
         return device
 
     def rotary_table(self, positions_T: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-        """cos and signed sin `[T, 1, D]` of the rows; the table grows with the largest position seen."""
+        """Returns cos and signed sin `[T, 1, D]` of the tokens. *Mutates*: the table grows with `largest`."""
         if largest >= len(self._cos_sin):
             positions = torch.arange(max(256, 2 * largest), device=self.device)[None]
             cos, sin = self._rotary(self._embedding[:1], positions)
             half = self.head_size // 2
-            # x * cos + rotate_half(x) * sin == x * cos + roll(x) * signed sin
+            # x * cos + rotate_half(x) * sin == x * cos + roll(x) * signed sin: one kernel less
             signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
             self._cos_sin = torch.stack([cos[0], signed[0]], dim=1)
         rows = self._cos_sin.index_select(0, positions_T)
@@ -123,52 +123,56 @@ class FusedDecoder:
         tokens_T: Tensor,
         cos_sin: tuple[Tensor, Tensor],
         slots_T: Tensor,
-        wanted_W: Tensor | None,
-        blocks: Sequence[PlacedBlock],
+        output_indices_W: Tensor | None,
+        blocks: Sequence[DeviceBlock],
         pool_LKPE: Tensor,
     ) -> Tensor:
-        """Normed hidden states `[W, hidden]` (all rows when `wanted_W` is None). *Mutates* the pool at `slots_T`."""
+        """Returns normed hidden states `[W, hidden]`, all `[T, hidden]` without indices. *Mutates* the pool."""
         x = self._embedding.index_select(0, tokens_T)
-        last = self.layers_count - 1
+        last = self.num_layers - 1
         for index, (layer, kv_KPE) in enumerate(zip(self._layers, pool_LKPE, strict=True)):
-            attended = self._attention(layer, x, cos_sin, slots_T, kv_KPE, blocks)
-            if index == last and wanted_W is not None:
-                x, attended = x.index_select(0, wanted_W), attended.index_select(0, wanted_W)
-            x = _project(x, attended, layer.out, layer.out_bias)
+            attended = self._run_attention(layer, x, cos_sin, slots_T, kv_KPE, blocks)
+            # after the last attention only the tokens with an output go through the MLP
+            if index == last and output_indices_W is not None:
+                x, attended = x.index_select(0, output_indices_W), attended.index_select(0, output_indices_W)
+            x = _add_projection(x, attended, layer.out, layer.out_bias)
             normed = F.rms_norm(x, (self.hidden_size,), layer.mlp_norm, self.eps)
-            gate, up = _linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            x = _project(x, self._activation(gate).mul_(up), layer.down, layer.down_bias)
+            gate, up = _apply_linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            x = _add_projection(x, self._activation(gate).mul_(up), layer.down, layer.down_bias)
         return F.rms_norm(x, (self.hidden_size,), self._final_norm, self.eps)
 
-    def _attention(
+    def _run_attention(
         self,
-        layer: _Layer,
+        layer: _FusedLayer,
         x: Tensor,
         cos_sin: tuple[Tensor, Tensor],
         slots_T: Tensor,
         kv_KPE: Tensor,
-        blocks: Sequence[PlacedBlock],
+        blocks: Sequence[DeviceBlock],
     ) -> Tensor:
-        h, k, d = self.heads, self.kv_heads, self.head_size
+        # `[T, H + 2 * K, D]`: query heads, then key heads, then value heads
+        h, k, d = self.num_heads, self.num_kv_heads, self.head_size
         normed = F.rms_norm(x, (self.hidden_size,), layer.attention_norm, self.eps)
-        qkv = _linear(normed, layer.qkv, layer.qkv_bias).view(-1, h + 2 * k, d)
+        qkv = _apply_linear(normed, layer.qkv, layer.qkv_bias).view(-1, h + 2 * k, d)
         qk = qkv[:, : h + k]
+        # Qwen3 normalises queries and keys per head, before the rotation
         if layer.q_norm is not None and layer.k_norm is not None:
             q = F.rms_norm(qk[:, :h], (d,), layer.q_norm, self.eps)
             qk = torch.cat([q, F.rms_norm(qk[:, h:], (d,), layer.k_norm, self.eps)], dim=1)
         cos, sin = cos_sin
         qk = torch.addcmul(qk * cos, qk.roll(d // 2, -1), sin)
+        # written before attention reads it: a token sees its own key and, in prompts, those of its batch
         kv_KPE.index_copy_(1, slots_T, torch.cat([qk[:, h:], qkv[:, h + k :]], dim=-1).transpose(0, 1))
         begin = time.perf_counter()
-        attended = attend(qk[:, :h].contiguous(), kv_KPE, blocks, self.scale)
+        attended = attend_blocks(qk[:, :h].contiguous(), kv_KPE, blocks, self.scale)
         self.attention_seconds += time.perf_counter() - begin
         return attended
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
 
-def _project(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """residual + x @ weight (+ bias), the sum done inside the product."""
+def _add_projection(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Returns residual + x @ weight (+ bias), with the sum inside the product."""
     return torch.addmm(residual if bias is None else residual + bias, x, weight)

@@ -1,10 +1,18 @@
-"""Our speculation inside SGLang: two more `--speculative-algorithm`, once this package is installed beside it.
+"""Speculation of `decoding` as a plugin of SGLang: two more values of `--speculative-algorithm`.
 
-Drafters, acceptance rules and noise are those of `decoding`; only what fits them into SGLang is here. `register` (in
-`entry`) is the entry point.
+Drafters, acceptance rules and noise are those of `decoding`; this package fits them into SGLang. It must be
+installed in the environment of SGLang; `entry.register` is the entry point.
 
-REASON            coupled acceptance: a request's seed decides its tokens, and they are those of `LocalEngine`
-REASON_RECURSIVE  recursive rejection: the right distribution, other tokens every time
+REASON            coupled acceptance: the seed of a request decides its tokens, which are those of `LocalEngine`
+REASON_RECURSIVE  recursive rejection: the same distribution, other tokens in every run
 
-`models` has the reward models that SGLang lacks; it is told of them by `SGLANG_EXTERNAL_MODEL_PACKAGE`.
+`models` has the reward models that SGLang lacks; `SGLANG_EXTERNAL_MODEL_PACKAGE` names it to SGLang.
+`cpu_stand_ins` is a folder for the front of a server's PYTHONPATH: plain PyTorch versions of the packages that SGLang
+needs and that are compiled for GPUs only.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CPU_STAND_INS = Path(__file__).parent / "cpu_stand_ins"

@@ -1,4 +1,4 @@
-"""What SGLang calls in each of its processes: makes the algorithm known, if this is the SGLang it was written for."""
+"""Entry point that SGLang calls in each of its processes: registers the algorithms with the supported version."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ log = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """Registers both algorithms. With another SGLang it does not, and a server told to use one ends with an error:
-    what fits into one version might do nothing in another, or something else."""
+    """Registers both algorithms, with the supported version of SGLang only.
+
+    With another version a server that is started with one of them ends with an error: the replaced names might do
+    nothing there, or something else.
+    """
     import sglang
 
     if sglang.__version__ != VERSION:
@@ -21,33 +24,33 @@ def register() -> None:
         return
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    for name, worker in zip(NAMES, (_coupled, _recursive), strict=True):
-        SpeculativeAlgorithm.register(name, supports_overlap=True, spec_class=_algorithm())(worker)
+    for name, worker in zip(NAMES, (_coupled_worker, _recursive_worker), strict=True):
+        SpeculativeAlgorithm.register(name, supports_overlap=True, spec_class=_algorithm_class())(worker)
 
 
 # Imported only when chosen, because that changes SGLang's n-gram worker, which another algorithm may want unchanged.
 
 
-def _coupled(server_args: Any) -> type:
-    from decoding.sglang_plugin.worker import Worker
+def _coupled_worker(server_args: Any) -> type:
+    from decoding.sglang_plugin.worker import CoupledWorker
 
     del server_args
-    return Worker
+    return CoupledWorker
 
 
-def _recursive(server_args: Any) -> type:
+def _recursive_worker(server_args: Any) -> type:
     from decoding.sglang_plugin.worker import RecursiveWorker
 
     del server_args
     return RecursiveWorker
 
 
-def _algorithm() -> type:
+def _algorithm_class() -> type:
     from sglang.srt.managers.overlap_utils import FutureMap
     from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
     class Algorithm(CustomSpecAlgo):  # type: ignore[misc]
-        """To the scheduler an n-gram algorithm: no draft model, no KV of its own, trees of any shape."""
+        """Looks to the scheduler like an n-gram algorithm: no draft model, no KV of its own, trees of any shape."""
 
         def is_ngram(self) -> bool:
             return True
@@ -55,7 +58,7 @@ def _algorithm() -> type:
         def has_draft_kv(self) -> bool:
             return False
 
-        # This version asks every algorithm for these three and gives plugins none of them.
+        # This version calls these three on every algorithm, but its base class for plugins lacks them.
         def need_topk(self) -> bool:
             return False
 
@@ -67,7 +70,9 @@ def _algorithm() -> type:
 
         def handle_server_args(self, server_args: Any) -> None:
             if server_args.pp_size > 1 or server_args.enable_dp_attention:
-                raise ValueError(f"{self.name} knows tensor parallelism, no pipelines and no data-parallel attention")
+                raise ValueError(
+                    f"{self.name} supports tensor parallelism, but neither pipelines nor data-parallel attention"
+                )
             if server_args.device == "cpu":
                 server_args.disable_overlap_schedule = True
             server_args.enable_mixed_chunk = False

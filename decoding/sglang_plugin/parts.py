@@ -1,4 +1,4 @@
-"""What guesses and what judges inside a server."""
+"""The drafter and the acceptance rule inside an SGLang server."""
 
 from __future__ import annotations
 
@@ -8,40 +8,42 @@ from typing import Literal
 
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.acceptance.recursive_rejection import RecursiveRejection
-from decoding.speculation.controllers.template import FromTemplate
+from decoding.speculation.controllers.template import TemplateController
+from decoding.speculation.draft import Draft
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
-from decoding.speculation.interfaces import Branch, Draft, Drafter, Load, Plan
-from decoding.speculation.target_logits import Acceptance
+from decoding.speculation.interfaces import AcceptanceRule, BatchLoad, Branch, Drafter, DraftPlan
 
-Rule = Literal["coupled", "recursive_rejection"]
+RuleName = Literal["coupled", "recursive_rejection"]
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A drafter, the rule it draws for, and how many nodes it may draw for so many branches."""
+class SpeculativeParts:
+    """A drafter, its acceptance rule, and the plan for a list of branches."""
 
     drafter: Drafter
-    acceptance: Acceptance
-    plan: Callable[[Sequence[Branch]], Plan]
+    acceptance: AcceptanceRule
+    plan: Callable[[Sequence[Branch]], DraftPlan]
 
-    def draft(self, branches: Sequence[Branch]) -> list[Draft]:
-        """A draft for each branch, no deeper than what the branch may still write."""
+    def draft_trees(self, branches: Sequence[Branch]) -> list[Draft]:
+        """Returns a draft for each branch, no deeper than its remaining tokens allow."""
         drafts = self.drafter.propose(branches, self.plan(branches))
         return [
-            draft.within(nodes=len(draft), depth=max(0, branch.remaining - 1))
+            draft.truncate_to(nodes=len(draft), depth=max(0, branch.remaining - 1))
             for draft, branch in zip(drafts, branches, strict=True)
         ]
 
 
-def parts(nodes: int, rule: Rule) -> Parts:
-    """`nodes` is what each branch may have."""
+def make_parts(nodes: int, rule: RuleName) -> SpeculativeParts:
+    """Returns new parts with at most `nodes` draft nodes per branch."""
     if rule == "coupled":
         drafter = TreeDrafter(Stand())
-        return Parts(drafter, Coupled(), lambda branches: Plan((nodes,) * len(branches), nodes * len(branches)))
-    drafter, shape = TreeDrafter(Stand(), draw="without_replacement"), FromTemplate("stand", nodes)
-    return Parts(
+        return SpeculativeParts(
+            drafter, Coupled(), lambda branches: DraftPlan((nodes,) * len(branches), nodes * len(branches))
+        )
+    drafter, shape = TreeDrafter(Stand(), draw="without_replacement"), TemplateController("stand", nodes)
+    return SpeculativeParts(
         drafter,
         RecursiveRejection(),
-        lambda branches: shape.plan(branches, Load(len(branches), 0, 0, nodes * len(branches))),
+        lambda branches: shape.plan_drafts(branches, BatchLoad(len(branches), 0, 0, nodes * len(branches))),
     )

@@ -1,4 +1,4 @@
-"""SGLang's requests as our branches. Reads them by their attributes and imports nothing of SGLang."""
+"""Converts requests of SGLang to branches; reads their attributes and imports nothing of SGLang."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from decoding.core import SamplingParams
 from decoding.speculation.interfaces import Branch
 
-PROBLEM = "problem_id"
+PROBLEM_KEY = "problem_id"
 _ALL = 1 << 30  # SGLang's top_k for the whole vocabulary
 
 
-def branch_of(request: Any, late: Sequence[int] = ()) -> Branch:
+def to_branch(request: Any, late: Sequence[int] = ()) -> Branch:
     """`late` are tokens that are accepted and not yet in the request, as overlapped scheduling has them.
 
     A request without a problem of its own shares its table with all of those; one without a seed gets one by its name.
@@ -23,7 +23,7 @@ def branch_of(request: Any, late: Sequence[int] = ()) -> Branch:
     written = len(request.output_ids) + len(late)
     return Branch(
         request_id=name,
-        group=str((sampling.custom_params or {}).get(PROBLEM, "")),
+        group=str((sampling.custom_params or {}).get(PROBLEM_KEY, "")),
         tokens=tokens,
         seed=name if sampling.sampling_seed is None else sampling.sampling_seed,
         params=_params(sampling),
@@ -32,7 +32,7 @@ def branch_of(request: Any, late: Sequence[int] = ()) -> Branch:
 
 
 def _params(sampling: Any) -> SamplingParams:
-    """SGLang writes greedy as temperature 1 and top_k 1."""
+    """Returns the sampling parameters; SGLang writes greedy as temperature 1 and top_k 1."""
     greedy = sampling.top_k == 1
     return SamplingParams(
         max_tokens=max(1, sampling.max_new_tokens),

@@ -1,7 +1,7 @@
-"""SGLang's n-gram worker with another drafter and another judge; memory, forward passes and commits stay its own.
+"""SGLang's n-gram worker with our drafter and acceptance rule; memory, forward passes and commits stay SGLang's.
 
-Importing this module puts our two parts in the place of SGLang's in its module, once per process, and only in a process
-that was told to use them. Names that are no longer there fail at import or at the first round, not in silence.
+Importing this module replaces two names of SGLang's module, once per process, and only in a process that uses them.
+Names that are missing in SGLang fail at import or at the first round, not in silence.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_pena
 from sglang.srt.speculative import ngram_worker
 
 from decoding.core import Tokens
-from decoding.sampler import SamplingRows, sample
-from decoding.sglang_plugin.parts import Rule, parts
-from decoding.sglang_plugin.requests import branch_of
-from decoding.sglang_plugin.trees import committed, sampling_rows, trees
-from decoding.speculation.interfaces import Branch, Draft, Feedback
-from decoding.speculation.target_logits import Accepted, Target
+from decoding.sampler import SamplingBatch, sample_tokens
+from decoding.sglang_plugin.parts import RuleName, make_parts
+from decoding.sglang_plugin.requests import to_branch
+from decoding.sglang_plugin.trees import flatten_trees, sampling_rows, to_committed_arrays
+from decoding.speculation.draft import Draft, VerifyResult
+from decoding.speculation.interfaces import Branch, Feedback
+from decoding.speculation.target_logits import TargetLogits
 
 
-class Judgement(NamedTuple):
+class RankResult(NamedTuple):
     """What a rank made of its logits, and the likeliest `ids` and `logprobs` after every node `[W, K]`.
 
-    drafted   a checksum of the drafts that it judged
+    draft_checksum   checksum of the drafts that it verified
     """
 
-    drafted: int
-    outcomes: Sequence[Accepted]
+    draft_checksum: int
+    outcomes: Sequence[VerifyResult]
     ids: Any
     logprobs: Any
 
 
-class NoCorpus:
-    """Stands where SGLang keeps what its own n-gram drafter has learned."""
+class EmptyCorpus:
+    """Replaces the corpus of SGLang's n-gram drafter."""
 
     def __init__(self, **settings: object) -> None:
         del settings
@@ -56,19 +57,19 @@ class NoCorpus:
         """Has nothing to forget."""
 
 
-class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
+class CoupledWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     """One round: `_prepare_draft_tokens`, SGLang's forward pass, `verify`, `_update_ngram_corpus`."""
 
-    rule: ClassVar[Rule] = "coupled"
+    rule: ClassVar[RuleName] = "coupled"
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        assert ngram_worker.eagle_sample is verify, "something else took the place of our judge"
-        self._parts = parts(self.draft_token_num - 1, self.rule)
+        assert ngram_worker.eagle_sample is verify, "another plugin replaced eagle_sample"
+        self._speculation = make_parts(self.draft_token_num - 1, self.rule)
         self._requests: Sequence[Any] = ()
         self._branches: list[Branch] = []
         self._drafts: list[Draft] = []
-        self._drafted = 0
+        self._draft_checksum = 0
         self._feedback: list[Feedback] = []
 
     def alloc_memory_pool(self, **named: Any) -> None:
@@ -78,7 +79,7 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def clear_cache_pool(self) -> None:
         """A flushed cache forgets what was learned too."""
         super().clear_cache_pool()
-        self._parts = parts(self.draft_token_num - 1, self.rule)
+        self._speculation = make_parts(self.draft_token_num - 1, self.rule)
 
     def forward_batch_generation(self, batch: Any, *arguments: Any, **named: Any) -> Any:
         self._requests = batch.reqs
@@ -86,16 +87,16 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
 
     def _prepare_draft_tokens(self, batch: Any) -> Any:
         late = self._not_yet_committed(batch)
-        self._branches = [branch_of(request, new) for request, new in zip(batch.reqs, late, strict=True)]
-        self._drafts = self._parts.draft(self._branches)
-        tokens, seen = trees(self._branches, self._drafts, self.draft_token_num)
-        self._drafted = zlib.crc32(seen.tobytes(), zlib.crc32(tokens.tobytes()))
-        return tokens, seen
+        self._branches = [to_branch(request, new) for request, new in zip(batch.reqs, late, strict=True)]
+        self._drafts = self._speculation.draft_trees(self._branches)
+        tokens, mask = flatten_trees(self._branches, self._drafts, self.draft_token_num)
+        self._draft_checksum = zlib.crc32(mask.tobytes(), zlib.crc32(tokens.tobytes()))
+        return tokens, mask
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         super()._prepare_for_speculative_decoding(batch)
         if batch.forward_mode.is_target_verify():
-            batch.spec_info.judge = self
+            batch.spec_info.verifier = self
 
     def _not_yet_committed(self, batch: Any) -> list[Tokens]:
         """What the last round accepted, where results are written down one round late."""
@@ -106,54 +107,58 @@ class Worker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         width = self.draft_token_num
         return [tuple(tokens[i * width : i * width + length]) for i, length in enumerate(lengths)]
 
-    def judged(self, logits_WV: Any) -> Any:
-        """What is kept of the drafts, given the target's logits after every node."""
+    def verify_logits(self, logits_WV: Any) -> Any:
+        """Returns the accepted tokens and nodes, given the target's logits after every node."""
         ranks = get_tp_group()
-        # One rank decides, all learn from what it saw: their logits may differ in a last bit, what they draft may not.
-        said: Judgement = ranks.broadcast_object(self._judge(logits_WV) if ranks.is_first_rank else None)
-        assert said.drafted == self._drafted, "ranks of one model drafted different tokens"
+        # One rank decides and all learn from its result: logits may differ in a last bit, drafts must not.
+        result: RankResult = ranks.broadcast_object(self._verify_drafts(logits_WV) if ranks.is_first_rank else None)
+        assert result.draft_checksum == self._draft_checksum, "ranks of one model drafted different tokens"
         nodes, self._feedback = self.draft_token_num, []
-        for i, (branch, draft, outcome) in enumerate(zip(self._branches, self._drafts, said.outcomes, strict=True)):
+        for i, (branch, draft, outcome) in enumerate(zip(self._branches, self._drafts, result.outcomes, strict=True)):
             fed = slice(i * nodes, i * nodes + 1 + len(draft))
-            self._feedback.append(Feedback(branch, draft, outcome.path, said.ids[fed], said.logprobs[fed]))
-        return tuple(torch.from_numpy(array).to(logits_WV.device) for array in committed(said.outcomes, nodes))
+            self._feedback.append(
+                Feedback(branch, draft, outcome.accepted_nodes, result.ids[fed], result.logprobs[fed])
+            )
+        return tuple(
+            torch.from_numpy(array).to(logits_WV.device) for array in to_committed_arrays(result.outcomes, nodes)
+        )
 
-    def _judge(self, logits_WV: Any) -> Judgement:
+    def _verify_drafts(self, logits_WV: Any) -> RankResult:
         nodes = self.draft_token_num
         rows = sampling_rows(self._branches, self._drafts, nodes)
         first = tuple(range(0, nodes * len(self._branches), nodes))
-        target = Target(logits_WV, rows, first, feedback_k=self._parts.drafter.feedback_k)
-        outcomes = self._parts.acceptance.accept(self._branches, self._drafts, target)
-        return Judgement(self._drafted, outcomes, *target.feedback)
+        target = TargetLogits(logits_WV, rows, first, feedback_k=self._speculation.drafter.feedback_k)
+        outcomes = self._speculation.acceptance.verify_drafts(self._branches, self._drafts, target)
+        return RankResult(self._draft_checksum, outcomes, *target.top_logprobs)
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         del batch
-        self._parts.drafter.observe(self._feedback)
+        self._speculation.drafter.observe(self._feedback)
 
     def _first_tokens(self, probs_BV: Any, sampling_info: Any, positions: Any, simple: bool) -> tuple[Any, None]:
         """The token after a prompt, with the noise of its position: all of a generation is its seed's."""
         del positions, simple
-        assert sampling_info.sampling_mask_batch_indices is None, "sampling masks are not told with this algorithm"
-        branches = [branch_of(request) for request in self._requests]
-        rows = SamplingRows.of(
+        assert sampling_info.sampling_mask_batch_indices is None, "sampling masks are not supported with this algorithm"
+        branches = [to_branch(request) for request in self._requests]
+        rows = SamplingBatch.from_params(
             [branch.params for branch in branches],
             [branch.seed for branch in branches],
             [len(branch.tokens) for branch in branches],
         )
-        warm = np.minimum(rows.temperature_T, np.float32(1))  # they have their temperature already
-        untempered = SamplingRows(np.ceil(warm), rows.top_k_T, rows.top_p_T, rows.min_p_T, rows.keys_T2)
-        tokens = sample(probs_BV.log(), untempered).to(torch.int32)
+        capped = np.minimum(rows.temperature_T, np.float32(1))  # they have their temperature already
+        untempered = SamplingBatch(np.ceil(capped), rows.top_k_T, rows.top_p_T, rows.min_p_T, rows.keys_T2)
+        tokens = sample_tokens(probs_BV.log(), untempered).to(torch.int32)
         return get_tp_group().broadcast(tokens), None
 
 
-class RecursiveWorker(Worker):
-    """The same with the other rule."""
+class RecursiveWorker(CoupledWorker):
+    """The same with recursive rejection."""
 
     rule = "recursive_rejection"
 
 
 def verify(tree: Any, batch: Any, output: Any, grammar_mask: Any = None, *, watermark_state: Any = None) -> Any:
-    """In the place of SGLang's own: tokens after nodes, committed lengths, kept nodes; see `trees.Committed`.
+    """Replaces SGLang's `eagle_sample`; returns the fields of `trees.CommittedArrays`.
 
     *Mutates* the logits as SGLang's does: penalties of a request hold for its whole tree.
     """
@@ -168,8 +173,8 @@ def verify(tree: Any, batch: Any, output: Any, grammar_mask: Any = None, *, wate
         logits_WV.add_(info.logit_bias.repeat_interleave(nodes, dim=0))
     if grammar_mask is not None:
         grammar_mask.apply(logits_WV)
-    return tree.judge.judged(logits_WV)
+    return tree.verifier.verify_logits(logits_WV)
 
 
-ngram_worker.NgramCorpus = NoCorpus
+ngram_worker.NgramCorpus = EmptyCorpus
 ngram_worker.eagle_sample = verify

@@ -1,35 +1,94 @@
-"""What the scripts that measure read from a command line."""
+"""Command-line arguments that several benchmark scripts share."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from pathlib import Path
 
 
-def positive(text: str) -> int:
-    """A number of at least 1. Raises: ArgumentTypeError."""
+def positive_int(text: str) -> int:
+    """An int of at least 1. Raises: ArgumentTypeError."""
     number = int(text)
     if number < 1:
-        raise ArgumentTypeError(f"wants a number >= 1, got {text}")
+        raise ArgumentTypeError(f"must be an int >= 1, got {text}")
     return number
 
 
-def counts(text: str) -> tuple[int, ...]:
-    """`1,4,16` as numbers of at least 1. Raises: ArgumentTypeError."""
+def positive_ints(text: str) -> tuple[int, ...]:
+    """`1,4,16` as ints of at least 1. Raises: ArgumentTypeError."""
     numbers = tuple(int(part) for part in text.split(","))
     if min(numbers) < 1:
-        raise ArgumentTypeError(f"wants numbers >= 1, got {text}")
+        raise ArgumentTypeError(f"must be ints >= 1, got {text}")
     return numbers
 
 
-def names(text: str) -> tuple[str, ...]:
+def temperature_list(text: str) -> tuple[float, ...]:
+    """`1,0.6,0` as temperatures. Raises: ArgumentTypeError."""
+    numbers = tuple(float(part) for part in text.split(","))
+    if min(numbers) < 0:
+        raise ArgumentTypeError(f"must be numbers >= 0, got {text}")
+    return numbers
+
+
+def name_list(text: str) -> tuple[str, ...]:
     """`stand,suffix` as names."""
     return tuple(part.strip() for part in text.split(","))
 
 
-def bind_threads(count: int | None) -> None:
-    """torch uses at most `count` threads; `None` leaves it its choice. To be called before torch is loaded."""
+def add_torch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `--threads`, `--device` and `--dtype`. *Mutates* the parser."""
+    parser.add_argument("--threads", type=positive_int, help="torch threads; default: chosen by torch")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+
+
+def add_report_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds `--out`. *Mutates* the parser."""
+    parser.add_argument("--out", type=Path, help="write the report to this file")
+
+
+class _RenamedFlag(argparse.Action):
+    """Stores the value of an old flag where the flag that replaces it would, and prints one warning."""
+
+    replacement: argparse.Action
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        new = self.replacement.option_strings[0]
+        print(f"warning: {option_string} is now {new}; the next release drops the old name", file=sys.stderr)
+        self.replacement(parser, namespace, values, new)
+
+
+def accept_old_flag(parser: argparse.ArgumentParser, old: str, replacement: argparse.Action) -> None:
+    """Makes `old`, a flag of the last release, a hidden alias of `replacement` that prints a warning when it is used.
+
+    *Mutates* the parser. A test of `tests/reason/bench` lists the aliases; the next release removes them.
+    """
+    alias = parser.add_argument(
+        old,
+        action=_RenamedFlag,
+        dest=replacement.dest,
+        default=argparse.SUPPRESS,  # else it would overwrite the default of the replacement
+        nargs=replacement.nargs,
+        choices=replacement.choices,
+        help=argparse.SUPPRESS,
+    )
+    assert isinstance(alias, _RenamedFlag)
+    alias.type = replacement.type
+    alias.replacement = replacement
+
+
+def limit_threads(count: int | None) -> None:
+    """Limits torch to `count` threads; `None` leaves torch its default. Must be called before torch is imported."""
     assert "torch" not in sys.modules, "too late: torch has read how many threads it may use"
     if count is not None:
         os.environ["OMP_NUM_THREADS"] = str(count)

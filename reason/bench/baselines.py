@@ -1,4 +1,4 @@
-"""Ways to sample n branches of one prompt with the same weights: ours and transformers' two."""
+"""Samples n branches of one prompt with the local engine and with two functions of transformers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decoding.core import GenerationRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.stats import EngineStats
 
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+TransformersModel = Any  # a causal language model of transformers, which has no types
+
 
 @dataclass(frozen=True)
-class Workload:
+class BranchWorkload:
     """n branches of one prompt, each sampled for `new` tokens at temperature 1, unfiltered, never stopping early."""
 
     prompt: Tokens
@@ -28,85 +33,87 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Seconds one contestant took for one workload; ours comes with the engine's own account."""
+class BaselineRun:
+    """Seconds for one workload; a run of the local engine has its statistics too."""
 
     seconds: float
     stats: EngineStats | None = None
 
 
-def ours(backend: HFBackend, work: Workload) -> Run:
-    """Our engine, cold: a fresh pool and an empty prefix cache."""
-    room = 2 * (len(work.prompt) + work.branches * work.new) + 64
-    engine = LocalEngine(backend, decode=lambda tokens: "", kv_bytes=room * backend.page_bytes)
-    params = SamplingParams(max_tokens=work.new, temperature=1.0)
-    requests = [GenerationRequest(prefix=work.prompt, params=params, seed=seed) for seed in range(work.branches)]
+def run_ours(backend: HFBackend, workload: BranchWorkload) -> BaselineRun:
+    """Runs the local engine, cold: a new KV pool and an empty prefix cache."""
+    room = 2 * (len(workload.prompt) + workload.branches * workload.new) + 64
+    engine = LocalEngine(backend, decode=lambda tokens: "", kv_bytes=room * backend.kv_bytes_per_token)
+    params = SamplingParams(max_tokens=workload.new, temperature=1.0)
+    requests = [
+        GenerationRequest(prefix=workload.prompt, params=params, seed=seed) for seed in range(workload.branches)
+    ]
     begin = time.perf_counter()
-    done = asyncio.run(engine.generate(requests))
+    generations = asyncio.run(engine.generate(requests))
     seconds = time.perf_counter() - begin
-    assert sum(len(generation.tokens) for generation in done) == work.tokens
+    assert sum(len(generation.tokens) for generation in generations) == workload.tokens
     stats = engine.stats
     engine.close()
-    return Run(seconds, stats)
+    return BaselineRun(seconds, stats)
 
 
-def _settings(work: Workload) -> Any:
+def _generation_config(workload: BranchWorkload) -> GenerationConfig:
     from transformers import GenerationConfig
 
     return GenerationConfig(
-        max_new_tokens=work.new, min_new_tokens=work.new, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+        max_new_tokens=workload.new, min_new_tokens=workload.new, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
         eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
 
 
-def transformers_generate(model: Any, work: Workload) -> Run:
+def transformers_generate(model: TransformersModel, workload: BranchWorkload) -> BaselineRun:
     """`model.generate` with a batch of equal rows and its default (dynamic) cache."""
     import torch
 
-    ids = torch.tensor([work.prompt] * work.branches, device=model.device)
+    ids = torch.tensor([workload.prompt] * workload.branches, device=model.device)
     begin = time.perf_counter()
-    done = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=_settings(work))
-    _wait(model)
+    done = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=_generation_config(workload))
+    _synchronize(model)
     seconds = time.perf_counter() - begin
-    assert done.shape == (work.branches, len(work.prompt) + work.new)
-    return Run(seconds)
+    assert done.shape == (workload.branches, len(workload.prompt) + workload.new)
+    return BaselineRun(seconds)
 
 
-def transformers_continuous(model: Any, work: Workload) -> Run:
+def transformers_continuous(model: TransformersModel, workload: BranchWorkload) -> BaselineRun:
     """`model.generate_batch`, its continuous batching, with a cache just large enough; set-up is part of the time."""
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-    settings = _settings(work)
+    settings = _generation_config(workload)
     settings.min_new_tokens = None
-    settings.eos_token_id = -1  # it insists on one; this one never comes
-    blocks = work.branches * ((len(work.prompt) + work.new) // 256 + 2)
+    settings.eos_token_id = -1  # it must have one; this id is never sampled
+    blocks = workload.branches * ((len(workload.prompt) + workload.new) // 256 + 2)
     begin = time.perf_counter()
     done = model.generate_batch(
-        [list(work.prompt)] * work.branches,
+        [list(workload.prompt)] * workload.branches,
         generation_config=settings,
         continuous_batching_config=ContinuousBatchingConfig(num_blocks=blocks, max_batch_tokens=1024),
         progress_bar=False,
         warmup=False,
     )
-    _wait(model)
+    _synchronize(model)
     seconds = time.perf_counter() - begin
-    made = [len(output.generated_tokens) for output in done.values()]
-    if made != [work.new] * work.branches:
-        raise RuntimeError(f"generate_batch returned {sum(made)} tokens for {work.tokens}")
-    return Run(seconds)
+    lengths = [len(output.generated_tokens) for output in done.values()]
+    if lengths != [workload.new] * workload.branches:
+        raise RuntimeError(f"generate_batch returned {sum(lengths)} tokens for {workload.tokens}")
+    return BaselineRun(seconds)
 
 
-def _wait(model: Any) -> None:
+def _synchronize(model: TransformersModel) -> None:
     import torch
 
     if model.device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def contestants(model: Any, backend: HFBackend) -> dict[str, Callable[[Workload], Run]]:
-    """Name -> how to run it."""
+def make_baselines(model: TransformersModel, backend: HFBackend) -> dict[str, Callable[[BranchWorkload], BaselineRun]]:
+    """Returns a function per name that runs a workload: `ours`, and the baselines."""
     return {
-        "ours": lambda work: ours(backend, work),
-        "generate": lambda work: transformers_generate(model, work),
-        "generate_batch": lambda work: transformers_continuous(model, work),
+        "ours": lambda workload: run_ours(backend, workload),
+        "generate": lambda workload: transformers_generate(model, workload),
+        "generate_batch": lambda workload: transformers_continuous(model, workload),
     }

@@ -1,4 +1,4 @@
-"""At which distance two steps say the same, for an embedder: measured on what a search asks it."""
+"""Calibrates the distance threshold of an embedder on the steps of real searches."""
 
 from __future__ import annotations
 
@@ -11,82 +11,83 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Vector
-from reason.scorers.embedders.base import Embedder
-from search.clustering import condensed_distances
+from reason.scorers.embedders.base import LoadableEmbedder
+from search.clustering import cosine_distances
 from search.tree import Step
 
 Floats = npt.NDArray[np.float64]
 
 
-def says(text: str) -> tuple[str, ...]:
-    """What a step of a calculation says: its numbers, in order. A stand-in for meaning that needs no second model.
+def step_numbers(text: str) -> tuple[str, ...]:
+    """Returns the numbers of a step in order: two steps with equal numbers count as equal. Needs no second model.
 
-    >>> says("First, x1: 4*8=32.") == says("We get x1: 4*8=32.") != says("x1: 4*8=34.")
+    >>> step_numbers("First, x1: 4*8=32.") == step_numbers("We get x1: 4*8=32.") != step_numbers("x1: 4*8=34.")
     True
     """
     return tuple(re.findall(r"\d+(?:\.\d+)?", text))
 
 
 @dataclass
-class Recorder:
-    """An embedder that remembers, for every pair of steps it was shown together, how far apart they are and whether
-    they say the same."""
+class DistanceRecorder:
+    """Implements `LoadableEmbedder` by another embedder; records distance and equality of all pairs of steps."""
 
-    inner: Embedder
+    inner: LoadableEmbedder
     distances: list[float] = field(default_factory=list)
     same: list[bool] = field(default_factory=list)
 
     @property
-    def cut(self) -> float:
-        return self.inner.cut
+    def distance_threshold(self) -> float:
+        return self.inner.distance_threshold
 
     @property
-    def wants_hidden(self) -> bool:
-        return self.inner.wants_hidden
+    def needs_hidden_states(self) -> bool:
+        return self.inner.needs_hidden_states
 
-    def check(self) -> None:
-        self.inner.check()
+    def validate(self) -> None:
+        self.inner.validate()
 
     def load(self) -> None:
         self.inner.load()
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
         vectors = await self.inner.embed(steps, hidden)
-        said = [says(step.text) for step in steps]
-        self.distances += condensed_distances(vectors).tolist()
-        self.same += [one == other for one, other in combinations(said, 2)]
+        numbers = [step_numbers(step.text) for step in steps]
+        self.distances += cosine_distances(vectors).tolist()
+        self.same += [one == other for one, other in combinations(numbers, 2)]
         return vectors
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A distance, and how well it tells pairs apart.
+class ThresholdQuality:
+    """A distance threshold, and how well it separates equal from different steps.
 
-    kept_together  share of the pairs that say the same and are nearer
-    kept_apart     share of the others that are not
+    same_below       share of the equal pairs whose distance is at most the threshold
+    different_above  share of the different pairs whose distance is above it
     """
 
     distance: float
-    kept_together: float
-    kept_apart: float
+    same_below: float
+    different_above: float
 
     @property
-    def balanced(self) -> float:
-        """The mean of both shares; 0.5 is chance."""
-        return (self.kept_together + self.kept_apart) / 2
+    def balanced_accuracy(self) -> float:
+        """Mean of both shares; 0.5 is chance."""
+        return (self.same_below + self.different_above) / 2
 
 
-def cuts(distances: Sequence[float], same: Sequence[bool], at: Sequence[float]) -> list[Cut]:
-    """Each distance as a cut. Raises: ValueError unless there are pairs of both kinds."""
+def rate_thresholds(distances: Sequence[float], same: Sequence[bool], at: Sequence[float]) -> list[ThresholdQuality]:
+    """Rates each threshold in `at`. Raises: ValueError unless there are equal and different pairs."""
     d, s = np.asarray(distances), np.asarray(same, dtype=bool)
     if not s.any() or s.all():
-        raise ValueError("the search showed the embedder no pairs of both kinds; solve more problems, or wider")
-    return [Cut(c, float((d[s] <= c).mean()), float((d[~s] > c).mean())) for c in at]
+        raise ValueError(
+            "the searches compared no equal or no different steps; solve more problems or increase search.n"
+        )
+    return [ThresholdQuality(c, float((d[s] <= c).mean()), float((d[~s] > c).mean())) for c in at]
 
 
-def best_cut(distances: Sequence[float], same: Sequence[bool]) -> Cut:
-    """The quantile of the distances that tells pairs apart best, of equals the middle one."""
-    tried = cuts(distances, same, np.unique(np.quantile(distances, np.linspace(0.005, 0.995, 199))).tolist())
-    top = max(cut.balanced for cut in tried)
-    equals = [cut for cut in tried if cut.balanced >= top - 1e-3]
+def best_threshold(distances: Sequence[float], same: Sequence[bool]) -> ThresholdQuality:
+    """Returns the quantile of the distances that separates best; the middle one of equally good ones."""
+    rated = rate_thresholds(distances, same, np.unique(np.quantile(distances, np.linspace(0.005, 0.995, 199))).tolist())
+    best = max(each.balanced_accuracy for each in rated)
+    equals = [each for each in rated if each.balanced_accuracy >= best - 1e-3]
     return equals[len(equals) // 2]

@@ -1,4 +1,4 @@
-"""Who takes part in the speculation benchmark: a drafter, its way to draw, its rule, and who deals out nodes."""
+"""Drafter setups of the speculation benchmark: draft source, draft sampling, acceptance rule and controller."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.acceptance.point_mass import PointMass
 from decoding.speculation.acceptance.recursive_rejection import RecursiveRejection
-from decoding.speculation.controllers.chain import Chain
-from decoding.speculation.controllers.fixed import Fixed
-from decoding.speculation.controllers.template import FromTemplate
-from decoding.speculation.controllers.throughput import Throughput
-from decoding.speculation.drafters.hybrid import Hybrid
+from decoding.speculation.controllers.chain import ChainController
+from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.controllers.template import TemplateController
+from decoding.speculation.controllers.throughput import ThroughputController
+from decoding.speculation.draft import DraftSampling
+from decoding.speculation.drafters.hybrid import HybridSource
 from decoding.speculation.drafters.prompt_lookup import PromptLookup
-from decoding.speculation.drafters.source import Source
+from decoding.speculation.drafters.source import DraftSource
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
-from decoding.speculation.interfaces import Controller, DrawKind, RoundCost
-from decoding.speculation.target_logits import Acceptance
-from reason.engines.draft_model import draft_source
+from decoding.speculation.interfaces import AcceptanceRule, Controller, RoundCost
+from reason.engines.draft_model import DraftModelSource
 
 Shape = Literal["best-first", "template", "chain", "throughput"]
-"""Who decides where draft nodes go:
+"""The controller, which decides where draft nodes go:
 
 best-first   a fixed number per branch on average, wherever in the batch acceptance is likeliest
-template     the best places of a tree, learned on training problems with the same drafter and rule
+template     the best nodes of a tree, learned on training problems with the same drafter and rule
 chain        one path of that length
 throughput   as many as pay, best-first
 """
@@ -40,92 +40,97 @@ ORACLE = "oracle"
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A drafter with everything that belongs to it. `ships` names a template that is there and need not be learned."""
+class DrafterSetup:
+    """A draft source with sampling, acceptance rule and controller.
 
-    source: Callable[[], Source]
-    draw: DrawKind
-    rule: Acceptance
+    `bundled_template` names a template of the package, which need not be learned.
+    """
+
+    source: Callable[[], DraftSource]
+    draw: DraftSampling
+    rule: AcceptanceRule
     shape: Shape
-    ships: str | None = None
+    bundled_template: str | None = None
     depth: int = 20
 
     @property
     def learns_template(self) -> bool:
-        return self.shape == "template" and self.ships is None
+        return self.shape == "template" and self.bundled_template is None
 
     @property
-    def exact(self) -> bool:
-        """Whether its output must be that of plain decoding, token for token."""
+    def is_exact(self) -> bool:
+        """True where the output must equal that of plain decoding, token for token."""
         return isinstance(self.rule, Coupled)
 
-    def drafter(self) -> TreeDrafter:
-        """A fresh one, that knows nothing yet."""
+    def make_drafter(self) -> TreeDrafter:
+        """Returns a new drafter, which has learned nothing."""
         return TreeDrafter(self.source(), draw=self.draw, depth=self.depth)
 
-    def parts(self, *, nodes: int = 0, template: Path | None = None, costs: Sequence[RoundCost] = ()) -> Speculation:
-        """What an engine needs to run it, fresh, with `nodes` draft nodes for each branch where it is told a number."""
-        return Speculation(self.drafter(), self._controller(nodes, template, costs), self.rule)
+    def make_speculation(
+        self, *, nodes: int = 0, template: Path | None = None, costs: Sequence[RoundCost] = ()
+    ) -> Speculation:
+        """Returns new parts for an engine; controllers with a fixed number get `nodes` draft nodes per branch."""
+        return Speculation(self.make_drafter(), self._make_controller(nodes, template, costs), self.rule)
 
-    def _controller(self, nodes: int, template: Path | None, costs: Sequence[RoundCost]) -> Controller:
+    def _make_controller(self, nodes: int, template: Path | None, costs: Sequence[RoundCost]) -> Controller:
         if self.shape == "template":
-            return FromTemplate(self.ships or str(template), nodes)
+            return TemplateController(self.bundled_template or str(template), nodes)
         if self.shape == "chain":
-            return Chain(nodes)
-        return Fixed(nodes) if self.shape == "best-first" else throughput(costs)
+            return ChainController(nodes)
+        return FixedController(nodes) if self.shape == "best-first" else make_throughput(costs)
 
 
-def throughput(costs: Sequence[RoundCost]) -> Throughput:
-    """The throughput controller as an engine starts it: with the costs of rounds rehearsed on this machine."""
-    controller = Throughput()
-    controller.pace(costs)
+def make_throughput(costs: Sequence[RoundCost]) -> ThroughputController:
+    """Returns the throughput controller as an engine starts it: with the round costs measured on this machine."""
+    controller = ThroughputController()
+    controller.calibrate_cost(costs)
     return controller
 
 
 published_stand = partial(Stand, max_order=4, mix=False, shared=False)
-small_model = partial(draft_source, "bundled:draft", kv_mib=32)
+small_model = partial(DraftModelSource, "bundled:draft", kv_mib=32)
 
 
-def stand_and_suffix() -> Hybrid:
-    return Hybrid((Stand(), SuffixDecoding()))
+def stand_and_suffix() -> HybridSource:
+    return HybridSource((Stand(), SuffixDecoding()))
 
 
-def stand_and_model() -> Hybrid:
-    return Hybrid((Stand(), small_model()))
+def stand_and_model() -> HybridSource:
+    return HybridSource((Stand(), small_model()))
 
 
-AT_EQUAL_NODES: dict[str, Contender] = {
-    "stand_coupled": Contender(Stand, "coupled", Coupled(), "best-first"),
-    "stand_rejection": Contender(Stand, "without_replacement", RecursiveRejection(), "template"),
-    "published_rejection": Contender(published_stand, "without_replacement", RecursiveRejection(), "template"),
-    "likely_template": Contender(Stand, "likely", PointMass(), "template"),
-    "likely_best_first": Contender(Stand, "likely", PointMass(), "best-first"),
-    "token_recycling": Contender(TokenRecycling, "likely", PointMass(), "template", "token_recycling"),
-    "prompt_lookup": Contender(PromptLookup, "likely", PointMass(), "chain", depth=64),
-    "suffix": Contender(SuffixDecoding, "likely", PointMass(), "best-first"),
-    "hybrid": Contender(stand_and_suffix, "coupled", Coupled(), "best-first"),
-    "draft_model": Contender(small_model, "coupled", Coupled(), "best-first"),
-    "stand_draft_model": Contender(stand_and_model, "coupled", Coupled(), "best-first", depth=8),
+AT_EQUAL_NODES: dict[str, DrafterSetup] = {
+    "stand_coupled": DrafterSetup(Stand, "coupled", Coupled(), "best-first"),
+    "stand_rejection": DrafterSetup(Stand, "without_replacement", RecursiveRejection(), "template"),
+    "published_rejection": DrafterSetup(published_stand, "without_replacement", RecursiveRejection(), "template"),
+    "likely_template": DrafterSetup(Stand, "likely", PointMass(), "template"),
+    "likely_best_first": DrafterSetup(Stand, "likely", PointMass(), "best-first"),
+    "token_recycling": DrafterSetup(TokenRecycling, "likely", PointMass(), "template", "token_recycling"),
+    "prompt_lookup": DrafterSetup(PromptLookup, "likely", PointMass(), "chain", depth=64),
+    "suffix": DrafterSetup(SuffixDecoding, "likely", PointMass(), "best-first"),
+    "hybrid": DrafterSetup(stand_and_suffix, "coupled", Coupled(), "best-first"),
+    "draft_model": DrafterSetup(small_model, "coupled", Coupled(), "best-first"),
+    "stand_draft_model": DrafterSetup(stand_and_model, "coupled", Coupled(), "best-first", depth=8),
 }
 """Compared at the same number of draft nodes, the published ones with their published rules."""
 
-AT_FULL_SPEED: dict[str, Contender] = {
-    "stand": Contender(Stand, "coupled", Coupled(), "throughput"),
-    "stand_likely": Contender(Stand, "likely", Coupled(), "throughput"),
-    "stand_rejection": Contender(Stand, "without_replacement", RecursiveRejection(), "template"),
-    "token_recycling": Contender(TokenRecycling, "likely", Coupled(), "throughput"),
-    "prompt_lookup": Contender(PromptLookup, "likely", Coupled(), "throughput"),
-    "suffix": Contender(SuffixDecoding, "coupled", Coupled(), "throughput"),
-    "hybrid": Contender(stand_and_suffix, "coupled", Coupled(), "throughput"),
-    "draft_model": Contender(small_model, "coupled", Coupled(), "throughput"),
-    "stand_draft_model": Contender(stand_and_model, "coupled", Coupled(), "throughput", depth=8),
+AT_FULL_SPEED: dict[str, DrafterSetup] = {
+    "stand": DrafterSetup(Stand, "coupled", Coupled(), "throughput"),
+    "stand_likely": DrafterSetup(Stand, "likely", Coupled(), "throughput"),
+    "stand_rejection": DrafterSetup(Stand, "without_replacement", RecursiveRejection(), "template"),
+    "token_recycling": DrafterSetup(TokenRecycling, "likely", Coupled(), "throughput"),
+    "prompt_lookup": DrafterSetup(PromptLookup, "likely", Coupled(), "throughput"),
+    "suffix": DrafterSetup(SuffixDecoding, "coupled", Coupled(), "throughput"),
+    "hybrid": DrafterSetup(stand_and_suffix, "coupled", Coupled(), "throughput"),
+    "draft_model": DrafterSetup(small_model, "coupled", Coupled(), "throughput"),
+    "stand_draft_model": DrafterSetup(stand_and_model, "coupled", Coupled(), "throughput", depth=8),
 }
-"""Compared by speed; whatever is not published with a fixed tree is under the throughput controller."""
+"""Compared by speed; setups that are not published with a fixed tree have the throughput controller."""
 
 
-def find_tunable(name: str) -> Contender:
-    """A contender whose template can be learned. Raises: ValueError naming those that there are."""
-    tunable = {name: contender for name, contender in AT_EQUAL_NODES.items() if contender.learns_template}
+def find_tunable_setup(name: str) -> DrafterSetup:
+    """Returns a setup whose template can be learned. Raises: ValueError naming the valid ones."""
+    tunable = {name: setup for name, setup in AT_EQUAL_NODES.items() if setup.learns_template}
     if name not in tunable:
-        raise ValueError(f"contender must be one of {', '.join(tunable)}; got {name}")
+        raise ValueError(f"drafter setup must be one of {', '.join(tunable)}; got {name}")
     return tunable[name]

@@ -1,42 +1,42 @@
-"""The engine's benchmark: tokens per second beside transformers, KV held, and the distance to the machine's limit."""
+"""Measures the local engine: tokens per second beside transformers, KV held, distance to the machine's limit."""
 
 from __future__ import annotations
 
 import copy
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import median
-from typing import Any
 
 from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
-from reason.bench.baselines import Run, Workload, contestants
-from reason.bench.roofline import Ceiling, ceiling, module_cost
+from reason.bench.baselines import BaselineRun, BranchWorkload, TransformersModel, make_baselines
+from reason.bench.roofline import Roofline, measure_roofline, module_cost
 
 
 @dataclass
-class Point:
-    """All runs of one number of branches, in the order they were made; `failed` says why a contestant has none."""
+class EnginePoint:
+    """All runs of one workload, in the order they were made; `failed` holds the errors of baselines without runs."""
 
-    work: Workload
-    runs: dict[str, list[Run]] = field(default_factory=dict)
+    workload: BranchWorkload
+    runs: dict[str, list[BaselineRun]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    ceiling: Ceiling | None = None
+    roofline: Roofline | None = None
 
-    def rate(self, name: str) -> float | None:
+    def median_rate(self, name: str) -> float | None:
         """Median tokens per second."""
         runs = self.runs.get(name)
-        return median(self.work.tokens / run.seconds for run in runs) if runs else None
+        return median(self.workload.tokens / run.seconds for run in runs) if runs else None
 
-    def ratio(self, name: str) -> float | None:
-        """Median over repetitions of our speed relative to a contestant's run next to it."""
+    def median_speedup(self, name: str) -> float | None:
+        """Median over repetitions of our speed relative to the run of a baseline next to it."""
         pairs = zip(self.runs.get("ours", []), self.runs.get(name, []), strict=False)
-        ratios = [theirs.seconds / mine.seconds for mine, theirs in pairs]
+        ratios = [baseline.seconds / ours.seconds for ours, baseline in pairs]
         return median(ratios) if ratios else None
 
-    def shares(self) -> dict[str, float]:
-        """Where our seconds went, as fractions of the median run's wall clock."""
+    def time_shares(self) -> dict[str, float]:
+        """Parts of the wall clock of our median run, as fractions."""
         run = sorted(self.runs["ours"], key=lambda run: run.seconds)[len(self.runs["ours"]) // 2]
         stats = run.stats
         assert stats is not None
@@ -50,31 +50,31 @@ class Point:
         named["outside rounds"] = run.seconds - sum(named.values())
         return {name: seconds / run.seconds for name, seconds in named.items()}
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain numbers for the JSON line."""
+    def to_json(self) -> dict[str, object]:
+        """Returns the numbers of the tables and of the JSON line."""
         stats = self.runs["ours"][-1].stats
         assert stats is not None
-        assert self.ceiling is not None
-        at_best = self.work.branches / self.ceiling.seconds
+        assert self.roofline is not None
+        limit = self.workload.branches / self.roofline.seconds
         return {
-            "prompt": len(self.work.prompt),
-            "branches": self.work.branches,
-            "tokens_per_s": {name: self.rate(name) for name in self.runs},
-            "speed_vs": {name: self.ratio(name) for name in self.runs if name != "ours"},
+            "prompt": len(self.workload.prompt),
+            "branches": self.workload.branches,
+            "tokens_per_s": {name: self.median_rate(name) for name in self.runs},
+            "speed_vs": {name: self.median_speedup(name) for name in self.runs if name != "ours"},
             "failed": self.failed,
             "peak_resident_tokens": stats.peak_resident_tokens,
             "peak_unshared_tokens": stats.peak_unshared_tokens,
             "kv_fraction": stats.peak_resident_tokens / stats.peak_unshared_tokens,
-            "ceiling_tokens_per_s": at_best,
-            "of_ceiling": (self.rate("ours") or 0.0) / at_best,
-            "ceiling_products_ms": 1e3 * self.ceiling.products_s,
-            "ceiling_memory_ms": 1e3 * self.ceiling.memory_s,
-            "shares": self.shares(),
+            "roofline_tokens_per_s": limit,
+            "of_roofline": (self.median_rate("ours") or 0.0) / limit,
+            "roofline_products_ms": 1e3 * self.roofline.products_s,
+            "roofline_memory_ms": 1e3 * self.roofline.memory_s,
+            "shares": self.time_shares(),
         }
 
 
-def random_model() -> Any:
-    """A Qwen2 of the bundled target's size with random weights, for when there is no bundled target yet."""
+def make_random_model() -> TransformersModel:
+    """Returns a Qwen2 of the bundled target's size with random weights, for a checkout without a bundled target."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -86,22 +86,22 @@ def random_model() -> Any:
     return Qwen2ForCausalLM(config)
 
 
-def open_model(path: str | None, device: str, dtype: str) -> tuple[Any, HFBackend]:
-    """The model as transformers runs it, and as we run it."""
-    place = pick_device(device)
-    precision = pick_dtype(dtype, place)
+def open_model(path: str | None, device: str, dtype: str) -> tuple[TransformersModel, HFBackend]:
+    """Returns the model as transformers runs it, and as the local engine runs it."""
+    torch_device = pick_device(device)
+    torch_dtype = pick_dtype(dtype, torch_device)
     if path is None:
-        model = random_model()
+        model = make_random_model()
     else:
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=precision)
-    model = model.to(place, precision).eval()
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)
+    model = model.to(torch_device, torch_dtype).eval()
     return model, HFBackend(copy.deepcopy(model), device=device, dtype=dtype)
 
 
-def measure(
-    model: Any,
+def measure_points(
+    model: TransformersModel,
     backend: HFBackend,
     *,
     branches: Sequence[int],
@@ -109,42 +109,41 @@ def measure(
     new: int,
     repeats: int,
     on_run: Callable[[str, int, float], None] = lambda name, branches, rate: None,
-) -> list[Point]:
-    """Interleaved: every contestant runs every workload once before any runs again. One short round is warm-up."""
-    points = [Point(Workload(_prompt(backend.vocab_size, length), new, n)) for length in prompts for n in branches]
-    entrants = contestants(model, backend)
+) -> list[EnginePoint]:
+    """Runs every engine on every workload, `repeats` times, interleaved, after a short warm-up of each."""
+    points = [
+        EnginePoint(BranchWorkload(_random_prompt(backend.vocab_size, length), new, n))
+        for length in prompts
+        for n in branches
+    ]
+    engines = make_baselines(model, backend)
     for repeat in range(-1, repeats):
-        for point, name in _rounds(points, entrants):
+        for point, name in product(points, engines):
             if name in point.failed:
                 continue
-            work = point.work if repeat >= 0 else Workload(point.work.prompt, min(8, new), point.work.branches)
+            workload = point.workload
+            if repeat < 0:
+                workload = BranchWorkload(workload.prompt, min(8, new), workload.branches)
             try:
-                run = entrants[name](work)
-            except Exception as error:  # another library's failure is a result of this benchmark, ours is not
+                run = engines[name](workload)
+            except Exception as error:  # a failure of transformers is a result of this benchmark, ours is not
                 if name == "ours":
                     raise
                 point.failed[name] = f"{type(error).__name__}: {error}"
                 continue
             if repeat >= 0:
                 point.runs.setdefault(name, []).append(run)
-                on_run(name, work.branches, work.tokens / run.seconds)
+                on_run(name, workload.branches, workload.tokens / run.seconds)
     for point in points:
-        work = point.work
-        keys = {"prompt": len(work.prompt), "private": new // 2}
-        point.ceiling = ceiling(
-            model.config, branches=work.branches, **keys, dtype=backend.dtype, device=backend.device
+        keys = {"prompt": len(point.workload.prompt), "private": new // 2}
+        point.roofline = measure_roofline(
+            model.config, branches=point.workload.branches, **keys, dtype=backend.dtype, device=backend.device
         )
     return points
 
 
-def _rounds(points: Sequence[Point], entrants: dict[str, Any]) -> Iterator[tuple[Point, str]]:
-    for point in points:
-        for name in entrants:
-            yield point, name
-
-
-def _prompt(vocabulary: int, length: int) -> tuple[int, ...]:
-    """Fixed pseudo-random ids: nothing stops early here, so what the ids mean does not change the time."""
+def _random_prompt(vocabulary: int, length: int) -> tuple[int, ...]:
+    """Fixed pseudo-random ids: no run stops early, so the time does not depend on the ids."""
     state, ids = 12345, []
     for _ in range(length):
         state = (state * 1103515245 + 12345) % 2**31
@@ -152,13 +151,15 @@ def _prompt(vocabulary: int, length: int) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def modules(model: Any, backend: HFBackend, rows: Sequence[int]) -> dict[int, tuple[float, float, float]]:
-    """How many times longer transformers' modules take than our fused stack (quartiles), by rows."""
+def compare_modules(
+    model: TransformersModel, backend: HFBackend, rows: Sequence[int]
+) -> dict[int, tuple[float, float, float]]:
+    """Returns the time of transformers' modules over that of our fused stack (quartiles), by number of rows."""
     return {n: module_cost(model, backend, n) for n in rows}
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+def describe_machine() -> dict[str, object]:
+    """Returns machine, load and library versions, for a report."""
     import torch
     import transformers
 

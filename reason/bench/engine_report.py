@@ -1,4 +1,4 @@
-"""The engine benchmark's tables, for a terminal and for a report file."""
+"""Formats the tables and the report of the engine benchmark."""
 
 from __future__ import annotations
 
@@ -7,79 +7,80 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from reason.bench import tables as figures
-from reason.bench.engine import Point
+from reason.bench.engine import EnginePoint
+from reason.runs.tables import ResultTable
+
+Row = dict[str, Any]  # plain data: a whole result, or a point of it
 
 
-def tables(points: Sequence[Point]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """(title, header, rows) of every table."""
-    rows = [point.as_dict() for point in points]
-    return [
-        (
-            "Tokens per second (and ours relative to it, median of paired runs)",
-            ["prompt", "branches", "ours", "generate", "generate_batch", "at best here", "ours / best"],
-            [
-                [
-                    str(row["prompt"]),
-                    str(row["branches"]),
-                    f"{row['tokens_per_s']['ours']:,.0f}",
-                    *(_against(row, name) for name in ("generate", "generate_batch")),
-                    f"{row['ceiling_tokens_per_s']:,.0f}",
-                    f"{row['of_ceiling']:.0%}",
-                ]
-                for row in rows
-            ],
-        ),
-        (
-            "KV tokens held at the peak",
-            ["prompt", "branches", "shared", "unshared", "fraction"],
-            [
-                [
-                    str(row["prompt"]),
-                    str(row["branches"]),
-                    f"{row['peak_resident_tokens']:,}",
-                    f"{row['peak_unshared_tokens']:,}",
-                    f"{row['kv_fraction']:.2f}",
-                ]
-                for row in rows
-            ],
-        ),
-        (
-            "Where our time goes, and the least a round could take",
-            ["prompt", "branches", *rows[0]["shares"], "products ms", "memory ms"],
-            [
-                [
-                    str(row["prompt"]),
-                    str(row["branches"]),
-                    *(f"{share:.0%}" for share in row["shares"].values()),
-                    f"{row['ceiling_products_ms']:.2f}",
-                    f"{row['ceiling_memory_ms']:.2f}",
-                ]
-                for row in rows
-            ],
-        ),
+def make_tables(points: Sequence[EnginePoint]) -> list[ResultTable]:
+    """Returns all tables: speed, KV, parts of the time."""
+    rows: list[Row] = [point.to_json() for point in points]
+    return [_speed_table(rows), _kv_table(rows), _time_table(rows)]
+
+
+def _speed_table(rows: Sequence[Row]) -> ResultTable:
+    cells = [
+        [
+            *_workload_cells(row),
+            f"{row['tokens_per_s']['ours']:,.0f}",
+            *(_baseline_cell(row, name) for name in ("generate", "generate_batch")),
+            f"{row['roofline_tokens_per_s']:,.0f}",
+            f"{row['of_roofline']:.0%}",
+        ]
+        for row in rows
     ]
+    title = "Tokens per second (and ours relative to it, median of paired runs)"
+    header = ["prompt", "branches", "ours", "generate", "generate_batch", "roofline", "ours / roofline"]
+    return ResultTable(title, header, cells)
 
 
-def _against(row: dict[str, Any], name: str) -> str:
+def _kv_table(rows: Sequence[Row]) -> ResultTable:
+    cells = [
+        [
+            *_workload_cells(row),
+            f"{row['peak_resident_tokens']:,}",
+            f"{row['peak_unshared_tokens']:,}",
+            f"{row['kv_fraction']:.2f}",
+        ]
+        for row in rows
+    ]
+    return ResultTable("KV tokens held at the peak", ["prompt", "branches", "shared", "unshared", "fraction"], cells)
+
+
+def _time_table(rows: Sequence[Row]) -> ResultTable:
+    cells = [
+        [
+            *_workload_cells(row),
+            *(f"{share:.0%}" for share in row["shares"].values()),
+            f"{row['roofline_products_ms']:.2f}",
+            f"{row['roofline_memory_ms']:.2f}",
+        ]
+        for row in rows
+    ]
+    header = ["prompt", "branches", *rows[0]["shares"], "products ms", "memory ms"]
+    return ResultTable("Parts of our time, and the minimum time of a round", header, cells)
+
+
+def _workload_cells(row: Row) -> list[str]:
+    return [str(row["prompt"]), str(row["branches"])]
+
+
+def _baseline_cell(row: Row, name: str) -> str:
     if name in row["failed"]:
         return "does not run"
     return f"{row['tokens_per_s'][name]:,.0f} ({row['speed_vs'][name]:.2f}x)"
 
 
-def show(points: Sequence[Point], console: Console) -> None:
+def print_report(points: Sequence[EnginePoint], console: Console) -> None:
     """Prints the tables."""
-    for title, header, rows in tables(points):
-        table = Table(*header, title=title, title_justify="left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    for table in make_tables(points):
+        table.print_table(console)
 
 
-def markdown(points: Sequence[Point], result: dict[str, Any], command: str) -> str:
-    """A report: command, machine, tables, what did not run, and the JSON line."""
+def format_report(points: Sequence[EnginePoint], result: Row, command: str) -> str:
+    """Returns the report in Markdown: command, machine, tables, failed baselines, and the JSON line."""
     lines = ["# The local engine against transformers", "", f"`{command}`", ""]
     lines += [", ".join(f"{key} {value}" for key, value in result["machine"].items()), ""]
     lines += [
@@ -91,8 +92,8 @@ def markdown(points: Sequence[Point], result: dict[str, Any], command: str) -> s
         for rows, (low, middle, high) in result["modules_vs_fused"].items()
     )
     lines += [f"transformers' modules against our fused stack, same rows, attention over one key: {cost}.", ""]
-    for title, header, rows in tables(points):
-        lines += [f"## {title}", "", figures.markdown(header, rows), ""]
+    for table in make_tables(points):
+        lines += table.markdown_section()
     for point in points:
-        lines += [f"- {name} at {point.work.branches}: {why}" for name, why in point.failed.items()]
+        lines += [f"- {name} at {point.workload.branches}: {error}" for name, error in point.failed.items()]
     return "\n".join([*lines, "", "```json", json.dumps(result), "```", ""])

@@ -1,4 +1,4 @@
-"""Which search is worth its compute: every arm against best-of-N, weighted and majority vote at equal tokens."""
+"""Compares searches with best-of-N, weighted vote and majority vote at equal generated tokens."""
 
 from __future__ import annotations
 
@@ -9,33 +9,41 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reason.bench.runs import Outcome
-from reason.runs.metrics import Difference, Sample, at_most, best, curve, majority, paired_bootstrap, weighted
-from reason.runs.result import samples_of, spent_of
-from reason.runs.result_file import Row
+from reason.bench.runs import RunOutcome
+from reason.runs.metrics import (
+    GradedSample,
+    PairedDifference,
+    accuracy_curve,
+    best_at_n,
+    maj_at_n,
+    mean_over_subsets,
+    paired_bootstrap,
+    weighted_at_n,
+)
+from reason.runs.result import ProblemResult
 
 Floats = npt.NDArray[np.float64]
 
 SAMPLING = ("best_of_n", "self_consistency")
-"""Searches that sample whole solutions: what tree search has to beat."""
+"""Searches that sample whole solutions: the baselines of tree search."""
 
-BARS: dict[str, Callable[[Sequence[Sample]], float]] = {
-    "best-of-N": best,
-    "weighted vote": weighted,
-    "majority vote": majority,
+BASELINE_RULES: dict[str, Callable[[Sequence[GradedSample]], float]] = {
+    "best-of-N": best_at_n,
+    "weighted vote": weighted_at_n,
+    "majority vote": maj_at_n,
 }
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One arm in numbers; all but `engine_kv` and `busy` are means per problem.
+class RunSummary:
+    """One run in numbers; all but `engine_kv` and `busy` are means per problem.
 
     accuracy, low, high  of the chosen answers, with the 95 % interval of a bootstrap over problems
     forwards             target forward passes, summed over branches
     seconds, rounds      of the whole run, divided among its problems; a round is a forward pass for the whole batch
-    frontier_kv, kept_kv, peak_kv   see `search.kv.KVUse`
-    engine_kv            what the engine's running branches of a problem held, measured
-    busy                 share of the time the engine had work
+    frontier_kv, kept_kv, peak_kv   see `search.kv.KVFootprint`
+    engine_kv            KV tokens held by the running branches of a problem, measured by the engine
+    busy                 share of the time in which the engine had work
     """
 
     search: str
@@ -58,84 +66,89 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class AtEqualTokens:
-    """An arm against a way of choosing among as many samples as its tokens buy.
+class EqualTokensComparison:
+    """A run compared with a baseline rule over as many samples as its tokens buy.
 
-    samples   how many that is, of those that were drawn
-    enough    whether enough were drawn to spend as much as the arm did
+    num_samples     number of these samples, of those that were drawn
+    enough_samples  False if all drawn samples together have fewer tokens than the run
     """
 
-    bar: str
-    samples: int
-    enough: bool
-    difference: Difference
+    baseline: str
+    num_samples: int
+    enough_samples: bool
+    difference: PairedDifference
 
 
-def right(rows: Sequence[Row]) -> Floats:
-    """Whether the chosen answer of each problem is right, `[P]`."""
-    return np.array([row["grade"] == "right" for row in rows], dtype=np.float64)
+def correct_answers(rows: Sequence[ProblemResult]) -> Floats:
+    """Returns 1.0 for each problem whose chosen answer is correct, else 0.0, `[P]`."""
+    return np.array([row.is_correct for row in rows], dtype=np.float64)
 
 
-def tokens_per_problem(rows: Sequence[Row]) -> float:
-    """Generated tokens per problem."""
-    return sum(spent_of(row).tokens for row in rows) / len(rows)
+def tokens_per_problem(rows: Sequence[ProblemResult]) -> float:
+    """Returns the mean number of generated tokens per problem."""
+    return sum(row.usage.tokens for row in rows) / len(rows)
 
 
-def summarise(outcome: Outcome) -> Summary:
-    """An arm in numbers."""
+def summarize_run(outcome: RunOutcome) -> RunSummary:
+    """Returns a run in numbers."""
     rows, totals = outcome.rows, outcome.totals
-    spent = [spent_of(row) for row in rows]
-    interval = paired_bootstrap(right(rows), np.zeros(len(rows)))
+    usages = [row.usage for row in rows]
+    interval = paired_bootstrap(correct_answers(rows), np.zeros(len(rows)))
 
     def mean(values: Sequence[float]) -> float:
         return math.fsum(values) / len(values)
 
-    return Summary(
-        search=outcome.arm.search,
-        width=outcome.arm.width,
+    return RunSummary(
+        search=outcome.spec.search,
+        width=outcome.spec.width,
         accuracy=interval.value,
         low=interval.low,
         high=interval.high,
-        tokens=mean([s.tokens for s in spent]),
-        forwards=mean([s.forwards for s in spent]),
-        scorer_calls=mean([s.scorer_calls for s in spent]),
-        scored_tokens=mean([s.scored_tokens for s in spent]),
+        tokens=mean([s.tokens for s in usages]),
+        forwards=mean([s.forwards for s in usages]),
+        scorer_calls=mean([s.scorer_calls for s in usages]),
+        scored_tokens=mean([s.scored_tokens for s in usages]),
         seconds=outcome.per_problem("seconds"),
         rounds=outcome.per_problem("forwards"),
-        frontier_kv=mean([row["kv"]["frontier_tokens"] for row in rows]),
-        kept_kv=mean([row["kv"]["kept_tokens"] for row in rows]),
-        peak_kv=mean([row["kv"]["peak_tokens"] for row in rows]),
+        frontier_kv=mean([row.kv.frontier_tokens for row in rows]),
+        kept_kv=mean([row.kv.kept_tokens for row in rows]),
+        peak_kv=mean([row.kv.peak_tokens for row in rows]),
         engine_kv=totals.get("kv_tokens_per_problem"),
         busy=totals.get("busy"),
         problems=len(rows),
     )
 
 
-def at_equal_tokens(arm: Outcome, samples: Outcome) -> list[AtEqualTokens]:
-    """The arm against every bar, each with as many of these samples as the arm's tokens buy (at least one).
+def compare_at_equal_tokens(outcome: RunOutcome, samples: RunOutcome) -> list[EqualTokensComparison]:
+    """Compares a run with every baseline rule over as many of these samples as the run's tokens buy (at least one).
 
-    Where there are more, a bar's value of a problem is the mean over subsets of that size.
+    Where more were drawn, the value of a baseline for a problem is the mean over subsets of that size.
     """
-    drawn = _drawn(samples)
+    drawn = _count_samples(samples)
     per_sample = tokens_per_problem(samples.rows) / drawn
-    affordable = max(1, round(tokens_per_problem(arm.rows) / per_sample))
+    affordable = max(1, round(tokens_per_problem(outcome.rows) / per_sample))
     k = min(affordable, drawn)
     return [
-        AtEqualTokens(name, k, affordable <= drawn, paired_bootstrap(right(arm.rows), _bar(samples.rows, rule, k)))
-        for name, rule in BARS.items()
+        EqualTokensComparison(
+            name,
+            k,
+            affordable <= drawn,
+            paired_bootstrap(correct_answers(outcome.rows), _baseline_values(samples.rows, rule, k)),
+        )
+        for name, rule in BASELINE_RULES.items()
     ]
 
 
-def bar_curve(samples: Outcome, rule: str) -> tuple[list[float], list[float]]:
-    """Tokens per problem and accuracy of a bar at 1, 2, 4, ... of these samples."""
-    per_sample = tokens_per_problem(samples.rows) / _drawn(samples)
-    points = curve([samples_of(row) for row in samples.rows], BARS[rule], rule)
+def baseline_curve(samples: RunOutcome, rule: str) -> tuple[list[float], list[float]]:
+    """Returns tokens per problem and accuracy of a baseline at 1, 2, 4, ... of these samples."""
+    per_sample = tokens_per_problem(samples.rows) / _count_samples(samples)
+    points = accuracy_curve([row.graded_samples for row in samples.rows], BASELINE_RULES[rule], rule)
     return [point.n * per_sample for point in points], [point.value for point in points]
 
 
-def tokens_to_reach(samples: Outcome, rule: str, accuracy: float) -> float | None:
-    """Tokens per problem at which a bar first reaches this accuracy, between its points; None if it never does."""
-    tokens, accuracies = bar_curve(samples, rule)
+def tokens_to_reach(samples: RunOutcome, rule: str, accuracy: float) -> float | None:
+    """Returns the tokens per problem at which a baseline first reaches this accuracy, interpolated; None if never."""
+    tokens, accuracies = baseline_curve(samples, rule)
     for i, reached in enumerate(accuracies):
         if reached >= accuracy:
             if i == 0:
@@ -145,15 +158,15 @@ def tokens_to_reach(samples: Outcome, rule: str, accuracy: float) -> float | Non
     return None
 
 
-def by_width(outcomes: Sequence[Outcome], search: str) -> Mapping[int, Outcome]:
-    """A search's outcomes by width."""
-    return {o.arm.width: o for o in outcomes if o.arm.search == search}
+def index_by_width(outcomes: Sequence[RunOutcome], search: str) -> Mapping[int, RunOutcome]:
+    """Returns the outcomes of one search by width."""
+    return {o.spec.width: o for o in outcomes if o.spec.search == search}
 
 
-def _drawn(samples: Outcome) -> int:
-    """Samples of every problem that did not fail."""
-    return min((len(row["samples"]) for row in samples.rows if row["samples"]), default=1)
+def _count_samples(samples: RunOutcome) -> int:
+    """Returns the number of samples per problem; failed problems have none and are left out."""
+    return min((len(row.samples) for row in samples.rows if row.samples), default=1)
 
 
-def _bar(rows: Sequence[Row], rule: Callable[[Sequence[Sample]], float], k: int) -> Floats:
-    return np.array([at_most(samples_of(row), rule, k) for row in rows], dtype=np.float64)
+def _baseline_values(rows: Sequence[ProblemResult], rule: Callable[[Sequence[GradedSample]], float], k: int) -> Floats:
+    return np.array([mean_over_subsets(row.graded_samples, rule, k) for row in rows], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Draws what the benchmarks measured; needs matplotlib, which is an extra."""
+"""Draws the plots of the benchmarks; needs matplotlib, which is an extra."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from math import log2
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reason.bench.replay import ReplayRow
 
 Curve = tuple[Sequence[float], Sequence[float]]
+Row = dict[str, Any]  # plain data of a result
 
 
 def require_matplotlib() -> None:
-    """Raises: ValueError if there is none; to be called before hours of measuring."""
+    """Checks that matplotlib is installed, before hours of measuring. Raises: ValueError."""
     if find_spec("matplotlib") is None:
         raise ValueError("plots need matplotlib: pip install 'reason-search[plots]', or leave the plot out")
 
 
-def draw(
+def draw_panels(
     file: Path,
     panels: Mapping[str, Mapping[str, Curve]],
     *,
@@ -26,18 +30,18 @@ def draw(
     logarithmic: bool = True,
     level: float | None = None,
 ) -> None:
-    """A PNG: one panel for each title, in it one line for each name. `level` is marked by a dashed line."""
+    """Draws a PNG: one panel per title, with one line per name and a dashed line at `level`."""
     require_matplotlib()
     from matplotlib.figure import Figure  # no pyplot: nothing global, no window
 
     figure = Figure(figsize=(5.2 * len(panels) + 2.4, 4.2), layout="constrained")
-    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (title, curves) in zip(every, panels.items(), strict=True):
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, curves) in zip(all_axes, panels.items(), strict=True):
         for name, (xs, ys) in curves.items():
             axes.plot(xs, ys, marker="o", markersize=4, label=name)
         if logarithmic:
             axes.set_xscale("log", base=2)
-        if ticks := _ticks(curves, logarithmic):
+        if ticks := _choose_ticks(curves, logarithmic):
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
         if level is not None:
@@ -45,14 +49,14 @@ def draw(
         axes.set_title(title)
         axes.set_xlabel(x)
         axes.grid(alpha=0.3)
-    every[0].set_ylabel(y)
-    handles, names = every[0].get_legend_handles_labels()
+    all_axes[0].set_ylabel(y)
+    handles, names = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", fontsize=8)
     figure.savefig(file, dpi=120)
 
 
 def draw_over_time(file: Path, series: Mapping[str, Curve], *, y: str) -> None:
-    """A PNG: one strip for each name, over the same seconds and on the same scale."""
+    """Draws a PNG: one strip per name, with a common time axis and scale."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -67,40 +71,40 @@ def draw_over_time(file: Path, series: Mapping[str, Curve], *, y: str) -> None:
     figure.savefig(file, dpi=120)
 
 
-def plot_acceptance(file: Path, result: dict[str, Any]) -> None:
-    """Tokens per forward over draft nodes."""
-    panels = _panels(result["acceptance"], over="nodes", of="tokens_per_forward")
-    draw(file, panels, x="draft nodes per branch", y="tokens per forward, mean over families")
+def plot_acceptance(file: Path, result: Row) -> None:
+    """Draws tokens per forward pass over draft nodes."""
+    panels = _group_curves(result["acceptance"], over="nodes", of="tokens_per_forward")
+    draw_panels(file, panels, x="draft nodes per branch", y="tokens per forward, mean over families")
 
 
-def plot_speed(file: Path, result: dict[str, Any]) -> None:
-    """Speed relative to plain decoding over live branches."""
-    panels = _panels(result["speed"], over="live", of="speed")
-    draw(file, panels, x="live branches", y="tokens per second, plain = 1", level=1.0)
+def plot_speed(file: Path, result: Row) -> None:
+    """Draws speed relative to plain decoding over live branches."""
+    panels = _group_curves(result["speed"], over="live", of="speed")
+    draw_panels(file, panels, x="live branches", y="tokens per second, plain = 1", level=1.0)
 
 
-def plot_replay(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Accepted length over the trajectory's number."""
+def plot_replay(file: Path, rows: Sequence[ReplayRow]) -> None:
+    """Draws accepted length over the number of the trajectory."""
     panels: dict[str, dict[str, Curve]] = {}
     for row in rows:
         lengths = row["by_trajectory"]
         curves = panels.setdefault(f"{row['nodes']} nodes", {})
         curves[row["drafter"]] = (range(1, 1 + len(lengths)), lengths)
-    draw(file, panels, x="trajectory", y="tokens per forward", logarithmic=False)
+    draw_panels(file, panels, x="trajectory", y="tokens per forward", logarithmic=False)
 
 
-def _panels(rows: Iterable[dict[str, Any]], *, over: str, of: str) -> dict[str, dict[str, Curve]]:
-    """One panel for each temperature, one curve for each contender."""
+def _group_curves(rows: Iterable[Row], *, over: str, of: str) -> dict[str, dict[str, Curve]]:
+    """One panel per temperature, one curve per setup."""
     panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for row in rows:
-        xs, ys = panels.setdefault(f"T = {row['temperature']:g}", {}).setdefault(row["contender"], ([], []))
+        xs, ys = panels.setdefault(f"T = {row['temperature']:g}", {}).setdefault(row["setup"], ([], []))
         xs.append(row[over])
         ys.append(row[of])
     return {title: dict(curves) for title, curves in panels.items()}
 
 
-def _ticks(curves: Mapping[str, Curve], logarithmic: bool) -> list[float]:
-    """The points' own places where they are few and round, else powers of two; none where the plot knows better."""
+def _choose_ticks(curves: Mapping[str, Curve], logarithmic: bool) -> list[float]:
+    """Ticks at the points where these are few and integers, else powers of two; on a linear axis matplotlib's own."""
     ticks = sorted({x for xs, _ in curves.values() for x in xs})
     if len(ticks) <= 16 and all(float(tick).is_integer() for tick in ticks):
         return ticks

@@ -1,47 +1,50 @@
-"""What a replay found, for a terminal and for a report file."""
+"""Formats the tables and the report of a replay."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
-from reason.bench.tables import Figures
+from reason.runs.tables import ResultTable
 
-CANNOT_SHOW = (
+Row = dict[str, Any]  # plain data: a whole result, or a row of it
+
+LIMITATIONS = (
     "A recorded text has no probabilities. Not measured: drafts drawn at random, and what a rejection rule gains from "
-    "them; drafts drawn with the target's own noise; what is learned from guesses that were refused and from what else "
-    "the target thought likely, which is most of what Token Recycling knows."
+    "them; drafts drawn with the target's own noise; what is learned from rejected draft tokens and from the other "
+    "likely tokens of the target, which is most of what Token Recycling learns."
 )
 
 
-def tables(result: dict[str, Any]) -> list[Figures]:
-    """One for each number of nodes: a row for each trajectory, a column for each drafter."""
-    return [_table(result["rows"], nodes) for nodes in dict.fromkeys(row["nodes"] for row in result["rows"])]
+def make_tables(result: Row) -> list[ResultTable]:
+    """Returns one table per number of nodes, with a row per trajectory and a column per drafter."""
+    return [_node_table(result["rows"], nodes) for nodes in dict.fromkeys(row["nodes"] for row in result["rows"])]
 
 
-def _table(rows: list[dict[str, Any]], nodes: int) -> Figures:
+def _node_table(rows: Sequence[Row], nodes: int) -> ResultTable:
     here = [row for row in rows if row["nodes"] == nodes]
     lengths = zip(*(row["by_trajectory"] for row in here), strict=True)
     cells = [[str(number), *(f"{length:.2f}" for length in row)] for number, row in enumerate(lengths, 1)]
     cells.append(["all", *(f"{row['tokens_per_forward']:.2f}" for row in here)])
     title = f"Mean accepted length, bonus included, by trajectory of a problem, {nodes} draft nodes"
-    return Figures(title, ["trajectory", *(row["drafter"] for row in here)], cells)
+    return ResultTable(title, ["trajectory", *(row["drafter"] for row in here)], cells)
 
 
-def show(result: dict[str, Any], console: Console) -> None:
+def print_report(result: Row, console: Console) -> None:
     """Prints the tables."""
-    for figures in tables(result):
-        figures.show(console)
-    console.print(CANNOT_SHOW, highlight=False)
+    for table in make_tables(result):
+        table.print_table(console)
+    console.print(LIMITATIONS, highlight=False)
 
 
-def markdown(result: dict[str, Any], command: str, plot: str | None) -> str:
-    """A report: command, what was replayed, table, plot, and the JSON line."""
+def format_report(result: Row, command: str, plot: str | None) -> str:
+    """Returns the report in Markdown: command, recorded texts, plot, tables, and the JSON line."""
     lines = ["# Drafters on recorded texts", "", f"`{command}`", ""]
-    lines += [f"{result['problems']} problems, {result['tokens']:,} tokens of {result['tokenizer']}. {CANNOT_SHOW}", ""]
+    lines += [f"{result['problems']} problems, {result['tokens']:,} tokens of {result['tokenizer']}. {LIMITATIONS}", ""]
     lines += [f"![{plot}]({plot})", ""] if plot else []
-    for figures in tables(result):
-        lines += figures.markdown()
+    for table in make_tables(result):
+        lines += table.markdown_section()
     return "\n".join([*lines, "```json", json.dumps(result), "```", ""])

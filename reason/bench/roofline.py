@@ -1,18 +1,24 @@
-"""What this machine could do at best: bytes over measured bandwidth, and matrix products at their measured rate."""
+"""The roofline of this machine: bytes over measured bandwidth, and matrix products at their measured rate."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
+from decoding.model.transformers_checkpoint import HFBackend
+from reason.bench.baselines import TransformersModel
 
-def fastest(function: Callable[[], Any], *, device: torch.device, seconds: float = 0.3) -> float:
-    """Median seconds of a call, over as many calls as fit in `seconds` (at least 5)."""
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+def median_seconds(function: Callable[[], object], *, device: torch.device, seconds: float = 0.3) -> float:
+    """Returns the median seconds of a call, over as many calls as fit in `seconds` (at least 5)."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < 5 or time.perf_counter() < end:
@@ -24,15 +30,15 @@ def fastest(function: Callable[[], Any], *, device: torch.device, seconds: float
     return sorted(times)[len(times) // 2]
 
 
-def bandwidth(size_bytes: int, device: torch.device) -> float:
-    """Bytes per second when reading a buffer of this size again and again."""
+def measure_bandwidth(size_bytes: int, device: torch.device) -> float:
+    """Returns the bytes per second of reading a buffer of this size repeatedly."""
     buffer = torch.ones(max(size_bytes // 4, 1024), device=device)
-    return buffer.numel() * 4 / fastest(buffer.sum, device=device)
+    return buffer.numel() * 4 / median_seconds(buffer.sum, device=device)
 
 
 @dataclass(frozen=True)
-class Ceiling:
-    """The least seconds one decoding round could take, and what they are made of."""
+class Roofline:
+    """The minimum seconds of one decoding round, and their parts."""
 
     products_s: float
     memory_s: float
@@ -41,17 +47,17 @@ class Ceiling:
 
     @property
     def seconds(self) -> float:
-        """A round can be faster than neither."""
+        """A round takes at least as long as its products and as its memory reads."""
         return max(self.products_s, self.memory_s)
 
 
-def ceiling(
-    config: Any, *, branches: int, prompt: int, private: int, dtype: torch.dtype, device: torch.device
-) -> Ceiling:
-    """For one round of `branches` rows with `prompt` shared keys and `private` keys each on average.
+def measure_roofline(
+    config: PretrainedConfig, *, branches: int, prompt: int, private: int, dtype: torch.dtype, device: torch.device
+) -> Roofline:
+    """Measures the roofline of one round of `branches` rows with `prompt` shared and on average `private` own keys.
 
-    Products are timed at the very shapes of the model, weights hot; attention's products are counted at the
-    rate of the others. Bytes are weights once, shared K and V once, private K and V once each.
+    Products are timed at the shapes of the model, with weights in the caches; the products of attention are counted at
+    the rate of the others. Bytes are weights once, shared K and V once, private K and V once each.
     """
     hidden, layers, mlp = config.hidden_size, config.num_hidden_layers, config.intermediate_size
     head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
@@ -68,35 +74,37 @@ def ceiling(
         x = torch.randn(branches, rows, device=device, dtype=dtype)
         w = torch.randn(columns, rows, device=device, dtype=dtype)
         with torch.inference_mode():
-            seconds += times * fastest(lambda x=x, w=w: F.linear(x, w), device=device, seconds=0.1)  # type: ignore[misc]
+            seconds += times * median_seconds(lambda x=x, w=w: F.linear(x, w), device=device, seconds=0.1)  # type: ignore[misc]
         flops += times * 2.0 * branches * rows * columns
         weights += times * rows * columns
     attention = layers * 4.0 * branches * queries * (prompt + private)
     seconds *= 1 + attention / flops
     kv = layers * 2 * keys * (prompt + branches * private)
     size = (weights + kv) * dtype.itemsize
-    return Ceiling(seconds, size / bandwidth(size, device), flops + attention, size)
+    return Roofline(seconds, size / measure_bandwidth(size, device), flops + attention, size)
 
 
-def module_cost(model: Any, backend: Any, rows: int, *, pairs: int = 200) -> tuple[float, float, float]:
-    """How many times longer transformers' own modules take than our fused stack: quartiles (25, 50, 75 %).
+def module_cost(
+    model: TransformersModel, backend: HFBackend, rows: int, *, pairs: int = 200
+) -> tuple[float, float, float]:
+    """Returns the time of transformers' modules over that of our fused stack: quartiles (25, 50, 75 %).
 
-    The same rows, attention over one key each. Ratios of calls made back to back: on a busy machine two
-    medians taken one after the other differ by more than what is measured.
+    Both compute the same rows, attention over one key each. The ratios are of calls made back to back: on a busy
+    machine two medians taken one after the other differ by more than what is measured.
     """
     import numpy as np
 
-    from decoding.model.backend import AttentionBlock, RowBatch
+    from decoding.model.backend import AttentionBlock, TokenBatch
 
     ids = torch.zeros(rows, 1, dtype=torch.long, device=model.device)
-    every = np.arange(rows, dtype=np.int64)
+    rows_T = np.arange(rows, dtype=np.int64)
     block = AttentionBlock(
-        0, rows, np.zeros((1, 0), np.int64), np.zeros(1, np.int64), every[:, None] + 1, np.ones((rows, 1, 1), bool)
+        0, rows, np.zeros((1, 0), np.int64), np.zeros(1, np.int64), rows_T[:, None] + 1, np.ones((rows, 1, 1), bool)
     )
-    batch = RowBatch(np.zeros(rows, np.int64), np.zeros(rows, np.int64), every + 1, every, (block,))
-    pool = backend.new_pool(rows)
+    batch = TokenBatch(np.zeros(rows, np.int64), np.zeros(rows, np.int64), rows_T + 1, rows_T, (block,))
+    pool = backend.new_kv_pool(rows)
 
-    def seconds(function: Callable[[], Any]) -> float:
+    def seconds(function: Callable[[], object]) -> float:
         begin = time.perf_counter()
         function()
         if model.device.type == "cuda":
@@ -106,10 +114,10 @@ def module_cost(model: Any, backend: Any, rows: int, *, pairs: int = 200) -> tup
     ratios = []
     with torch.inference_mode():
         for pair in range(pairs + 10):
-            calls = [lambda: model(ids, use_cache=False), lambda: backend.head(backend.forward(batch, pool))]
-            order = (0, 1) if pair % 2 else (1, 0)  # neither side always goes first
-            took = {side: seconds(calls[side]) for side in order}
+            calls = [lambda: model(ids, use_cache=False), lambda: backend.apply_head(backend.forward(batch, pool))]
+            order = (0, 1) if pair % 2 else (1, 0)  # alternate, so that neither side always runs first
+            times = {side: seconds(calls[side]) for side in order}
             if pair >= 10:
-                ratios.append(took[0] / took[1])
+                ratios.append(times[0] / times[1])
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
     return float(low), float(middle), float(high)

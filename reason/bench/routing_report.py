@@ -1,28 +1,29 @@
-"""The comparison of routers as a page: what came out in sentences, a table, and the curves' areas."""
+"""Formats the comparison of routers: summary sentences, tables, and the areas under the curves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from reason.bench.plots import Curve, draw
-from reason.bench.routing import Routed, area, cheapest_within, compare_areas
-from reason.bench.tables import markdown
+from reason.bench.plots import Curve, draw_panels
+from reason.bench.routing import RouterPoint, cheapest_within, compare_areas, curve_area
 from reason.runs.metrics import paired_bootstrap
+from reason.runs.tables import format_markdown
 
-Sweeps = Mapping[str, Sequence[Routed]]  # by the router
+Sweeps = Mapping[str, Sequence[RouterPoint]]  # by the router
 
 ENDS = ("draft_only", "target_only")
 
 
 @dataclass(frozen=True)
-class Race:
-    """Seconds of a setting over those of target_only, run beside it: one ratio for each repetition. `limits` are the
-    least the same tokens could take, see `routing.least_seconds`."""
+class RouterSpeedRun:
+    """Seconds of a setting over those of target_only, run beside it: one ratio per repetition.
+
+    `limits` are the minimum for the same tokens, see `routing.minimum_seconds`.
+    """
 
     name: str
     speculation: str
@@ -30,101 +31,103 @@ class Race:
     limits: Sequence[float]
 
 
-def report(
+def format_report(
     sweeps: Mapping[float, Sweeps],
-    races: Sequence[Race],
+    speed_runs: Sequence[RouterSpeedRun],
     *,
     command: str,
-    machine: Mapping[str, Any],
+    machine: Mapping[str, object],
     about: str,
     ratios: Sequence[float],
     plot: Path | None,
 ) -> str:
-    """The page in Markdown. `sweeps` by temperature; `ratios` are prices of a large-model token."""
+    """Returns the report in Markdown. `sweeps` by temperature; `ratios` are prices of a large-model token."""
     parts = ["# Step-level routers compared", f"`{command}`", ", ".join(f"{k} {v}" for k, v in machine.items()), about]
     if plot is not None:
         parts.append(f"![Accuracy against the large model's tokens]({plot.name})")
-    for temperature, found in sweeps.items():
+    for temperature, points in sweeps.items():
         parts += [
             f"## Temperature {temperature:g}",
-            "\n".join(f"- {line}" for line in findings(found)),
-            _table(found, ratios),
-            _areas(found),
+            "\n".join(f"- {line}" for line in summary_sentences(points)),
+            _format_points(points, ratios),
+            _format_areas(points),
         ]
-    if races:
-        parts += ["## Wall time against target_only, side by side", _races(races)]
+    if speed_runs:
+        parts += ["## Wall time against target_only, side by side", _format_speed_runs(speed_runs)]
     return "\n\n".join(parts) + "\n"
 
 
-def findings(found: Sweeps) -> list[str]:
-    """In sentences: what the routers reach, and with how much of the large model."""
-    (draft,), (target,) = found["draft_only"], found["target_only"]
-    most, goal = target.target.mean(), target.accuracy.mean() - 0.01
-    lines = [f"The small model alone is right in {draft.accuracy.mean():.3f}, the large one in {_accuracy(target)}."]
-    for router in (name for name in found if name not in ENDS):
-        point = cheapest_within(found[router], goal)
+def summary_sentences(sweeps: Sweeps) -> list[str]:
+    """Returns sentences: the accuracy that the routers reach, and the share of large-model tokens they need."""
+    (draft,), (target,) = sweeps["draft_only"], sweeps["target_only"]
+    most, goal = target.target_tokens.mean(), target.accuracy.mean() - 0.01
+    lines = [
+        f"The small model alone is right in {draft.accuracy.mean():.3f}, the large one in {_format_accuracy(target)}."
+    ]
+    for router in (name for name in sweeps if name not in ENDS):
+        point = cheapest_within(sweeps[router], goal)
         if point is None:
-            top = max(found[router], key=lambda point: float(point.accuracy.mean()))
-            lines.append(f"{router} does not come within a point of the large model: {_accuracy(top)} at most.")
+            top = max(sweeps[router], key=lambda point: float(point.accuracy.mean()))
+            lines.append(f"{router} does not come within a point of the large model: {_format_accuracy(top)} at most.")
         else:
             lines.append(
-                f"{router} comes within a point of the large model with {point.target.mean() / most:.2f} of its tokens "
-                f"({point.setting.name}: {_accuracy(point)})."
+                f"{router} comes within a point of the large model with {point.target_tokens.mean() / most:.2f} "
+                f"of its tokens ({point.setting.name}: {_format_accuracy(point)})."
             )
     return lines
 
 
-def draw_curves(file: Path, sweeps: Mapping[float, Sweeps]) -> None:
-    """A PNG: a panel for each temperature, a line for each router. *Mutates* the file."""
+def draw_router_curves(file: Path, sweeps: Mapping[float, Sweeps]) -> None:
+    """Draws a PNG: a panel per temperature, a line per router. *Mutates* the file."""
     panels = {
-        f"T = {temperature:g}": {router: _curve(points) for router, points in found.items()}
-        for temperature, found in sweeps.items()
+        f"T = {temperature:g}": {router: _accuracy_curve(points) for router, points in by_router.items()}
+        for temperature, by_router in sweeps.items()
     }
-    draw(file, panels, x="large model's tokens per sample", y="accuracy of a sample", logarithmic=False)
+    draw_panels(file, panels, x="large model's tokens per sample", y="accuracy of a sample", logarithmic=False)
 
 
-def _curve(points: Sequence[Routed]) -> Curve:
-    placed = sorted((float(p.target.mean()), float(p.accuracy.mean())) for p in points)
-    return [tokens for tokens, _ in placed], [accuracy for _, accuracy in placed]
+def _accuracy_curve(points: Sequence[RouterPoint]) -> Curve:
+    ordered = sorted((float(p.target_tokens.mean()), float(p.accuracy.mean())) for p in points)
+    return [tokens for tokens, _ in ordered], [accuracy for _, accuracy in ordered]
 
 
-def _table(found: Sweeps, ratios: Sequence[float]) -> str:
-    (target,) = found["target_only"]
-    head = ["router", "accuracy", "large tokens", "share", "large passes", "small tokens", "thrown away"]
+def _format_points(sweeps: Sweeps, ratios: Sequence[float]) -> str:
+    (target,) = sweeps["target_only"]
+    head = ["router", "accuracy", "large tokens", "share", "large passes", "small tokens", "discarded"]
     head += ["steps rewritten", *(f"cost at 1:{ratio:g}" for ratio in ratios), "seconds a problem"]
     rows = [
         [
             p.setting.name,
-            _accuracy(p),
-            f"{p.target.mean():.1f}",
-            f"{p.target.mean() / target.target.mean():.2f}",
-            f"{p.forwards.mean():.1f}",
-            f"{p.draft.mean():.1f}",
-            f"{p.wasted.mean():.1f}",
-            f"{p.rewritten.sum() / p.steps.sum():.0%}",
+            _format_accuracy(p),
+            f"{p.target_tokens.mean():.1f}",
+            f"{p.target_tokens.mean() / target.target_tokens.mean():.2f}",
+            f"{p.target_forwards.mean():.1f}",
+            f"{p.small_tokens.mean():.1f}",
+            f"{p.discarded_tokens.mean():.1f}",
+            f"{p.rewritten_steps.sum() / p.steps.sum():.0%}",
             *(f"{p.cost(ratio).mean() / target.cost(ratio).mean():.2f}" for ratio in ratios),
             f"{p.seconds:.2f}",
         ]
-        for points in found.values()
+        for points in sweeps.values()
         for p in points
     ]
-    return markdown(head, rows)
+    return format_markdown(head, rows)
 
 
-def _areas(found: Sweeps) -> str:
-    ends = [found[name][0] for name in ENDS]
-    every = np.arange(len(ends[0].accuracy))
+def _format_areas(sweeps: Sweeps) -> str:
+    ends = [sweeps[name][0] for name in ENDS]
+    problems = np.arange(len(ends[0].accuracy))
     rows = []
-    ours = found.get("arbitrage", ())
-    for router, points in found.items():
+    ours = sweeps.get("arbitrage", ())
+    for router, points in sweeps.items():
         if router not in ENDS:
-            apart = compare_areas(ours, points, ends) if ours and router != "arbitrage" else None
-            told = "" if apart is None else f"{apart.value:+.4f} ({apart.low:+.4f} to {apart.high:+.4f})"
-            rows.append([router, f"{area(points, ends, every):.4f}", told])
-    return markdown(["router", "area", "arbitrage is larger by"], rows)
+            gain = compare_areas(ours, points, ends) if ours and router != "arbitrage" else None
+            text = "" if gain is None else f"{gain.value:+.4f} ({gain.low:+.4f} to {gain.high:+.4f})"
+            rows.append([router, f"{curve_area(points, ends, problems):.4f}", text])
+    return format_markdown(["router", "area", "arbitrage is larger by"], rows)
 
 
-def _races(races: Sequence[Race]) -> str:
+def _format_speed_runs(speed_runs: Sequence[RouterSpeedRun]) -> str:
     rows = [
         [
             r.name,
@@ -133,12 +136,12 @@ def _races(races: Sequence[Race]) -> str:
             ", ".join(f"{ratio:.2f}" for ratio in r.ratios),
             f"{np.median(r.limits):.2f}",
         ]
-        for r in races
+        for r in speed_runs
     ]
-    head = ["router", "speculation", "seconds, target_only = 1 (median)", "each run", "least for its tokens"]
-    return markdown(head, rows)
+    head = ["router", "speculation", "seconds, target_only = 1 (median)", "each run", "minimum for its tokens"]
+    return format_markdown(head, rows)
 
 
-def _accuracy(point: Routed) -> str:
+def _format_accuracy(point: RouterPoint) -> str:
     interval = paired_bootstrap(point.accuracy, np.zeros(len(point.accuracy)))
     return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"

@@ -1,10 +1,10 @@
-"""Runs of several searches over the same problems, each resumable: what a comparison is made of."""
+"""Executes the runs of a comparison: several searches over the same problems, each resumable."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +12,24 @@ from typing import Any
 
 from rich.console import Console
 
+from decoding.core import Engine
 from reason import build
-from reason.config.compose import composed
+from reason.config.compose import compose_settings
 from reason.config.errors import ConfigError
-from reason.runs.progress import Gauge, watched
-from reason.runs.result_file import ResultFile, Row, write_json
-from reason.runs.run import Run
+from reason.runs.json_files import write_json
+from reason.runs.progress import ThroughputMeter, track
+from reason.runs.result import ProblemResult, ResultFile
+from reason.runs.run import TaskRun
+
+Totals = dict[str, Any]  # numbers by name, see `ThroughputMeter.read_totals`
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One search at one width. `overrides` are all its settings besides the defaults.
+class RunSpec:
+    """One search at one width. `overrides` are all settings of the run that are not defaults.
 
-    search   the member of `search` and, after it, settings that belong to it: `mcts search.value=rollout`
+    search   an option of `search`, followed by settings of this search: `mcts search.value=rollout`
+    common   settings of all runs of the comparison
     """
 
     search: str
@@ -33,8 +38,8 @@ class Arm:
 
     @property
     def overrides(self) -> list[str]:
-        name, *own = self.search.split()
-        return [f"search={name}", f"search.n={self.width}", *self.common, *own]
+        name, *search_settings = self.search.split()
+        return [f"search={name}", f"search.n={self.width}", *self.common, *search_settings]
 
     @property
     def folder_name(self) -> str:
@@ -42,73 +47,72 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What an arm gave: its rows in the order of the problems, and the engine's account of it (`totals`).
+class RunOutcome:
+    """The result of a run: its rows in the order of the problems, and the totals of the engine.
 
     `timeline` holds rows of (seconds since the start, running branches, waiting branches), one per round.
     """
 
-    arm: Arm
-    rows: list[Row]
-    totals: dict[str, Any]
+    spec: RunSpec
+    rows: list[ProblemResult]
+    totals: Totals
     timeline: list[tuple[float, int, int]]
 
     def per_problem(self, name: str) -> float:
-        """One of the `totals` for each problem. An arm that was resumed has those of its last part only."""
+        """Returns one of the `totals` per problem. The totals of a resumed run are those of its last part only."""
         solved: int = len(self.rows) - self.totals.get("resumed", 0)
         return float(self.totals[name]) / max(1, solved)
 
 
-def check_arms(arms: Sequence[Arm]) -> None:
-    """Raises: ConfigError for the first arm whose settings are wrong; loads nothing."""
-    for arm in arms:
-        build.check(*composed(arm.overrides))
+def validate_runs(specs: Sequence[RunSpec]) -> None:
+    """Validates the settings of all runs; loads no model. Raises: ConfigError for the first wrong setting."""
+    for spec in specs:
+        build.validate_settings(*compose_settings(spec.overrides))
 
 
-def run_arm(arm: Arm, folder: Path, console: Console) -> Outcome:
-    """Solve what is missing of an arm in `folder`, or read what is there. *Mutates* the folder.
+def execute_run(spec: RunSpec, folder: Path, console: Console) -> RunOutcome:
+    """Solves the missing problems of a run in `folder`, or reads a finished run. *Mutates* the folder.
 
-    Raises: ConfigError if the folder holds an arm with other settings.
+    Raises: ConfigError if the folder holds a run with other settings.
     """
-    config, choices = composed(arm.overrides)
-    plan = build.check(config, choices)
-    task, stands_in_for = build.task_of(plan, choices)
-    stamp = plan.stamp(task, stands_in_for)
-    done = folder / "totals.json"
+    config, choices = compose_settings(spec.overrides)
+    solve_spec = build.validate_settings(config, choices)
+    task, stands_in_for = build.select_task(solve_spec, choices)
+    metadata = solve_spec.run_metadata(task, stands_in_for)
+    totals_file = folder / "totals.json"
     with closing(task):
-        if done.exists():
-            return _read(arm, folder, plan.digest)
-        with plan.open(task) as solver:
-            run = Run(solver, task, folder, stamp=stamp, limit=config["limit"])
-            _require_digest(run.rows.values(), plan.digest, folder)
-            gauge = Gauge(solver.engine)
-            before = list(run.rows.values())
+        if totals_file.exists():
+            return _read_run(spec, folder, solve_spec.config_hash)
+        with solve_spec.load_solver(task) as solver:
+            run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"])
+            _require_same_settings(run.results.values(), solve_spec.config_hash, folder)
+            meter = ThroughputMeter(solver.engine)
+            earlier = list(run.results.values())
             started = time.monotonic()
-            for _ in watched(run.go(), total=len(run.problems), before=before, gauge=gauge, console=console):
+            for _ in track(run.solve_missing(), total=len(run.problems), before=earlier, meter=meter, console=console):
                 pass
-            rows = run.finish()
-            totals = {"seconds": round(gauge.seconds, 3), "resumed": run.resumed, **gauge.read()}
+            rows = run.finish_run()
+            totals = {"seconds": round(meter.elapsed_seconds, 3), "resumed": run.num_resumed, **meter.read_totals()}
             timeline = _timeline(solver.engine, started)
     write_json(folder / "settings.json", config)
-    write_json(done, {"config": plan.digest, "totals": totals, "timeline": timeline})
-    return Outcome(arm, rows, totals, timeline)
+    write_json(totals_file, {"config": solve_spec.config_hash, "totals": totals, "timeline": timeline})
+    return RunOutcome(spec, rows, totals, timeline)
 
 
-def _read(arm: Arm, folder: Path, digest: str) -> Outcome:
+def _read_run(spec: RunSpec, folder: Path, config_hash: str) -> RunOutcome:
     saved = json.loads((folder / "totals.json").read_text(encoding="utf-8"))
-    rows = list(ResultFile(folder / "results.jsonl").read().values())
-    _require_digest(rows, digest, folder)
-    return Outcome(arm, rows, saved["totals"], [(t, r, w) for t, r, w in saved["timeline"]])
+    rows = list(ResultFile(folder / "results.jsonl").read_results().values())
+    _require_same_settings(rows, config_hash, folder)
+    return RunOutcome(spec, rows, saved["totals"], [(t, r, w) for t, r, w in saved["timeline"]])
 
 
-def _require_digest(rows: Any, digest: str, folder: Path) -> None:
-    if any(row["config"] != digest for row in rows):
+def _require_same_settings(rows: Iterable[ProblemResult], config_hash: str, folder: Path) -> None:
+    if any(row.metadata["config"] != config_hash for row in rows):
         raise ConfigError(f"{folder} holds results of other settings; give another --folder, or delete it")
 
 
-def _timeline(engine: Any, started: float) -> list[tuple[float, int, int]]:
-    """At most 500 moments, evenly spread over the rounds the engine remembers."""
-    stats = getattr(engine, "stats", None)
-    moments = [] if stats is None else list(stats.timeline)
-    every = max(1, len(moments) // 500)
-    return [(round(m.time - started, 3), m.running, m.waiting) for m in moments[::every]]
+def _timeline(engine: Engine, started: float) -> list[tuple[float, int, int]]:
+    """Returns at most 500 moments, evenly spread over the rounds in the engine's timeline."""
+    moments = list(engine.stats.timeline)
+    step = max(1, len(moments) // 500)
+    return [(round(m.time - started, 3), m.running, m.waiting) for m in moments[::step]]

@@ -1,4 +1,4 @@
-"""SGLang servers compared: the same problems decoded by each in turn, from nothing learned and nothing cached."""
+"""Compares SGLang servers: each decodes the same problems in turn, with an empty cache and empty draft tables."""
 
 from __future__ import annotations
 
@@ -8,70 +8,73 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
-from typing import Any
 
-from decoding.core import Generation, Spent
-from reason.bench.workload import Question, Workload, questions
-from reason.config.compose import make, member
+from decoding.core import Generation, Usage
+from reason.bench.workload import Workload, WorkloadQuestion, make_questions
+from reason.config.compose import instantiate, load_option
 from reason.engines.launcher.server_process import ServerProcess
-from reason.engines.sglang_client.settings import Servers
-from reason.models.checkpoint import find_model, load_tokenizer
+from reason.engines.sglang_client.settings import SGLangSettings
+from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
+from reason.models.tokenizer import PretrainedTokenizer
 from reason.prompt import Prompt
 
 PLAIN, NGRAM, OURS = "plain", "NGRAM", "REASON"
-ARMS: dict[str, tuple[str, ...]] = {
+SERVER_FLAGS: dict[str, tuple[str, ...]] = {
     PLAIN: (),
     NGRAM: ("--speculative-algorithm", "NGRAM"),
     OURS: ("--speculative-algorithm", "REASON"),
     "REASON_RECURSIVE": ("--speculative-algorithm", "REASON_RECURSIVE"),
 }
-"""What is compared, and the flags that make it so; all but the first are given the same number of nodes."""
+"""The server variants and their flags; all but the first get the same number of draft nodes too."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """A workload decoded by one server, from an empty cache and an empty table. Prompts are part of the time."""
+class ServerRun:
+    """A workload decoded by one server, with empty cache and draft tables. The time includes the prompts."""
 
-    work: Workload
+    workload: Workload
     seconds: float
     generations: tuple[Generation, ...]
 
     @property
-    def spent(self) -> Spent:
-        """Of all branches together."""
-        return sum((generation.spent for generation in self.generations), Spent())
+    def usage(self) -> Usage:
+        """Usage of all branches together."""
+        return sum((generation.usage for generation in self.generations), Usage())
 
     @property
     def logprob(self) -> float:
-        """Mean log-probability of what was written, given by the model at temperature 1. Whoever samples as the model
-        has it comes near plain decoding; whoever takes likely tokens too often comes out above it."""
+        """Mean log-probability of the generated tokens under the model at temperature 1.
+
+        It is near that of plain decoding if the samples follow the model, and above it if likely tokens are sampled too
+        often.
+        """
         return fmean(logprob for generation in self.generations for logprob in generation.logprobs)
 
     @property
-    def rate(self) -> float:
+    def tokens_per_s(self) -> float:
         """Tokens per second."""
-        return self.spent.tokens / self.seconds
+        return self.usage.tokens / self.seconds
 
     @property
     def accepted_length(self) -> float:
-        """Tokens per verification step of a branch, the one nobody guessed included; mean over the families.
+        """Tokens per verification step of a branch, the bonus token included; mean over the families.
 
-        The first token of a branch comes with its prompt and counts as neither.
+        The first token of a branch comes from the prefill, which is no verification step, and does not count.
         """
-        sums: dict[str, Spent] = {}
-        for family, generation in zip(self.work.families, self.generations, strict=True):
-            sums[family] = sums.get(family, Spent()) + generation.spent
+        sums: dict[str, Usage] = {}
+        for family, generation in zip(self.workload.families, self.generations, strict=True):
+            sums[family] = sums.get(family, Usage()) + generation.usage
         return fmean((s.tokens - s.calls) / (s.forwards - s.calls) for s in sums.values())
 
 
 @dataclass
-class Race:
-    """One arm at one number of live branches: its runs as they were made, each with the plain run of its turn."""
+class ServerSpeedRun:
+    """The runs of one variant at one number of live branches, each with the plain run of the same repetition."""
 
-    arm: str
+    variant: str
     live: int
-    runs: list[Run] = field(default_factory=list)
-    plain: list[Run] = field(default_factory=list)
+    runs: list[ServerRun] = field(default_factory=list)
+    plain: list[ServerRun] = field(default_factory=list)
 
     @property
     def accepted_length(self) -> float:
@@ -79,80 +82,79 @@ class Race:
 
     @property
     def speeds(self) -> list[float]:
-        """Tokens per second relative to the plain run of the same turn."""
-        return [mine.rate / plain.rate for mine, plain in zip(self.runs, self.plain, strict=True)]
+        """Tokens per second relative to the plain run of the same repetition."""
+        return [run.tokens_per_s / plain.tokens_per_s for run, plain in zip(self.runs, self.plain, strict=True)]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain numbers for tables and the JSON line."""
+    def to_json(self) -> dict[str, object]:
+        """Returns the numbers of the tables and of the JSON line."""
         return {
-            "arm": self.arm,
+            "variant": self.variant,
             "live": self.live,
             "accepted_length": self.accepted_length,
             "accepted_lengths": [run.accepted_length for run in self.runs],
-            "tokens_per_s": median(run.rate for run in self.runs),
+            "tokens_per_s": median(run.tokens_per_s for run in self.runs),
             "speed": median(self.speeds),
             "speeds": self.speeds,
             "logprobs": [run.logprob for run in self.runs],
-            "tokens": [run.spent.tokens for run in self.runs],
+            "tokens": [run.usage.tokens for run in self.runs],
         }
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model of `conf/model` as the servers' client needs it: no weights."""
+class ServedModel:
+    """A model of `conf/model` as the client of the servers needs it, without weights."""
 
     path: str
-    tokenizer: Any
+    tokenizer: PretrainedTokenizer
     prompt: Prompt
     max_tokens: int
 
     @classmethod
-    def of(cls, name: str) -> Model:
-        settings = member("model", name)
+    def load_settings(cls, name: str) -> ServedModel:
+        settings = load_option("model", name)
         path = find_model(settings["path"]).source
         tokenizer = load_tokenizer(path)
-        prompt = Prompt(make("model.prompt", settings["prompt"]), tokenizer)
+        prompt = Prompt(instantiate("model.prompt", settings["prompt"]), tokenizer)
         return cls(path, tokenizer, prompt, settings["sampling"]["max_tokens"])
 
-    def work(self, *, per_family: int, trajectories: int) -> Workload:
-        """Held-out problems at temperature 1."""
-        asked: tuple[Question, ...] = questions(self.prompt, per_family=per_family, split="heldout")
-        return Workload(asked, trajectories, temperature=1.0, max_tokens=self.max_tokens)
+    def make_workload(self, *, per_family: int, trajectories: int) -> Workload:
+        """Returns a workload of held-out problems at temperature 1."""
+        questions: tuple[WorkloadQuestion, ...] = make_questions(self.prompt, per_family=per_family, split="heldout")
+        return Workload(questions, trajectories, temperature=1.0, max_tokens=self.max_tokens)
 
 
-def compare(
+def compare_servers(
     servers: Mapping[str, ServerProcess],
-    model: Model,
-    work: Workload,
+    model: ServedModel,
+    workload: Workload,
     *,
     live: Sequence[int],
     repeats: int,
     seconds: float,
-    on_run: Callable[[str, int, Run], None],
-) -> list[Race]:
-    """All servers take turns, plain decoding first in each. They are paused, but for the one whose turn it is. In every
-    repetition the branches are other ones.
+    on_run: Callable[[str, int, ServerRun], None],
+) -> list[ServerSpeedRun]:
+    """Runs the workload on each server in turn, plain decoding first; the other servers are paused meanwhile.
 
-    After so many seconds no repetition is begun any more; the first always is.
+    Every repetition decodes other branches. No repetition begins after `seconds`, except the first.
     """
-    races = {(n, arm): Race(arm, n) for n in live for arm in servers}
-    until = time.monotonic() + seconds
+    speed_runs = {(n, variant): ServerSpeedRun(variant, n) for n in live for variant in servers}
+    deadline = time.monotonic() + seconds
     for repeat in range(repeats):
-        if repeat and time.monotonic() > until:
+        if repeat and time.monotonic() > deadline:
             break
-        asked = replace(work, first=repeat * work.trajectories)
+        branches = replace(workload, first=repeat * workload.trajectories)
         for n in live:
-            for arm, server in servers.items():
-                with _awake(server):
-                    run = _decode(server.launch.url, model, asked, n)
-                races[n, arm].runs.append(run)
-                races[n, arm].plain.append(races[n, PLAIN].runs[-1])
-                on_run(arm, n, run)
-    return list(races.values())
+            for variant, server in servers.items():
+                with _resumed(server):
+                    run = _decode_workload(server.launch.url, model, branches, n)
+                speed_runs[n, variant].runs.append(run)
+                speed_runs[n, variant].plain.append(speed_runs[n, PLAIN].runs[-1])
+                on_run(variant, n, run)
+    return list(speed_runs.values())
 
 
 @contextmanager
-def _awake(server: ServerProcess) -> Iterator[None]:
+def _resumed(server: ServerProcess) -> Iterator[None]:
     server.resume()
     try:
         yield
@@ -160,15 +162,16 @@ def _awake(server: ServerProcess) -> Iterator[None]:
         server.pause()
 
 
-def _decode(url: str, model: Model, work: Workload, live: int) -> Run:
+def _decode_workload(url: str, model: ServedModel, workload: Workload, live: int) -> ServerRun:
     import httpx2
 
-    engine = Servers(urls=[url], most=live).open(model.path, tokenizer=model.tokenizer, vocab_size=None)
+    settings = SGLangSettings(urls=[url], max_in_flight=live)
+    engine = settings.open_engine(Checkpoint(model.path, {}), tokenizer=model.tokenizer)
     try:
         httpx2.post(f"{url}/flush_cache", timeout=60).raise_for_status()
         begin = time.perf_counter()
-        done = asyncio.run(engine.generate(work.requests()))
+        generations = asyncio.run(engine.generate(workload.requests()))
         seconds = time.perf_counter() - begin
     finally:
         engine.close()
-    return Run(work, seconds, tuple(done))
+    return ServerRun(workload, seconds, tuple(generations))

@@ -1,4 +1,4 @@
-"""The comparison of SGLang servers as tables, and as a report."""
+"""Formats the tables and the report of the comparison of SGLang servers."""
 
 from __future__ import annotations
 
@@ -8,58 +8,61 @@ from statistics import median
 from typing import Any
 
 from reason.bench.servers import NGRAM, OURS, PLAIN
-from reason.bench.tables import Figures
+from reason.runs.tables import ResultTable
 
-WANTED = 1.1
+REQUIRED_RATIO = 1.1
+
+Row = dict[str, Any]  # plain data: a whole result, or a speed run of it
 
 RULES = {
     NGRAM: "SGLang's own code path for sampling over trees, with a stand-in for its compiled rule, for GPUs only: a "
-    "coin per node keeps the first child at which the target's summed probabilities exceed it, else the target is "
-    "sampled without those children. (On a CPU SGLang would otherwise keep the likeliest tokens at any temperature.)",
-    OURS: "coupled acceptance; a node's noise, keyed by seed and position, decides the target's token, and a child is "
-    "kept if it is that one.",
+    "uniform random number per node keeps the first child at which the target's summed probabilities exceed it, else "
+    "the target is sampled without those children. (On a CPU SGLang would otherwise keep the likeliest tokens at any "
+    "temperature.)",
+    OURS: "coupled acceptance; the noise of a node, keyed by seed and position, determines the target's token, and a "
+    "child is accepted if it is that token.",
     "REASON_RECURSIVE": "recursive rejection over children drawn without replacement.",
 }
-"""What is kept of a draft at temperature 1."""
+"""The acceptance rules at temperature 1."""
 
 READING = """\
-None of this changes the target's distribution, and the last table is a check of that: whoever keeps likely tokens too
-often writes likelier texts than plain decoding. Accepted length is tokens per verification step of a branch, the one
-nobody guessed included and the first one, which comes with the prompt, not; a mean over the families of problems.
-SGLang's own acceptance rate counts padding as guesses and is not used."""
+None of this changes the target's distribution, and the last table is a check of that: a rule that accepts likely
+tokens too often gives likelier texts than plain decoding. Accepted length is tokens per verification step of a branch,
+with the bonus token and without the first token, which comes from the prefill; a mean over the families of problems.
+SGLang's own acceptance rate counts padding as draft tokens and is not used."""
 
 
-def tables(result: dict[str, Any]) -> list[Figures]:
-    """All of a result's, the verdict first."""
-    races = result["races"]
+def make_tables(result: Row) -> list[ResultTable]:
+    """Returns all tables of a result, the goals first."""
+    runs = result["speed_runs"]
     return [
-        _verdict(result["verdicts"]),
-        _grid("Accepted length, by live branches", races, _length),
-        _grid("Tokens per second relative to plain, by live branches", races, _speed),
-        _grid("Tokens per second, by live branches", races, lambda race: f"{race['tokens_per_s']:,.0f}"),
-        _grid("Mean log-probability of the tokens written", races, _logprob),
+        _goal_table(result["goals"]),
+        _grid("Accepted length, by live branches", runs, _length_cell),
+        _grid("Tokens per second relative to plain, by live branches", runs, _speed_cell),
+        _grid("Tokens per second, by live branches", runs, lambda run: f"{run['tokens_per_s']:,.0f}"),
+        _grid("Mean log-probability of the generated tokens", runs, _logprob_cell),
     ]
 
 
-def verdicts(races: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each number of live branches at which both ran, our accepted length over that of SGLang's n-grams.
+def judge_lengths(runs: Sequence[Row]) -> list[Row]:
+    """Returns our accepted length over that of SGLang's n-grams, for each number of live branches of both.
 
-    >>> one = {"arm": "NGRAM", "live": 4, "accepted_length": 2.0}
-    >>> verdicts([one, one | {"arm": "REASON", "accepted_length": 2.1}])
-    [{'live': 4, 'ratio': 1.05, 'wanted': 1.1, 'verdict': 'short by 0.050'}]
+    >>> run = {"variant": "NGRAM", "live": 4, "accepted_length": 2.0}
+    >>> judge_lengths([run, run | {"variant": "REASON", "accepted_length": 2.1}])
+    [{'live': 4, 'ratio': 1.05, 'required': 1.1, 'verdict': 'short by 0.050'}]
     """
-    lengths = {(race["arm"], race["live"]): race["accepted_length"] for race in races}
-    found = []
-    for arm, live in lengths:
-        if arm == OURS and (NGRAM, live) in lengths:
+    lengths = {(run["variant"], run["live"]): run["accepted_length"] for run in runs}
+    goals: list[Row] = []
+    for variant, live in lengths:
+        if variant == OURS and (NGRAM, live) in lengths:
             ratio = lengths[OURS, live] / lengths[NGRAM, live]
-            verdict = "PASS" if ratio >= WANTED else f"short by {WANTED - ratio:.3f}"
-            found.append({"live": live, "ratio": ratio, "wanted": WANTED, "verdict": verdict})
-    return found
+            verdict = "PASS" if ratio >= REQUIRED_RATIO else f"short by {REQUIRED_RATIO - ratio:.3f}"
+            goals.append({"live": live, "ratio": ratio, "required": REQUIRED_RATIO, "verdict": verdict})
+    return goals
 
 
-def markdown(result: dict[str, Any], command: str) -> str:
-    """The whole report."""
+def format_report(result: Row, command: str) -> str:
+    """Returns the report in Markdown."""
     head = [
         "# SGLang on a CPU: plain, its n-grams, our speculation",
         "",
@@ -69,44 +72,48 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "",
         f"Bundled target, {result['problems']} held-out problems of {', '.join(result['families'])}, "
         f"{result['trajectories']} samples of each at temperature 1, at most {result['max_tokens']} tokens. Up to "
-        f"{result['nodes'] - 1} guessed tokens for a branch and step (`--speculative-num-draft-tokens "
-        f"{result['nodes']}`). Medians of {result['repeats']} turns of other samples; in each, every server decodes "
-        "everything once, with an empty cache and nothing learned, while the others are paused.",
+        f"{result['nodes'] - 1} draft tokens per branch and step (`--speculative-num-draft-tokens "
+        f"{result['nodes']}`). Medians of {result['repeats']} repetitions with other samples; in each, every server "
+        "decodes everything once, with an empty cache and empty draft tables, while the others are paused.",
         "",
-        "What is kept of a draft:",
+        "Acceptance rules:",
         "",
-        *(f"- {arm}: {rule}" for arm, rule in RULES.items() if any(race["arm"] == arm for race in result["races"])),
+        *(
+            f"- {name}: {rule}"
+            for name, rule in RULES.items()
+            if name in {run["variant"] for run in result["speed_runs"]}
+        ),
         "",
         READING,
         "",
     ]
-    body = [line for figures in tables(result) for line in figures.markdown()]
+    body = [line for table in make_tables(result) for line in table.markdown_section()]
     return "\n".join([*head, *body, "```json", json.dumps(result), "```", ""])
 
 
-def _verdict(found: Sequence[dict[str, Any]]) -> Figures:
-    rows = [[str(one["live"]), f"{one['wanted']:g}", f"{one['ratio']:.3f}", one["verdict"]] for one in found]
-    return Figures(f"Accepted length of {OURS} over {NGRAM}'s", ["live", "wanted", "got", "verdict"], rows)
+def _goal_table(goals: Sequence[Row]) -> ResultTable:
+    rows = [[str(goal["live"]), f"{goal['required']:g}", f"{goal['ratio']:.3f}", goal["verdict"]] for goal in goals]
+    return ResultTable(f"Accepted length of {OURS} over {NGRAM}'s", ["live", "required", "measured", "verdict"], rows)
 
 
-def _length(race: dict[str, Any]) -> str:
-    lengths = race["accepted_lengths"]
-    around = "" if race["arm"] == PLAIN else f" ({min(lengths):.2f}-{max(lengths):.2f})"
-    return f"{race['accepted_length']:.2f}{around}"
+def _length_cell(run: Row) -> str:
+    lengths = run["accepted_lengths"]
+    spread = "" if run["variant"] == PLAIN else f" ({min(lengths):.2f}-{max(lengths):.2f})"
+    return f"{run['accepted_length']:.2f}{spread}"
 
 
-def _speed(race: dict[str, Any]) -> str:
-    speeds = race["speeds"]
-    around = "" if race["arm"] == PLAIN else f" ({min(speeds):.2f}-{max(speeds):.2f})"
-    return f"{race['speed']:.2f}x{around}"
+def _speed_cell(run: Row) -> str:
+    speeds = run["speeds"]
+    spread = "" if run["variant"] == PLAIN else f" ({min(speeds):.2f}-{max(speeds):.2f})"
+    return f"{run['speed']:.2f}x{spread}"
 
 
-def _logprob(race: dict[str, Any]) -> str:
-    return f"{median(race['logprobs']):.3f} ({min(race['logprobs']):.3f} to {max(race['logprobs']):.3f})"
+def _logprob_cell(run: Row) -> str:
+    return f"{median(run['logprobs']):.3f} ({min(run['logprobs']):.3f} to {max(run['logprobs']):.3f})"
 
 
-def _grid(title: str, races: Sequence[dict[str, Any]], cell: Callable[[dict[str, Any]], str]) -> Figures:
-    """A row for each arm, a column for each number of live branches."""
-    cells = {(race["arm"], race["live"]): cell(race) for race in races}
-    arms, live = (list(dict.fromkeys(race[key] for race in races)) for key in ("arm", "live"))
-    return Figures(title, ["", *map(str, live)], [[arm, *(cells[arm, n] for n in live)] for arm in arms])
+def _grid(title: str, runs: Sequence[Row], cell: Callable[[Row], str]) -> ResultTable:
+    """One row per variant, one column per number of live branches."""
+    cells = {(run["variant"], run["live"]): cell(run) for run in runs}
+    variants, live = (list(dict.fromkeys(run[key] for run in runs)) for key in ("variant", "live"))
+    return ResultTable(title, ["", *map(str, live)], [[name, *(cells[name, n] for n in live)] for name in variants])

@@ -1,4 +1,4 @@
-"""The speculation benchmark: tokens accepted at equal node budgets, then speed relative to plain decoding."""
+"""Measures speculation: tokens accepted at equal node budgets, and speed relative to plain decoding."""
 
 from __future__ import annotations
 
@@ -10,44 +10,42 @@ from typing import Any
 
 from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
-from decoding.speculation.controllers.fixed import Fixed
-from decoding.speculation.controllers.warmup_profile import rehearse
+from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.interfaces import Controller, RoundCost
-from reason.bench.drafter_setups import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, Contender, throughput
-from reason.bench.goals import bars
-from reason.bench.oracle import Oracle
-from reason.bench.points import Point, Race
-from reason.bench.speculation_run import Run, run
-from reason.bench.trees import static_tree
-from reason.bench.tune import tune
-from reason.bench.workload import Question, Target, Workload, questions
+from decoding.warmup_profile import profile_rounds
+from reason.bench.drafter_setups import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, DrafterSetup, make_throughput
+from reason.bench.goals import evaluate_goals
+from reason.bench.oracle import OracleDrafter
+from reason.bench.speculation_run import AcceptancePoint, SpeculationRun, SpeedRun, run_workload
+from reason.bench.tune import static_tree, tune_template
+from reason.bench.workload import BundledTarget, Workload, WorkloadQuestion, make_questions
 
 PLAIN = Speculation()
-TEMPLATE_NODES = 16  # of the contender that has a template where the others have the throughput controller
-SPECIAL = (ORACLE, "plain")  # racers that are no contenders; plain against plain shows how steady the machine is
-KEPT = 80  # places of a template that are kept, as published
+TEMPLATE_NODES = 16  # draft nodes of the setup that has a template where the others have the throughput controller
+REFERENCES = (ORACLE, "plain")  # not drafter setups; plain against plain shows how steady the machine is
+TUNED_NODES = 80  # nodes of a tuned template, as published
 
-Say = Callable[[str], None]
+LogLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is run. Problems are counted for each family.
+class SpeculationSettings:
+    """Sizes of the benchmark. Numbers of problems are per family.
 
-    contenders, problems, nodes, ..._at_equal_nodes   the first part: acceptance
-    racers, speed_problems, live, temperatures        the second: speed; `SPECIAL` ones race too
-    repeats                                           of the second at its first temperature; once at the others
-    tuning_...                                        what templates are learned from
+    drafter_setups, problems, nodes, ..._at_equal_nodes   first part: acceptance
+    speed_setups, speed_problems, live, temperatures      second part: speed; `REFERENCES` are valid names too
+    repeats                                               of the second part at its first temperature; else one
+    tuning_...                                            problems that templates are learned from
 
-    Raises: ValueError for a name that nobody has.
+    Raises: ValueError for an unknown name.
     """
 
-    contenders: tuple[str, ...] = (*AT_EQUAL_NODES, ORACLE)
+    drafter_setups: tuple[str, ...] = (*AT_EQUAL_NODES, ORACLE)
     problems: int = 2
     nodes: tuple[int, ...] = (8, 16, 64)
     temperatures_at_equal_nodes: tuple[float, ...] = (1.0,)
     live_at_equal_nodes: int = 16
-    racers: tuple[str, ...] = ("stand", "stand_rejection", "token_recycling", "prompt_lookup", "suffix", ORACLE)
+    speed_setups: tuple[str, ...] = ("stand", "stand_rejection", "token_recycling", "prompt_lookup", "suffix", ORACLE)
     speed_problems: int = 1
     live: tuple[int, ...] = (1, 4, 16, 64)
     temperatures: tuple[float, ...] = (1.0, 0.6, 0.0)
@@ -60,159 +58,177 @@ class Settings:
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        known = {"contenders": (*AT_EQUAL_NODES, ORACLE), "racers": (*AT_FULL_SPEED, *SPECIAL)}
+        known = {"drafter_setups": (*AT_EQUAL_NODES, ORACLE), "speed_setups": (*AT_FULL_SPEED, *REFERENCES)}
         for key, valid in known.items():
             if unknown := sorted(set(getattr(self, key)) - set(valid)):
                 raise ValueError(f"{key} must be from {', '.join(valid)}; got {', '.join(unknown)}")
 
 
-QUICK = Settings(
-    contenders=("stand_coupled", "stand_rejection", "likely_template", "token_recycling", "prompt_lookup"),
+QUICK = SpeculationSettings(
+    drafter_setups=("stand_coupled", "stand_rejection", "likely_template", "token_recycling", "prompt_lookup"),
     problems=1,
     nodes=(16,),
-    racers=("stand", "token_recycling", "prompt_lookup", ORACLE),
+    speed_setups=("stand", "token_recycling", "prompt_lookup", ORACLE),
     live=(1, 16),
     temperatures=(1.0,),
     repeats=1,
     trajectories=8,
     tuning_trajectories=4,
 )
-"""A look in about two minutes, from which nothing follows."""
+"""Sizes for a test of about two minutes, too small for conclusions."""
 
 
 @dataclass
-class Bench:
-    """A loaded target and what to run with it. Templates are learned when first needed and kept in `folder`."""
+class SpeculationBench:
+    """Runs the benchmark with a loaded target. Templates are learned when first needed and stored in `folder`."""
 
-    target: Target
-    settings: Settings
+    target: BundledTarget
+    settings: SpeculationSettings
     folder: Path
-    say: Say = lambda line: None
+    log_line: LogLine = lambda line: None
 
     def __post_init__(self) -> None:
-        ask, settings = self.target.prompt, self.settings
-        self.accept = questions(ask, per_family=settings.problems, split="heldout")
-        self.speed_of = questions(ask, per_family=settings.speed_problems, split="heldout")
-        self.train = questions(ask, per_family=settings.tuning_problems, split="train")
+        prompt, settings = self.target.prompt, self.settings
+        self.acceptance_questions = make_questions(prompt, per_family=settings.problems, split="heldout")
+        self.speed_questions = make_questions(prompt, per_family=settings.speed_problems, split="heldout")
+        self.training_questions = make_questions(prompt, per_family=settings.tuning_problems, split="train")
 
-    def result(self, *, nodes: bool = True, speed: bool = True) -> dict[str, Any]:
-        """Runs one part or both: plain data for reports and the JSON line."""
-        points = self.acceptance() if nodes else []
-        races = self.speed() if speed else []
+    def measure_parts(self, *, nodes: bool = True, speed: bool = True) -> dict[str, Any]:
+        """Runs one part or both; returns plain data for the report and the JSON line."""
+        points = self.measure_acceptance() if nodes else []
+        speed_runs = self.measure_speed() if speed else []
         return {
             "bench": "speculation",
             "settings": asdict(self.settings),
-            "families": list(dict.fromkeys(question.family for question in self.accept)),
-            "bars": [bar.as_dict() for bar in bars(points, races, self.settings.nodes)],
-            "acceptance": [point.as_dict() for point in points],
-            "speed": [race.as_dict() for race in races],
+            "families": list(dict.fromkeys(question.family for question in self.acceptance_questions)),
+            "goals": [goal.to_json() for goal in evaluate_goals(points, speed_runs, self.settings.nodes)],
+            "acceptance": [point.to_json() for point in points],
+            "speed": [run.to_json() for run in speed_runs],
         }
 
-    def acceptance(self) -> list[Point]:
-        """Tokens per forward at equal numbers of draft nodes."""
+    def measure_acceptance(self) -> list[AcceptancePoint]:
+        """Measures tokens per forward pass at equal numbers of draft nodes."""
         return [
             point
             for temperature in self.settings.temperatures_at_equal_nodes
             for point in self._acceptance_at(temperature)
         ]
 
-    def speed(self) -> list[Race]:
-        """Speed beside plain decoding, which runs before each of them; all run once before any runs again."""
-        costs = rehearse(self.target.backend)
-        races = []
+    def measure_speed(self) -> list[SpeedRun]:
+        """Measures speed relative to plain decoding, which runs before every run; setups are interleaved."""
+        costs = profile_rounds(self.target.backend)
+        speed_runs = []
         for temperature in self.settings.temperatures:
-            # What a branch says depends on its seed alone, not on its company: the fastest way to know it will do.
-            truth = self._run(self._work(self.speed_of, temperature), PLAIN, max(self.settings.live))
+            # the text of a branch depends on its seed alone, so it may be computed at any number of live branches
+            truth = self._run(self._workload(self.speed_questions, temperature), PLAIN, max(self.settings.live))
             for live in self.settings.live:
-                races += self._race(truth, live, costs)
-        return races
+                speed_runs += self._compare_speed(truth, live, costs)
+        return speed_runs
 
-    def _acceptance_at(self, temperature: float) -> list[Point]:
-        work = self._work(self.accept, temperature)
+    def _acceptance_at(self, temperature: float) -> list[AcceptancePoint]:
+        workload = self._workload(self.acceptance_questions, temperature)
         live = self.settings.live_at_equal_nodes
-        plain = self._run(work, PLAIN, live)
+        plain = self._run(workload, PLAIN, live)
         points = []
-        for name in self.settings.contenders:
-            contender = AT_EQUAL_NODES.get(name)
+        for name in self.settings.drafter_setups:
+            setup = AT_EQUAL_NODES.get(name)
             for nodes in self.settings.nodes:
-                if contender is None:
-                    parts = _oracle(plain, Fixed(nodes))
+                if setup is None:
+                    speculation = _oracle_speculation(plain, FixedController(nodes))
                 else:
-                    parts = self._parts(name, contender, temperature, nodes)
-                done = self._run(work, parts, live, nodes)
-                exact = contender is None or contender.exact
-                points.append(Point(name, temperature, nodes, done, done.differing(plain) if exact else None))
-                self.say(
-                    f"T={temperature:<4g} {nodes:3d} nodes {name:<26} {done.tokens_per_forward:5.2f} tokens/forward"
-                    f" {done.seconds:6.1f} s"
+                    speculation = self._speculation(name, setup, temperature, nodes)
+                run = self._run(workload, speculation, live, nodes)
+                is_exact = setup is None or setup.is_exact
+                points.append(
+                    AcceptancePoint(name, temperature, nodes, run, run.count_differing(plain) if is_exact else None)
+                )
+                self.log_line(
+                    f"T={temperature:<4g} {nodes:3d} nodes {name:<26} {run.tokens_per_forward:5.2f} tokens/forward"
+                    f" {run.seconds:6.1f} s"
                 )
         return points
 
-    def _race(self, truth: Run, live: int, costs: Sequence[RoundCost]) -> list[Race]:
-        work, temperature = truth.work, truth.work.temperature
-        races = [Race(name, temperature, live) for name in self.settings.racers]
-        self._warm_up(races, truth, live, costs)
-        # Plain decoding learns nothing, so a part of the work tells its rate, if that keeps as many branches live.
-        part = replace(work, trajectories=work.trajectories // 4) if live <= work.trajectories // 4 else work
+    def _compare_speed(self, truth: SpeculationRun, live: int, costs: Sequence[RoundCost]) -> list[SpeedRun]:
+        workload, temperature = truth.workload, truth.workload.temperature
+        speed_runs = [SpeedRun(name, temperature, live) for name in self.settings.speed_setups]
+        self._warm_up(speed_runs, truth, live, costs)
+        # plain decoding learns nothing, so a quarter of the workload gives its rate, if that keeps `live` branches live
+        quarter = workload.trajectories // 4
+        part = replace(workload, trajectories=quarter) if live <= quarter else workload
         for _ in range(self.settings.repeats if temperature == self.settings.temperatures[0] else 1):
-            for race in races:
-                race.plain.append(self._run(part, PLAIN, live))
-                race.runs.append(self._run(work, self._racer(race, truth, costs), live))
-                if race.contender in SPECIAL or AT_FULL_SPEED[race.contender].exact:
-                    race.differing = (race.differing or 0) + race.runs[-1].differing(truth)
-                self.say(
-                    f"T={temperature:<4g} {live:3d} live {race.contender:<26} {race.runs[-1].rate:7,.0f} tokens/s"
-                    f" ({race.speeds[-1]:.2f}x) {race.runs[-1].seconds:6.1f} s"
+            for speed_run in speed_runs:
+                speed_run.plain.append(self._run(part, PLAIN, live))
+                speed_run.runs.append(self._run(workload, self._speed_speculation(speed_run, truth, costs), live))
+                run = speed_run.runs[-1]
+                if speed_run.setup in REFERENCES or AT_FULL_SPEED[speed_run.setup].is_exact:
+                    speed_run.num_differing = (speed_run.num_differing or 0) + run.count_differing(truth)
+                self.log_line(
+                    f"T={temperature:<4g} {live:3d} live {speed_run.setup:<26} {run.tokens_per_s:7,.0f} tokens/s"
+                    f" ({speed_run.speeds[-1]:.2f}x) {run.seconds:6.1f} s"
                 )
-        return races
+        return speed_runs
 
-    def _warm_up(self, races: Sequence[Race], truth: Run, live: int, costs: Sequence[RoundCost]) -> None:
-        """What runs for the first time is compiled or read from disk; that is nobody's speed."""
-        work = truth.work
-        short = replace(work, questions=work.questions[:1], trajectories=min(2, work.trajectories), max_tokens=8)
-        for race in races:
-            self._run(short, self._racer(race, truth, costs), live)
+    def _warm_up(
+        self, speed_runs: Sequence[SpeedRun], truth: SpeculationRun, live: int, costs: Sequence[RoundCost]
+    ) -> None:
+        # compilation and reading from disk happen in the first run and must not count as anything's speed
+        workload = truth.workload
+        trajectories = min(2, workload.trajectories)
+        short = replace(workload, questions=workload.questions[:1], trajectories=trajectories, max_tokens=8)
+        for speed_run in speed_runs:
+            self._run(short, self._speed_speculation(speed_run, truth, costs), live)
 
-    def _racer(self, race: Race, truth: Run, costs: Sequence[RoundCost]) -> Speculation:
-        if race.contender == ORACLE:
-            return _oracle(truth, throughput(costs))
-        if race.contender in SPECIAL:
+    def _speed_speculation(self, speed_run: SpeedRun, truth: SpeculationRun, costs: Sequence[RoundCost]) -> Speculation:
+        if speed_run.setup == ORACLE:
+            return _oracle_speculation(truth, make_throughput(costs))
+        if speed_run.setup in REFERENCES:
             return PLAIN
-        contender = AT_FULL_SPEED[race.contender]
-        return self._parts(race.contender, contender, race.temperature, TEMPLATE_NODES, costs)
+        setup = AT_FULL_SPEED[speed_run.setup]
+        return self._speculation(speed_run.setup, setup, speed_run.temperature, TEMPLATE_NODES, costs)
 
-    def _parts(
-        self, name: str, contender: Contender, temperature: float, nodes: int, costs: Sequence[RoundCost] = ()
+    def _speculation(
+        self, name: str, setup: DrafterSetup, temperature: float, nodes: int, costs: Sequence[RoundCost] = ()
     ) -> Speculation:
-        template = self._template(name, contender, temperature) if contender.learns_template else None
-        return contender.parts(nodes=nodes, template=template, costs=costs)
+        template = self._template(name, setup, temperature) if setup.learns_template else None
+        return setup.make_speculation(nodes=nodes, template=template, costs=costs)
 
-    def _template(self, name: str, contender: Contender, temperature: float) -> Path:
-        # The same drafter under another name needs no template of its own.
-        known = next((other for other, same in AT_EQUAL_NODES.items() if same == contender), name)
+    def _template(self, name: str, setup: DrafterSetup, temperature: float) -> Path:
+        # the same setup under two names shares one template
+        known = next((other for other, same in AT_EQUAL_NODES.items() if same == setup), name)
         file = self.folder / f"{known}_{temperature:g}.json"
         if not file.exists():
-            work = replace(self._work(self.train, temperature), trajectories=self.settings.tuning_trajectories)
+            workload = replace(
+                self._workload(self.training_questions, temperature), trajectories=self.settings.tuning_trajectories
+            )
             live = self.settings.live_at_equal_nodes
             start = static_tree(self.settings.tuning_nodes)
-            tuned = tune(self.target, work, contender.drafter(), contender.rule, start, keep=KEPT, live=live)
-            about = {"contender": known, "temperature": temperature, "start": len(start), "problems": len(self.train)}
-            file.write_text(json.dumps(tuned.as_dict(about)) + "\n", encoding="utf-8")
-            self.say(f"T={temperature:<4g} template of {known} learned, {sum(tuned.counts)} accepted nodes counted")
+            tuned = tune_template(
+                self.target, workload, setup.make_drafter(), setup.rule, start, keep=TUNED_NODES, live=live
+            )
+            about = {
+                "drafter_setup": known,
+                "temperature": temperature,
+                "start": len(start),
+                "problems": len(self.training_questions),
+            }
+            file.write_text(json.dumps(tuned.to_json(about)) + "\n", encoding="utf-8")
+            self.log_line(
+                f"T={temperature:<4g} template of {known} learned, {sum(tuned.counts)} accepted nodes counted"
+            )
         return file
 
-    def _run(self, work: Workload, parts: Speculation, live: int, nodes: int = 0) -> Run:
-        return run(self.target, work, parts, live=live, nodes=nodes, kv_mib=self.settings.kv_mib)
+    def _run(self, workload: Workload, speculation: Speculation, live: int, nodes: int = 0) -> SpeculationRun:
+        return run_workload(self.target, workload, speculation, live=live, nodes=nodes, kv_mib=self.settings.kv_mib)
 
-    def _work(self, questions: tuple[Question, ...], temperature: float) -> Workload:
-        longest = self.settings.max_tokens or self.target.max_tokens
-        return Workload(questions, self.settings.trajectories, temperature, longest)
+    def _workload(self, questions: tuple[WorkloadQuestion, ...], temperature: float) -> Workload:
+        max_tokens = self.settings.max_tokens or self.target.max_tokens
+        return Workload(questions, self.settings.trajectories, temperature, max_tokens)
 
 
-def _oracle(truth: Run, controller: Controller) -> Speculation:
-    """What knows all that was written in `truth`."""
+def _oracle_speculation(truth: SpeculationRun, controller: Controller) -> Speculation:
+    """Returns a drafter that knows all outputs of `truth`."""
     texts = {
         (request.group, request.seed): request.prefix + output
-        for request, output in zip(truth.work.requests(), truth.outputs, strict=True)
+        for request, output in zip(truth.workload.requests(), truth.outputs, strict=True)
     }
-    return Speculation(Oracle(texts), controller, Coupled())
+    return Speculation(OracleDrafter(texts), controller, Coupled())

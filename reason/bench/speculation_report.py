@@ -1,4 +1,4 @@
-"""The speculation benchmark's tables, for a terminal and for a report file."""
+"""Formats the tables and the report of the speculation benchmark."""
 
 from __future__ import annotations
 
@@ -9,134 +9,135 @@ from typing import Any
 from rich.console import Console
 
 from reason.bench.drafter_setups import ORACLE
-from reason.bench.goals import OURS, SPEED_OF, TEMPERATURE
-from reason.bench.tables import Figures
+from reason.bench.goals import OUR_SETUP, SPEED_SETUP, TEMPERATURE
+from reason.runs.tables import ResultTable
 
-Row = dict[str, Any]  # of a result: a bar, a point or a race
+Row = dict[str, Any]  # plain data: a whole result, or its goals, points and speed runs
 
-
-BY_LIVE: dict[str, Callable[[Row], str]] = {
-    "Tokens per second relative to plain decoding": lambda race: f"{race['speed']:.2f}x",
-    "Tokens per forward, bonus included, mean over families": lambda race: f"{race['tokens_per_forward']:.2f}",
-    "Draft nodes per forward": lambda race: f"{race['nodes_per_forward']:.1f}",
-    "Share of the time spent drafting and learning": lambda race: f"{race['drafting']:.0%}",
+SPEED_TABLES: dict[str, Callable[[Row], str]] = {
+    "Tokens per second relative to plain decoding": lambda run: f"{run['speed']:.2f}x",
+    "Tokens per forward, bonus included, mean over families": lambda run: f"{run['tokens_per_forward']:.2f}",
+    "Draft nodes per forward": lambda run: f"{run['nodes_per_forward']:.1f}",
+    "Share of the time spent drafting and learning": lambda run: f"{run['drafting_share']:.0%}",
 }
 
 
-def tables(result: dict[str, Any]) -> list[Figures]:
-    """All of a result's, the verdicts first."""
-    points, races = result["acceptance"], result["speed"]
-    found = [_verdicts(result["bars"])]
+def make_tables(result: Row) -> list[ResultTable]:
+    """Returns all tables of a result, the goals first."""
+    points, speed_runs = result["acceptance"], result["speed"]
+    tables = [_goal_table(result["goals"])]
     if points:
-        found += [_tokens(points), _nodes(points), *_families(points)]
-    if races:
-        found += [_by_live(f"{title}, by live branches", races, cell) for title, cell in BY_LIVE.items()]
-        found += list(_limits(races))
-    return found
+        tables += [_token_table(points), _node_table(points), *_family_tables(points)]
+    if speed_runs:
+        tables += [
+            _grid(f"{title}, by live branches", speed_runs, "live", cell) for title, cell in SPEED_TABLES.items()
+        ]
+        tables += list(_oracle_tables(speed_runs))
+    return tables
 
 
-def _verdicts(bars: Sequence[Row]) -> Figures:
+def _goal_table(goals: Sequence[Row]) -> ResultTable:
     rows = [
         [
-            bar["what"],
-            f"{bar['wanted']:g}",
-            "-" if bar["got"] is None else f"{bar['got']:.3f}",
-            "-" if bar["error"] is None else f"{bar['error']:.3f}",
-            bar["verdict"],
+            goal["description"],
+            f"{goal['required']:g}",
+            "-" if goal["measured"] is None else f"{goal['measured']:.3f}",
+            "-" if goal["error"] is None else f"{goal['error']:.3f}",
+            goal["verdict"],
         ]
-        for bar in bars
+        for goal in goals
     ]
-    return Figures(f"Bars, at temperature {TEMPERATURE:g}", ["ratio", "wanted", "got", "+-", "verdict"], rows)
+    header = ["ratio", "required", "measured", "+-", "verdict"]
+    return ResultTable(f"Goals, at temperature {TEMPERATURE:g}", header, rows)
 
 
-def _tokens(points: Sequence[Row]) -> Figures:
-    ours = {(p["temperature"], p["nodes"]): p["tokens_per_forward"] for p in points if p["contender"] == OURS}
+def _token_table(points: Sequence[Row]) -> ResultTable:
+    ours = {(p["temperature"], p["nodes"]): p["tokens_per_forward"] for p in points if p["setup"] == OUR_SETUP}
 
     def cell(p: Row) -> str:
         mine, this = ours.get((p["temperature"], p["nodes"])), p["tokens_per_forward"]
-        return f"{this:.2f}" if mine is None or p["contender"] == OURS else f"{this:.2f} ({mine / this:.2f}x)"
+        return f"{this:.2f}" if mine is None or p["setup"] == OUR_SETUP else f"{this:.2f} ({mine / this:.2f}x)"
 
-    title = f"Tokens per forward at equal node budgets, bonus included, mean over families (in brackets: {OURS} / this)"
+    title = (
+        "Tokens per forward at equal node budgets, bonus included, mean over families "
+        f"(in brackets: {OUR_SETUP} / this)"
+    )
     return _grid(title, points, "nodes", cell)
 
 
-def _nodes(points: Sequence[Row]) -> Figures:
-    return _grid("Draft nodes fed per forward", points, "nodes", lambda p: f"{p['nodes_per_forward']:.1f}")
+def _node_table(points: Sequence[Row]) -> ResultTable:
+    return _grid("Draft nodes verified per forward", points, "nodes", lambda p: f"{p['nodes_per_forward']:.1f}")
 
 
-def _families(points: Sequence[Row]) -> Iterator[Figures]:
+def _family_tables(points: Sequence[Row]) -> Iterator[ResultTable]:
     families = list(points[0]["by_family"])
     for nodes in dict.fromkeys(p["nodes"] for p in points):
         rows = [
-            [f"{p['temperature']:g}", p["contender"], *(f"{p['by_family'][family]:.2f}" for family in families)]
+            [f"{p['temperature']:g}", p["setup"], *(f"{p['by_family'][family]:.2f}" for family in families)]
             for p in points
             if p["nodes"] == nodes
         ]
-        yield Figures(f"Tokens per forward by family, {nodes} nodes", ["T", "drafter and rule", *families], rows)
+        yield ResultTable(f"Tokens per forward by family, {nodes} nodes", ["T", "drafter and rule", *families], rows)
 
 
-def _by_live(title: str, races: Sequence[Row], cell: Callable[[Row], str]) -> Figures:
-    return _grid(title, races, "live", cell)
-
-
-def _grid(title: str, rows: Sequence[Row], over: str, cell: Callable[[Row], str]) -> Figures:
-    """One row for each contender and temperature, one column for each value of `over`."""
+def _grid(title: str, rows: Sequence[Row], over: str, cell: Callable[[Row], str]) -> ResultTable:
+    """One row per setup and temperature, one column per value of `over`."""
     columns = list(dict.fromkeys(row[over] for row in rows))
-    cells = {(row["temperature"], row["contender"], row[over]): cell(row) for row in rows}
+    cells = {(row["temperature"], row["setup"], row[over]): cell(row) for row in rows}
     table = [
         [f"{temperature:g}", name, *(cells[temperature, name, column] for column in columns)]
-        for temperature, name in dict.fromkeys((row["temperature"], row["contender"]) for row in rows)
+        for temperature, name in dict.fromkeys((row["temperature"], row["setup"]) for row in rows)
     ]
-    return Figures(title, ["T", "drafter and rule", *(f"{column} {over}" for column in columns)], table)
+    return ResultTable(title, ["T", "drafter and rule", *(f"{column} {over}" for column in columns)], table)
 
 
-def _limits(races: Sequence[Row]) -> Iterator[Figures]:
-    """How far the measured speed is from what is possible at this cost of a round."""
-    found = {(race["temperature"], race["live"], race["contender"]): race for race in races}
+def _oracle_tables(speed_runs: Sequence[Row]) -> Iterator[ResultTable]:
+    """The measured speed beside that of an oracle, at the same cost of a round."""
+    runs = {(run["temperature"], run["live"], run["setup"]): run for run in speed_runs}
     rows = []
-    for temperature, live in dict.fromkeys((race["temperature"], race["live"]) for race in races):
-        ours, best = found.get((temperature, live, SPEED_OF)), found.get((temperature, live, ORACLE))
+    for temperature, live in dict.fromkeys((run["temperature"], run["live"]) for run in speed_runs):
+        ours, best = runs.get((temperature, live, SPEED_SETUP)), runs.get((temperature, live, ORACLE))
         if ours is not None and best is not None:
-            speeds = ours["speed"], ours["speed"] / (1 - ours["drafting"]), best["speed"]
+            speeds = ours["speed"], ours["speed"] / (1 - ours["drafting_share"]), best["speed"]
             cells = [f"{speed:.2f}x" for speed in speeds]
             rows.append([f"{temperature:g}", str(live), *cells, f"{speeds[0] / speeds[2]:.0%}"])
     if rows:
-        header = ["T", "live", SPEED_OF, "if drafting took no time", "an oracle, 20 deep", "of the oracle"]
-        yield Figures("How far from the limit: tokens per second relative to plain decoding", header, rows)
+        header = ["T", "live", SPEED_SETUP, "if drafting took no time", "an oracle, 20 deep", "of the oracle"]
+        yield ResultTable("How far from the limit: tokens per second relative to plain decoding", header, rows)
 
 
-def mismatches(result: dict[str, Any]) -> str:
-    """Whether what had to equal plain decoding did."""
-    exact = [row for part in ("acceptance", "speed") for row in result[part] if row["differing"] is not None]
-    differing, of_all = (sum(row[key] for row in exact) for key in ("differing", "trajectories"))
-    return f"Trajectories of coupled acceptance that differ from plain decoding: {differing} of {of_all}."
+def describe_mismatches(result: Row) -> str:
+    """Returns how many trajectories differ from plain decoding of those that must not."""
+    exact = [row for part in ("acceptance", "speed") for row in result[part] if row["num_differing"] is not None]
+    num_differing, total = (sum(row[key] for row in exact) for key in ("num_differing", "trajectories"))
+    return f"Trajectories of coupled acceptance that differ from plain decoding: {num_differing} of {total}."
 
 
-def show(result: dict[str, Any], console: Console) -> None:
+def print_report(result: Row, console: Console) -> None:
     """Prints the tables."""
-    for figures in tables(result):
-        figures.show(console)
-    console.print(mismatches(result))
+    for table in make_tables(result):
+        table.print_table(console)
+    console.print(describe_mismatches(result))
 
 
-def markdown(result: dict[str, Any], command: str, plots: Sequence[str] = ()) -> str:
-    """A report: command, machine, what was run, tables, plots, and the JSON line."""
+def format_report(result: Row, command: str, plots: Sequence[str] = ()) -> str:
+    """Returns the report in Markdown: command, machine, settings, plots, tables, and the JSON line."""
     lines = ["# Speculative decoding: drafters, rules, live branches", "", f"`{command}`", ""]
     lines += [", ".join(f"{key} {value}" for key, value in result["machine"].items()), ""]
-    lines += [what_was_run(result), "", mismatches(result), ""]
+    lines += [describe_settings(result), "", describe_mismatches(result), ""]
     lines += [f"![{plot}]({plot})" for plot in plots] + [""] * bool(plots)
-    for figures in tables(result):
-        lines += figures.markdown()
+    for table in make_tables(result):
+        lines += table.markdown_section()
     return "\n".join([*lines, "```json", json.dumps(result), "```", ""])
 
 
-def what_was_run(result: dict[str, Any]) -> str:
-    """What one must know to read the tables."""
+def describe_settings(result: Row) -> str:
+    """Returns what a reader of the tables must know."""
     settings, families = result["settings"], ", ".join(result["families"])
     return (
         f"Bundled target, held-out problems of {families}, {settings['trajectories']} trajectories each. Equal node "
         f"budgets: {settings['problems']} problems of each family, {settings['live_at_equal_nodes']} branches live. "
-        f"Speed: {settings['speed_problems']} of each, contenders interleaved, medians of {settings['repeats']} ratios "
+        f"Speed: {settings['speed_problems']} of each, setups interleaved, medians of {settings['repeats']} ratios "
         "to a plain run just before (one repetition at other temperatures than the first). Every run is a cold start: "
         "a fresh engine, drafter and controller, an empty prefix cache; problems come in order, so a drafter that "
         "learns across problems knows more at the later ones. Templates are learned from "

@@ -1,4 +1,4 @@
-"""What a speculation benchmark decodes: which problems, in which order, with which seeds."""
+"""Workloads of the speculation benchmarks: problems, their order, and seeds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from decoding.core import GenerationRequest, SamplingParams, Tokens
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend
-from reason.config.compose import make, member
+from reason.config.compose import instantiate, load_option
 from reason.models.checkpoint import eos_ids, find_model, load_tokenizer
+from reason.models.tokenizer import PretrainedTokenizer
 from reason.prompt import Prompt
 from reason.tasks.synthetic import Synthetic
 from search.seeds import derive_seed
@@ -18,32 +19,32 @@ _TASK = "synthetic_aime"
 
 
 @dataclass(frozen=True)
-class Target:
-    """The bundled writer, loaded once for all engines, and how it wants to be asked."""
+class BundledTarget:
+    """The bundled target model, loaded once for all engines, with its tokenizer and prompt format."""
 
     backend: HFBackend
-    tokenizer: Any
+    tokenizer: PretrainedTokenizer
     prompt: Prompt
     max_tokens: int
-    ends: frozenset[int]
+    eos_ids: frozenset[int]
 
     @classmethod
-    def load(cls, *, device: Device = "auto", dtype: DType = "auto") -> Target:
-        settings = member("model", "bundled")
+    def load(cls, *, device: Device = "auto", dtype: DType = "auto") -> BundledTarget:
+        settings = load_option("model", "bundled")
         source = find_model(settings["path"]).source
         tokenizer = load_tokenizer(source)
         return cls(
-            HFBackend.load(source, device=device, dtype=dtype),
+            HFBackend.from_pretrained(source, device=device, dtype=dtype),
             tokenizer,
-            Prompt(make("model.prompt", settings["prompt"]), tokenizer),
+            Prompt(instantiate("model.prompt", settings["prompt"]), tokenizer),
             settings["sampling"]["max_tokens"],
             eos_ids(source, tokenizer),
         )
 
 
 @dataclass(frozen=True)
-class Question:
-    """A problem as the engine sees it; branches of one `id` learn together."""
+class WorkloadQuestion:
+    """An encoded problem; branches with the same `id` share their draft tables."""
 
     family: str
     id: str
@@ -54,11 +55,11 @@ class Question:
 class Workload:
     """`trajectories` branches of each question, one question after the other.
 
-    A branch's seed depends on the question and its own number alone, so every contender is asked for the same. `first`
-    is the number of the first: other numbers, other branches.
+    The seed of a branch depends on the question and the number of the branch alone, so all setups decode the same
+    requests. `first` is the number of the first branch of a question.
     """
 
-    questions: tuple[Question, ...]
+    questions: tuple[WorkloadQuestion, ...]
     trajectories: int
     temperature: float
     max_tokens: int
@@ -80,13 +81,15 @@ class Workload:
         return [question.family for question in self.questions for _ in range(self.trajectories)]
 
 
-def questions(prompt: Prompt, *, per_family: int, split: Literal["train", "heldout"]) -> tuple[Question, ...]:
-    """As many of each family of the task, turn by turn, so that the first few are of different families."""
-    task = member("task", _TASK)
+def make_questions(
+    prompt: Prompt, *, per_family: int, split: Literal["train", "heldout"]
+) -> tuple[WorkloadQuestion, ...]:
+    """Returns `per_family` questions of each family; the families alternate."""
+    task = load_option("task", _TASK)
     columns = [_of_family(prompt, family, per_family, split, task["difficulty"]) for family in task["families"]]
     return tuple(question for row in zip(*columns, strict=True) for question in row)
 
 
-def _of_family(prompt: Prompt, family: str, size: int, split: Any, difficulty: Any) -> Sequence[Question]:
+def _of_family(prompt: Prompt, family: str, size: int, split: Any, difficulty: Any) -> Sequence[WorkloadQuestion]:
     task = Synthetic(name=family, families=[family], difficulty=difficulty, size=size, split=split)
-    return [Question(family, problem.id, prompt.encode(problem.question)) for problem in task]
+    return [WorkloadQuestion(family, problem.id, prompt.encode(problem.question)) for problem in task]

@@ -1,9 +1,9 @@
-"""Hydra's door for settings: overrides in, plain data and the objects it describes out, errors as one sentence."""
+"""Composes settings with Hydra: overrides to plain data, plain data to objects, every error to one sentence."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
-from hydra.utils import get_object, instantiate
+from hydra.utils import get_object
+from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -23,107 +24,115 @@ from omegaconf.errors import (
 )
 
 from reason.config import plugins
-from reason.config.errors import ConfigError, refused, unknown_key, unknown_option
+from reason.config.errors import ConfigError, rejected_setting, unknown_key, unknown_option
+from reason.config.renamed_settings import OURS, is_ours, rename_arguments, rename_overrides, rename_settings
 
-OURS = ("reason.", "search.", "decoding.")
-SECRETS = (("engine", "api_key"), ("draft", "api_key"))
-"""Settings that stay as they were written, `${oc.env:NAME}`: what is saved, told apart by a digest or shown has not got
-them. `make` looks them up."""
+Settings = dict[str, Any]
+"""Composed settings: nested dicts and lists of plain values."""
+
+SECRETS = (("engine", "api_key"), ("small", "api_key"))
+"""Settings that stay unresolved, `${oc.env:NAME}`, in what is saved, hashed or shown; `instantiate` resolves them."""
 
 
-def composed(overrides: Sequence[str], config: str = "solve") -> tuple[dict[str, Any], dict[str, str]]:
-    """The settings of `conf/{config}.yaml` with these overrides, and which member of each group was chosen.
+def compose_settings(overrides: Sequence[str], config: str = "solve") -> tuple[Settings, dict[str, str]]:
+    """Returns the settings of `conf/{config}.yaml` with these overrides, and the option chosen of each group.
 
     Raises: ConfigError.
     """
-    with _searching(), complaints():
-        cfg = compose(config, list(overrides), return_hydra_config=True)
+    with _hydra_initialized(), as_config_error():
+        cfg = compose(config, rename_overrides(overrides), return_hydra_config=True)
     choices = {str(group): str(name) for group, name in cfg.hydra.runtime.choices.items()}
+    for group, name in choices.items():
+        if name.startswith("_"):
+            raise ConfigError(unknown_option(group, name, list_options(group)))
     OmegaConf.set_struct(cfg, False)
     del cfg["hydra"]
-    return resolved(cfg), choices
+    return resolve_settings(cfg), choices
 
 
-def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """The config as plain data, interpolations resolved (but of `SECRETS`), nothing missing. Raises: ConfigError."""
-    with complaints():
-        config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-        written = OmegaConf.to_container(cfg, resolve=False)
-    assert isinstance(config, dict)
-    assert isinstance(written, dict)
+def resolve_settings(cfg: object) -> Settings:
+    """Returns the config as plain data: interpolations resolved (except `SECRETS`), nothing missing, names of today.
+
+    Raises: ConfigError.
+    """
+    with as_config_error():
+        config = _to_plain(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+        unresolved = _to_plain(OmegaConf.to_container(cfg, resolve=False))
     for group, name in SECRETS:
         if isinstance(config.get(group), dict) and name in config[group]:
-            config[group][name] = written[group][name]
-    return {str(key): value for key, value in config.items()}
+            config[group][name] = unresolved[group][name]
+    return config
 
 
-def members(group: str) -> list[str]:
-    """The names one may choose from in a group: ours, and in a command those of --config-dir too."""
-    with _searching() as hydra:
-        return sorted(hydra.config_loader().get_group_options(group))
+def list_options(group: str) -> list[str]:
+    """Returns the options of a group: ours, and in a command those of --config-dir too."""
+    with _hydra_initialized() as hydra:
+        return sorted(_selectable(hydra.config_loader().get_group_options(group)))
 
 
-def member(group: str, name: str) -> dict[str, Any]:
-    """One of our yamls as plain data. Raises: ConfigError naming the members."""
+def load_option(group: str, name: str) -> Settings:
+    """Returns one of our yamls as plain data. Raises: ConfigError naming the options."""
     file = files("conf").joinpath(group, f"{name}.yaml")
     if not file.is_file():
-        raise ConfigError(unknown_option(group, name, members(group)))
-    cfg = OmegaConf.create(file.read_text(encoding="utf-8"))
-    assert isinstance(cfg, DictConfig)
-    return resolved(cfg)
+        raise ConfigError(unknown_option(group, name, list_options(group)))
+    return resolve_settings(OmegaConf.create(file.read_text(encoding="utf-8")))
 
 
-def make(key: str, node: Mapping[str, Any], **more: Any) -> Any:
-    """The object the settings at `key` describe, if it is ours or a plugin's. Raises: ConfigError naming the knob."""
-    only_ours(key, node)
-    with complaints(key):
-        return instantiate(dict(node), _convert_="all", **more)
+def instantiate(key: str, node: Mapping[str, Any], **more: object) -> Any:
+    """Returns the object that the settings at `key` describe, if its class is ours or a plugin's.
+
+    Raises: ConfigError naming the knob.
+    """
+    check_trusted_targets(key, node)
+    with as_config_error(key):
+        settings = dict(node)
+        if not is_ours(settings.get("_target_")):
+            settings = rename_arguments(key, settings, load_target(settings))
+        return hydra_instantiate(settings, _convert_="all", **more)
 
 
-def only_ours(key: str, node: Any) -> None:
-    """Raises ConfigError if the settings at `key` name a target that is neither of this project nor of a plugin."""
+def load_target(node: Mapping[str, Any]) -> Any:
+    """Returns the class that `_target_` names; `check_trusted_targets` comes first."""
+    return get_object(node["_target_"])
+
+
+def check_trusted_targets(key: str, node: object) -> None:
+    """Raises ConfigError if the settings at `key` name a target that is neither of this project nor of a plugin.
+
+    Hydra would import and call any target: a config file must not run code that the user did not load.
+    """
     if isinstance(node, Mapping):
         target = node.get("_target_", OURS[0])
-        if not isinstance(target, str) or not (target.startswith(OURS) or plugins.trusted(target)):
-            wanted = ", ".join(f"{home}*" for home in OURS)
-            raise ConfigError(f"{key}._target_ must be one of ours ({wanted}) or of plugins=[...], got {target!r}")
+        if not isinstance(target, str) or not (target.startswith(OURS) or plugins.is_trusted(target)):
+            packages = ", ".join(f"{package}*" for package in OURS)
+            raise ConfigError(f"{key}._target_ must be one of ours ({packages}) or of plugins=[...], got {target!r}")
         for name, value in node.items():
-            only_ours(f"{key}.{name}", value)
+            check_trusted_targets(f"{key}.{name}", value)
     elif isinstance(node, list | tuple):
         for value in node:
-            only_ours(key, value)
+            check_trusted_targets(key, value)
 
 
 @contextmanager
-def _searching() -> Iterator[GlobalHydra]:
-    """Hydra with the folders where it looks: those of the command that runs, or else ours alone."""
-    if GlobalHydra.instance().is_initialized():
-        yield GlobalHydra.instance()
-    else:
-        with initialize_config_module("conf", version_base="1.3"):
-            yield GlobalHydra.instance()
-
-
-@contextmanager
-def complaints(key: str = "") -> Iterator[None]:
-    """Turn what Hydra, OmegaConf and our constructors raise about settings into a ConfigError about `key`."""
+def as_config_error(key: str = "") -> Iterator[None]:
+    """Turns what Hydra, OmegaConf and our constructors raise about settings into a ConfigError about `key`."""
     try:
         yield
     except ConfigError:
         raise
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
-        raise ConfigError(explain(error, key)) from error
+        raise ConfigError(explain_error(error, key)) from error
 
 
-def explain(error: BaseException, key: str = "") -> str:
-    """One sentence for the person who made the setting."""
+def explain_error(error: BaseException, key: str = "") -> str:
+    """Returns one sentence that names the setting."""
     cause, text = error.__cause__, str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        return unknown_option(group, name, error.options)
+        return unknown_option(group, name, _selectable(error.options))
     if isinstance(error, MissingMandatoryValue | InterpolationToMissingValueError):
-        named = text.rpartition("mandatory value: ")[2].splitlines()[0]
-        return f"{named if '.' in named else error.full_key or named} must be set"
+        missing = text.rpartition("mandatory value: ")[2].splitlines()[0]
+        return f"{missing if '.' in missing else error.full_key or missing} must be set"
     if isinstance(error, InterpolationResolutionError) and error.full_key:
         return f"{error.full_key}: {text.splitlines()[0].partition('interpolation: ')[2].strip(chr(34)) or text}"
     if isinstance(error, OverrideParseException):
@@ -131,19 +140,39 @@ def explain(error: BaseException, key: str = "") -> str:
     if text.startswith("Ambiguous value"):
         return f"{text.splitlines()[0]}; to run one after the other add -m"
     if text.startswith(("Could not override 'task'", "Could not override 'task.")):
-        return f"a task is added with +task=NAME (then task.KNOB=...); tasks are: {', '.join(members('task'))}"
+        return f"a task is added with +task=NAME (then task.KNOB=...); tasks are: {', '.join(list_options('task'))}"
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
         parent = cause.parent_node
         return unknown_key(cause.full_key, map(str, parent) if isinstance(parent, DictConfig) else ())
     if isinstance(error, InstantiationException) and cause is not None:
         where = text.rpartition("full_key: ")[2].strip() if "full_key: " in text else ""
-        return refused(".".join(part for part in (key, where) if part), cause, _fields(text))
+        return rejected_setting(".".join(part for part in (key, where) if part), cause, _parameters(text))
     if isinstance(error, HydraException | OmegaConfBaseException) or not key:
         return text.splitlines()[0] if text else type(error).__name__
-    return refused(key, error, ())
+    return rejected_setting(key, error, ())
 
 
-def _fields(message: str) -> list[str]:
+@contextmanager
+def _hydra_initialized() -> Iterator[GlobalHydra]:
+    """Hydra with its search path: that of the running command, or else our `conf` alone."""
+    if GlobalHydra.instance().is_initialized():
+        yield GlobalHydra.instance()
+    else:
+        with initialize_config_module("conf", version_base="1.3"):
+            yield GlobalHydra.instance()
+
+
+def _to_plain(container: object) -> Settings:
+    assert isinstance(container, dict)
+    return rename_settings({str(key): value for key, value in container.items()})
+
+
+def _selectable(options: Iterable[str]) -> list[str]:
+    """The options of a group that a command may name; yamls with a leading underscore are only included by others."""
+    return [name for name in options if not name.startswith("_")]
+
+
+def _parameters(message: str) -> list[str]:
     """The parameters of the target that an InstantiationException names."""
     target = message.partition("target '")[2].partition("'")[0]
     return list(inspect.signature(get_object(target)).parameters) if target else []

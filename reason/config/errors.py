@@ -1,4 +1,4 @@
-"""Word a wrong setting: which one, what was wrong, what would be right. Pure."""
+"""Formats errors about settings: which one is wrong, why, and what would be right. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from difflib import get_close_matches
 
 
 class ConfigError(ValueError):
-    """A setting is wrong; the message is one sentence for whoever set it."""
+    """A wrong setting; the message is one sentence that names it."""
 
 
 def unknown_option(group: str, name: str, options: Iterable[str]) -> str:
-    """A group has no such member.
+    """Returns the message for an option that a group does not have.
 
     >>> unknown_option("search", "beem", ["beam", "best_of_n"])
     'there is no search=beem (did you mean beam?); choose one of: beam, best_of_n'
@@ -22,7 +22,7 @@ def unknown_option(group: str, name: str, options: Iterable[str]) -> str:
 
 
 def unknown_key(key: str, siblings: Iterable[str]) -> str:
-    """There is no such knob.
+    """Returns the message for a key that does not exist; `siblings` are the keys beside it.
 
     >>> unknown_key("search.widht", ["n", "width"])
     'there is no setting search.widht (did you mean search.width?); search has: n, width'
@@ -33,8 +33,8 @@ def unknown_key(key: str, siblings: Iterable[str]) -> str:
     return f"there is no setting {key}{hint}; {parent or 'this program'} has: {', '.join(names)}"
 
 
-def refused(key: str, error: BaseException, fields: Iterable[str]) -> str:
-    """A constructor did not accept its knobs; `fields` are those it knows.
+def rejected_setting(key: str, error: BaseException, fields: Iterable[str]) -> str:
+    """Returns the message for settings that a constructor did not accept; `fields` are its parameters.
 
     >>> refused("search", ValueError("n must be an int >= 1, got 0"), ["n"])
     'search.n must be an int >= 1, got 0'
@@ -43,10 +43,10 @@ def refused(key: str, error: BaseException, fields: Iterable[str]) -> str:
     """
     fields = list(fields)
     text = str(error)
-    if found := re.search(r"unexpected keyword argument '(\w+)'", text):
-        return unknown_key(f"{key}.{found[1]}", fields)
-    if found := re.search(r"missing .*argument.*: (.*)", text):
-        return f"{key} lacks {found[1]}"
+    if match := re.search(r"unexpected keyword argument '(\w+)'", text):
+        return unknown_key(f"{key}.{match[1]}", fields)
+    if match := re.search(r"missing .*argument.*: (.*)", text):
+        return f"{key} lacks {match[1]}"
     starts_with_field = re.match(r"\w+", text)
     if starts_with_field and starts_with_field[0] in fields:
         return f"{key}.{text}"

@@ -1,4 +1,4 @@
-"""Code of one's own that settings may name: what `plugins` lists is imported, and trusted from then on."""
+"""Imports the user's modules that `plugins` lists; settings may name classes of these modules from then on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from reason.config.errors import ConfigError
 
-_TRUSTED: set[str] = set()  # an import holds for the whole process, and so does this
+trusted_modules: set[str] = set()
+"""Names of the imported modules; like an import, they hold for the whole process."""
 
 
-def load(given: Any) -> None:
-    """Import what `plugins=[...]` lists: names of modules, or files `FOLDER/NAME.py`, imported as NAME.
+def load_plugins(given: object) -> None:
+    """Imports what `plugins=[...]` lists: names of modules, or files `FOLDER/NAME.py`, imported as NAME.
 
     Raises: ConfigError naming the one that cannot be imported.
 
@@ -28,36 +28,36 @@ def load(given: Any) -> None:
         raise ConfigError(f"plugins must be a list of modules or files, got {given!r}")
     for name in given:
         try:
-            module = _from_file(Path(name).expanduser()) if name.endswith(".py") else importlib.import_module(name)
+            module = _import_file(Path(name).expanduser()) if name.endswith(".py") else importlib.import_module(name)
         except ConfigError:
             raise
-        except Exception as error:  # their code: whatever it raises, it is this setting that is to blame
+        except Exception as error:  # any error of the user's code makes this setting wrong
             raise ConfigError(f"plugins: cannot import {name} ({error or type(error).__name__})") from error
-        _TRUSTED.add(module.__name__)
+        trusted_modules.add(module.__name__)
 
 
-def trusted(target: str) -> bool:
-    """Whether `target` is in a module that was loaded as a plugin, or in a package that was."""
-    return any(target.startswith(f"{module}.") for module in _TRUSTED)
+def is_trusted(target: str) -> bool:
+    """Returns whether `target` is in a module that was loaded as a plugin, or in a package that was."""
+    return any(target.startswith(f"{module}.") for module in trusted_modules)
 
 
-def _from_file(file: Path) -> ModuleType:
-    """The module in `file`. Raises: ConfigError if its name is that of another module."""
+def _import_file(file: Path) -> ModuleType:
+    """Returns the module in `file`. Raises: ConfigError if another module has its name."""
     name, place = file.stem, file.resolve()
-    known = sys.modules.get(name)
-    if known is not None and Path(getattr(known, "__file__", None) or "").resolve() == place:
-        return known
+    loaded = sys.modules.get(name)
+    if loaded is not None and Path(getattr(loaded, "__file__", None) or "").resolve() == place:
+        return loaded
     if not name.isidentifier():
         raise ConfigError(f"plugins: the name of {file} is not that of a module; call it like a variable")
     if not file.is_file():
         raise ConfigError(f"plugins: there is no file {file}")
-    if known is not None or importlib.util.find_spec(name) is not None:
+    if loaded is not None or importlib.util.find_spec(name) is not None:
         raise ConfigError(f"plugins: {file} cannot be the module {name}, there is another one; rename the file")
     spec = importlib.util.spec_from_file_location(name, place)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and `_target_` look for it
+    sys.modules[name] = module  # dataclasses and `_target_` look for it there
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What a result was made with: our version and those of the packages that can change a number."""
+"""Collects the versions that belong to a result: ours, and those of packages that can change a number."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
 
-def versions() -> dict[str, str]:
-    """Names to versions; `git` is the commit of a checkout, with `-dirty` where files were changed since."""
-    found = {"reason": _version("reason-search"), "python": platform.python_version()}
-    found |= {name: _version(name) for name in PACKAGES}
-    commit = _commit()
-    return found | ({"git": commit} if commit else {})
+def collect_versions() -> dict[str, str]:
+    """Returns versions by name; `git` is the commit of a checkout, with `-dirty` where files changed since."""
+    versions = {"reason": _package_version("reason-search"), "python": platform.python_version()}
+    versions |= {name: _package_version(name) for name in PACKAGES}
+    commit = _git_commit()
+    return versions | ({"git": commit} if commit else {})
 
 
-def _version(package: str) -> str:
+def _package_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
         return "unknown"
 
 
-def _commit() -> str | None:
-    """The commit of the checkout this file is in; None in an installed package."""
+def _git_commit() -> str | None:
+    """Returns the commit of the checkout of this file; None in an installed package."""
     home = Path(__file__).resolve().parents[2]
     if not (home / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, so that blocking and awaiting callers can share one engine."""
+"""Runs an event loop in its own thread, so that blocking and awaiting callers can share one engine."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-class LoopThread:
-    """Starts with the first coroutine it is given; `close` ends it. Works inside and outside a running loop."""
+class EventLoopThread:
+    """A thread that runs coroutines; works inside and outside a running loop.
+
+    The thread starts with the first coroutine and ends with `close`.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start `work` on the loop. *Mutates*: starts the thread if it is not running."""
+    def submit(self, work: Coroutine[object, object, T]) -> Future[T]:
+        """Starts `work` on the loop. *Mutates*: starts the thread if it is not running."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -28,8 +31,8 @@ class LoopThread:
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for the result here. An interrupt while waiting cancels the work."""
+    def run(self, work: Coroutine[object, object, T]) -> T:
+        """Blocks until the result is there. An interrupt while waiting cancels the work."""
         future = self.submit(work)
         try:
             return future.result()
@@ -37,23 +40,24 @@ class LoopThread:
             future.cancel()
             raise
 
-    async def arun(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await the result from any loop. Cancelling the await cancels the work."""
+    async def arun(self, work: Coroutine[object, object, T]) -> T:
+        """Awaits the result from any loop. Cancelling the await cancels the work."""
         return await asyncio.wrap_future(self.submit(work))
 
     def close(self) -> None:
-        """Cancel what is running and end the thread; safe to call twice. *Mutates*: the next use starts anew."""
+        """Cancels what is running and ends the thread; safe to call twice. *Mutates*: the next use starts a new one."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:
             return
-        asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result()
+        # Stop only after the tasks have ended: their `finally` blocks still need the loop.
+        asyncio.run_coroutine_threadsafe(_cancel_all_tasks(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
 
-async def _cancel_all() -> None:
+async def _cancel_all_tasks() -> None:
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()

@@ -1,54 +1,68 @@
-"""The embedded engine for a checkpoint: backend, tokenizer and pool put together."""
+"""Settings of `engine=local`: one model in this process, with its tokenizer and KV pool."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from decoding.engine import LocalEngine
-from decoding.model.transformers_checkpoint import Device, DType, HFBackend
-from decoding.round import Speculation
-from decoding.speculation.controllers.cost_curve import Paced
-from decoding.speculation.controllers.warmup_profile import rehearse
-from decoding.speculation.drafters.none import NoDraft
-from decoding.validation import is_count
-from reason.models.checkpoint import eos_ids, load_tokenizer
+from decoding.validation import require_count
+from reason.engines.base import EngineSettings, SpeculationFactory
+from reason.models.checkpoint import Checkpoint, eos_ids
+from reason.models.tokenizer import PretrainedTokenizer
+
+if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
+    from decoding.engine import LocalEngine
+    from decoding.model.transformers_checkpoint import Device, DType
 
 
-def local_engine(
-    path: str,
-    *,
-    tokenizer: Any = None,
-    device: Device = "auto",
-    dtype: DType = "auto",
-    kv_mib: int = 1024,
-    max_running: int = 256,
-    max_rows: int = 1024,
-    speculation: Callable[[Any, str], Speculation] | None = None,
-) -> LocalEngine:
-    """A `LocalEngine` over the checkpoint at `path` (a folder or a hub name).
+@dataclass(frozen=True, kw_only=True)
+class LocalSettings(EngineSettings):
+    """The embedded engine.
 
-    tokenizer   the checkpoint's own unless given; used to decode for stop strings and to know end tokens
-    kv_mib      size of the KV pool in MiB
-    speculation makes the speculative parts for this tokenizer and path; plain decoding by default
+    kv_mib                size of the KV pool in MiB
+    max_running_requests  branches decoded together
+    max_batched_tokens    tokens fed per round
 
-    Raises: ValueError for a wrong setting or an unsupported model.
+    Raises: ValueError naming the setting.
     """
-    if not is_count(kv_mib, at_least=1):
-        raise ValueError(f"kv_mib must be an int >= 1, got {kv_mib!r}")
-    tokenizer = tokenizer or load_tokenizer(path)
-    backend = HFBackend.load(path, device=device, dtype=dtype)
-    parts = speculation(tokenizer, path) if speculation else Speculation()
-    if isinstance(parts.controller, Paced) and not isinstance(parts.drafter, NoDraft):
-        with ThreadPoolExecutor(1) as aside:  # the caller's thread may run an event loop
-            parts.controller.pace(aside.submit(rehearse, backend).result())
-    return LocalEngine(
-        backend,
-        decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
-        eos_ids=eos_ids(path, tokenizer),
-        kv_bytes=kv_mib << 20,
-        max_running=max_running,
-        max_rows=max_rows,
-        speculation=parts,
-    )
+
+    device: Device = "auto"
+    dtype: DType = "auto"
+    kv_mib: int = 1024
+    max_running_requests: int = 256
+    max_batched_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("kv_mib", "max_running_requests", "max_batched_tokens"):
+            require_count(name, getattr(self, name), at_least=1)
+
+    def open_engine(
+        self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None = None
+    ) -> LocalEngine:
+        """Loads the model; without `speculation` it decodes token by token.
+
+        Raises: ValueError for a wrong setting or an unsupported model.
+        """
+        from decoding.engine import LocalEngine
+        from decoding.model.transformers_checkpoint import HFBackend
+        from decoding.round import Speculation
+        from decoding.speculation.controllers.cost_curve import CalibratedCost
+        from decoding.speculation.drafters.none import NoDraft
+        from decoding.warmup_profile import profile_rounds
+
+        backend = HFBackend.from_pretrained(checkpoint.source, device=self.device, dtype=self.dtype)
+        parts = speculation(tokenizer, checkpoint.source) if speculation else Speculation()
+        if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
+            # In another thread: this one may run an event loop, and the profile runs rounds on a loop of its own.
+            with ThreadPoolExecutor(1) as executor:
+                parts.controller.calibrate_cost(executor.submit(profile_rounds, backend).result())
+        return LocalEngine(
+            backend,
+            decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
+            eos_ids=eos_ids(checkpoint.source, tokenizer),
+            kv_bytes=self.kv_mib << 20,
+            max_running_requests=self.max_running_requests,
+            max_batched_tokens=self.max_batched_tokens,
+            speculation=parts,
+        )

@@ -1,95 +1,104 @@
-"""From settings to an engine, in this process or made of servers: what cannot work is refused before anything loads."""
+"""Turns the settings of an engine into an engine; what cannot work is refused before any model loads."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from decoding.core import Engine
-from reason.config.compose import complaints, make, only_ours
-from reason.config.errors import ConfigError, refused
-from reason.engines.openai_api.settings import Endpoints
-from reason.models.byte_tokenizer import BYTES
+from decoding.core import Engine, SamplingParams
+from reason.config.compose import as_config_error, check_trusted_targets, instantiate
+from reason.config.errors import ConfigError, rejected_setting
+from reason.engines.base import EngineSettings, EngineUse, SpeculationFactory
 from reason.models.checkpoint import Checkpoint
+from reason.models.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:
-    from decoding.round import Speculation
-    from reason.engines.sglang_client.settings import Servers
+    from reason.prompt import PromptFormat
+    from reason.scorers.base import Scorer
 
-_SERVED = (
-    "reason.engines.sglang_client.",
-    "reason.engines.openai_api.",
-)  # made at once; the others load a model when they are
 _FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]+\}")
 
 
 @dataclass(frozen=True)
-class EnginePlan:
-    """Checked settings, those at `key`. `servers` is None where the model runs in this process."""
+class EngineSpec:
+    """Checked settings of one engine; `key` is the group where they are: `engine` or `small`."""
 
     key: str
-    node: Mapping[str, Any]
-    servers: Servers | Endpoints | None
+    settings: EngineSettings
 
-    def fit(self, checkpoint: Checkpoint, **use: Any) -> EnginePlan:
-        """This plan with what follows from the use it is put to; `openai_api.compatibility` says what `use` is.
+    @property
+    def is_remote(self) -> bool:
+        """Whether the model runs in servers, which speculate themselves and return no hidden states."""
+        return self.settings.is_remote
 
-        Raises: ConfigError where that cannot be done.
+    def adapt_to(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        prompt_format: PromptFormat,
+        scorer: Scorer,
+        sampling: SamplingParams | None,
+        continued_by: str | None,
+    ) -> EngineSpec:
+        """Returns the spec with the settings that follow from its use; `EngineUse` describes the arguments.
+
+        Raises: ConfigError where the engine cannot do that.
         """
-        from reason.engines.openai_api.compatibility import fitted
+        use = EngineUse(
+            key=self.key,
+            checkpoint=checkpoint,
+            prompt_format=prompt_format,
+            scorer=scorer,
+            sampling=sampling,
+            continued_by=continued_by,
+        )
+        return replace(self, settings=self.settings.adapt_to(use))
 
-        if isinstance(self.servers, Endpoints):
-            return replace(self, servers=fitted(self.servers, key=self.key, checkpoint=checkpoint, **use))
-        if checkpoint.source == BYTES:
-            path = "model.path=bytes (model=served)" if self.key == "engine" else f"{self.key}.path=bytes"
-            raise ConfigError(f"{path} has no weights and no tokenizer; it goes with {self.key}=openai")
-        return self
+    def ping(self) -> None:
+        """Checks that its servers answer, before scorers load. Raises: ConfigError."""
+        with self._as_config_error():
+            self.settings.ping()
 
-    def knock(self) -> None:
-        """Raises: ConfigError if a server is not there, which is worth knowing before scorers load."""
-        if self.servers is not None:
-            with self._naming(self.servers):
-                self.servers.knock()
-
-    def open(
-        self, checkpoint: Checkpoint, *, tokenizer: Any, speculation: Callable[[Any, str], Speculation] | None
+    def open_engine(
+        self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None
     ) -> Engine:
-        """The engine for this checkpoint; servers guess for themselves. Raises: ConfigError."""
-        source = checkpoint.source
-        if self.servers is None:
-            engine: Engine = make(self.key, self.node, path=source, tokenizer=tokenizer, speculation=speculation)
-            return engine
-        with self._naming(self.servers):
-            return self.servers.open(source, tokenizer=tokenizer, vocab_size=checkpoint.vocab_size)
+        """Returns the engine for this checkpoint. Raises: ConfigError."""
+        with self._as_config_error():
+            return self.settings.open_engine(checkpoint, tokenizer=tokenizer, speculation=speculation)
 
     @contextmanager
-    def _naming(self, servers: Servers | Endpoints) -> Iterator[None]:
-        """Turns what a server is refused for into a ConfigError about the setting it begins with, else about `urls`."""
+    def _as_config_error(self) -> Iterator[None]:
+        """Turns errors into a ConfigError about the field that their message begins with; of servers, about `urls`."""
+        # Any error while a model loads is about a setting. Of a client's errors only these are; others are bugs.
+        expected = (ValueError, OSError) if self.is_remote else Exception
+        names = {field.name for field in fields(self.settings)} if is_dataclass(self.settings) else set[str]()
         try:
             yield
-        except (ValueError, OSError) as error:
-            named = str(error).partition(":")[0].partition(" ")[0].partition("=")[0]
-            about = {field.name for field in fields(servers)} & {named}
-            raise ConfigError(refused(self.key if about else f"{self.key}.urls", error, about)) from error
+        except expected as error:
+            first_word = str(error).partition(":")[0].partition(" ")[0].partition("=")[0]
+            about = names & {first_word}
+            key = f"{self.key}.urls" if self.is_remote and "urls" in names and not about else self.key
+            raise ConfigError(rejected_setting(key, error, about)) from error
 
 
 def require_from_environment(key: str, secret: object) -> None:
-    """Raises: ConfigError for a secret that is written out, which it does not repeat."""
+    """Raises ConfigError for a secret that is written out; the message does not repeat it."""
     if not _FROM_ENVIRONMENT.fullmatch(str(secret)):
         raise ConfigError(f"{key} must come from the environment, as {key}='${{oc.env:NAME}}': settings are saved")
 
 
-def check(key: str, node: Mapping[str, Any]) -> EnginePlan:
-    """Everything that can be known without a model or a network. Raises: ConfigError naming the setting."""
-    only_ours(key, node)
+def validate_engine(key: str, node: Mapping[str, Any]) -> EngineSpec:
+    """Checks the settings at `key` as far as that needs no model and no network. Raises: ConfigError."""
+    check_trusted_targets(key, node)
     if node.get("api_key") is not None:
         require_from_environment(f"{key}.api_key", node["api_key"])
-    if not str(node.get("_target_", "")).startswith(_SERVED):
-        return EnginePlan(key, node, None)
-    servers: Servers | Endpoints = make(key, node)
-    with complaints(key):
-        servers.check()
-    return EnginePlan(key, node, servers)
+    settings = instantiate(key, node)
+    if not isinstance(settings, EngineSettings):
+        target = node.get("_target_")
+        raise ConfigError(f"{key}._target_ must be a subclass of reason.engines.base.EngineSettings, got {target!r}")
+    with as_config_error(key):
+        settings.require_packages()
+    return EngineSpec(key, settings)

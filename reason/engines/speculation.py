@@ -1,112 +1,143 @@
-"""From settings to the speculative parts of an engine: what cannot work together is refused before a model loads."""
+"""From settings to the speculative parts of an engine; rejects incompatible settings before a model loads."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reason.config.compose import complaints, make, only_ours
+from reason.config.compose import as_config_error, check_trusted_targets, instantiate, load_target
 from reason.config.errors import ConfigError
 from reason.models.checkpoint import find_model
 
-if TYPE_CHECKING:  # these import torch, which a wrong setting elsewhere need not wait for
+if TYPE_CHECKING:  # these import torch, which the error for a wrong setting elsewhere need not wait for
+    from transformers import PreTrainedTokenizerBase
+
     from decoding.round import Speculation
-    from decoding.speculation.drafters.source import Source
-    from decoding.speculation.interfaces import Controller, Drafter
-    from decoding.speculation.target_logits import Acceptance
+    from decoding.speculation.drafters.source import DraftSource
+    from decoding.speculation.interfaces import AcceptanceRule, Controller, Drafter
 
 GROUPS = ("speculation", "acceptance", "controller")
-_MODELS = "reason.models."  # sources that load a model are made last
+Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class SpeculationPlan:
-    """Checked settings. `lossless` says whether the output is distributed as plain decoding's."""
+class SpeculationSpec:
+    """Validated settings of speculation."""
 
-    node: Mapping[str, Any]
-    acceptance: Acceptance
+    node: Settings
+    acceptance: AcceptanceRule
     controller: Controller
 
     @property
     def lossless(self) -> bool:
+        """Whether the output is distributed as plain decoding's."""
         return self.acceptance.lossless
 
-    def parts(self, tokenizer: Any, writer: str) -> Speculation:
-        """For an engine; `writer` is the path of the model drafted for, `tokenizer` its own.
+    @property
+    def lossy(self) -> str | None:
+        """The setting that changes the distribution of the output, such as "acceptance=greedy_match"; None for none.
+
+        Without drafts no acceptance rule is used.
+        """
+        from decoding.speculation.acceptance.verify import rule_name
+
+        return None if self.lossless or not self.drafts_tokens else f"acceptance={rule_name(self.acceptance)}"
+
+    @property
+    def drafts_tokens(self) -> bool:
+        """Whether rounds have drafts at all, which `speculation=off` does not."""
+        from decoding.speculation.drafters.none import NoDraft
+
+        return "source" in self.node or load_target(self.node) is not NoDraft
+
+    @property
+    def loads_a_model(self) -> bool:
+        """Whether a draft model is loaded beside the target model."""
+        return "source" in self.node and any(map(_needs_model, _list_sources(self.node["source"])))
+
+    def make_speculation(self, tokenizer: PreTrainedTokenizerBase | None, target_path: str) -> Speculation:
+        """Returns new parts for one engine, whose model has this tokenizer and path.
 
         Raises: ConfigError.
         """
         from decoding.round import Speculation
 
-        if "source" not in self.node:
-            return Speculation(make("speculation", self.node), acceptance=self.acceptance)
-        source = _source(self.node["source"], writer=tokenizer, writer_path=writer)
-        controller = copy.deepcopy(self.controller)  # it learns what its own engine's rounds cost
-        return Speculation(_drafter(self.node, source), controller, self.acceptance)
+        if not self.drafts_tokens:
+            return Speculation(instantiate("speculation", self.node), acceptance=self.acceptance)
+        if "source" in self.node:
+            model = {"target_tokenizer": tokenizer, "target_path": target_path}
+            drafter = _make_tree_drafter(self.node, _make_source(self.node["source"], **model))
+        else:
+            drafter = instantiate("speculation", self.node)
+        controller = copy.deepcopy(self.controller)  # it learns the cost of its own engine's rounds
+        return Speculation(drafter, controller, self.acceptance)
 
-    @property
-    def loads_a_model(self) -> bool:
-        """Whether a second model guesses the tokens."""
-        return "source" in self.node and any(map(_loads_a_model, _own_sources(self.node["source"])))
 
+def validate_speculation(config: Settings) -> SpeculationSpec:
+    """Checks everything that is known without a model. Raises: ConfigError naming the setting."""
+    from decoding.speculation.acceptance.verify import check_sampling
 
-def check(config: Mapping[str, Any]) -> SpeculationPlan:
-    """Everything that can be known without a model. Raises: ConfigError naming the setting."""
-    from decoding.speculation.acceptance.compatibility import check_pairing
-
-    acceptance: Acceptance = make("acceptance", config["acceptance"])
-    controller: Controller = make("controller", config["controller"])
+    acceptance: AcceptanceRule = instantiate("acceptance", config["acceptance"])
+    controller: Controller = instantiate("controller", config["controller"])
     node = dict(config["speculation"])
-    only_ours("speculation", node)
+    check_trusted_targets("speculation", node)
     if "source" not in node:
-        make("speculation", node)
-        return SpeculationPlan(node, acceptance, controller)
-    sources = [None if _loads_a_model(own) else make("speculation.source", own) for own in _own_sources(node["source"])]
-    for own in filter(_loads_a_model, _own_sources(node["source"])):
-        with complaints("speculation.source"):
-            find_model(own["path"], key="speculation.source.path")
-    ranks_only = len(sources) == 1 and sources[0] is not None and not sources[0].has_probabilities
+        instantiate("speculation", node)
+        return SpeculationSpec(node, acceptance, controller)
+    # Sources with a model are constructed last, by `make_speculation`; here only their checkpoint is looked up.
+    sources: list[DraftSource | None] = []
+    for settings in _list_sources(node["source"]):
+        if not _needs_model(settings):
+            sources.append(instantiate("speculation.source", settings))
+            continue
+        sources.append(None)
+        if "path" in settings:
+            with as_config_error("speculation.source"):
+                find_model(settings["path"], key="speculation.source.path")
+    only_ranks = len(sources) == 1 and sources[0] is not None and not sources[0].has_probabilities
     if node.get("draw") is None:
-        node["draw"] = "likely" if ranks_only else acceptance.draws[0]
-    with complaints():
-        check_pairing(acceptance, node["draw"])
-    if node["draw"] in ("without_replacement", "iid") and not controller.fills_template:
+        node["draw"] = "likely" if only_ranks else acceptance.supported_sampling[0]
+    with as_config_error():
+        check_sampling(acceptance, node["draw"])
+    if node["draw"] in ("without_replacement", "iid") and not controller.uses_template:
         raise ConfigError(
             f"draw={node['draw']} may not be pruned by probability; choose controller=template, chain or goodput"
         )
     if None not in sources:
-        _drafter(node, _source(node["source"]))
-    return SpeculationPlan(node, acceptance, controller)
+        _make_tree_drafter(node, _make_source(node["source"]))
+    return SpeculationSpec(node, acceptance, controller)
 
 
-def _drafter(node: Mapping[str, Any], source: Source) -> Drafter:
-    from decoding.speculation.drafters.tree_drafter import TreeDrafter
-
+def _make_tree_drafter(node: Settings, source: DraftSource) -> Drafter:
     # Not through Hydra, which would turn the source, a dataclass, into a config.
-    knobs = {key: value for key, value in node.items() if key not in ("_target_", "source")}
-    with complaints("speculation"):
+    settings = {key: value for key, value in node.items() if key not in ("_target_", "source")}
+    with as_config_error("speculation"):
         try:
-            return TreeDrafter(source, **knobs)
+            drafter: Drafter = load_target(node)(source, **settings)
         except TypeError as error:
             raise ConfigError(f"speculation: {error}") from error
+    return drafter
 
 
-def _source(node: Mapping[str, Any], **writer: Any) -> Source:
-    from decoding.speculation.drafters.hybrid import Hybrid
-
+def _make_source(node: Settings, **model: object) -> DraftSource:
     if "sources" in node:
-        knobs = {key: value for key, value in node.items() if key not in ("_target_", "sources")}
-        with complaints("speculation.source"):
-            return Hybrid(tuple(_source(own, **writer) for own in node["sources"]), **knobs)
-    source: Source = make("speculation.source", node, **(writer if _loads_a_model(node) else {}))
+        settings = {key: value for key, value in node.items() if key not in ("_target_", "sources")}
+        with as_config_error("speculation.source"):
+            sources = tuple(_make_source(one, **model) for one in node["sources"])
+            combined: DraftSource = load_target(node)(sources, **settings)
+            return combined
+    source: DraftSource = instantiate("speculation.source", node, **(model if _needs_model(node) else {}))
     return source
 
 
-def _own_sources(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _list_sources(node: Settings) -> Sequence[Settings]:
     return list(node.get("sources", [node]))
 
 
-def _loads_a_model(node: Mapping[str, Any]) -> bool:
-    return str(node.get("_target_", "")).startswith(_MODELS)
+def _needs_model(node: Settings) -> bool:
+    """Whether the class of a source declares `needs_model`; False for a target that does not exist."""
+    check_trusted_targets("speculation.source", node)
+    with as_config_error("speculation.source"):
+        return bool(getattr(load_target(node), "needs_model", False))

@@ -1,13 +1,13 @@
-r"""Find the final answer in a text, and bring it to the form in which answers are compared and counted.
+r"""Finds the final answer in a text.
 
-Everything here is pure, takes time linear in the text, and accepts any string whatever.
+All functions are pure, take time linear in the text and accept any string.
 """
 
 from __future__ import annotations
 
 import re
 
-from reason.grading.canonical import canonical as canonical  # one place to import both halves from
+from reason.grading.canonical import canonical_answer as canonical_answer  # one place to import both halves from
 
 _BOX = r"\\(?:boxed|fbox|framebox)"
 _FIRST_BOX = re.compile(_BOX)
@@ -25,14 +25,14 @@ _LETTER_STATED = re.compile(
 _LETTER_LINE = re.compile(r"[*(\s]*([A-J])[*).\s]*")
 
 
-def boxed(text: str) -> str | None:
-    r"""The content of the last non-empty `\boxed{...}` (or `\fbox`, `\framebox`, `\boxed 5`), or None.
+def boxed_content(text: str) -> str | None:
+    r"""Returns the content of the last non-empty `\boxed{...}` (or `\fbox`, `\framebox`, `\boxed 5`), or None.
 
     Braces must balance; a box that never closes does not count. Of nested boxes the inner one wins.
 
-    >>> boxed(r"so \boxed{\frac{1}{2}}, no wait: \boxed{\{1,2\}}")
+    >>> boxed_content(r"so \boxed{\frac{1}{2}}, no wait: \boxed{\{1,2\}}")
     '\\{1,2\\}'
-    >>> boxed(r"put it in \boxed{}"), boxed(r"\boxed{12")
+    >>> boxed_content(r"put it in \boxed{}"), boxed_content(r"\boxed{12")
     (None, None)
     """
     first = _FIRST_BOX.search(text)
@@ -58,14 +58,14 @@ def boxed(text: str) -> str | None:
 
 
 def find_answer(text: str) -> str | None:
-    r"""The final answer as it is written: the last box, else what follows the last `####`, else "the answer is ...".
+    r"""Returns the final answer as written: the last box, else what follows the last `####` or "the answer is".
 
     >>> find_answer(r"3 + 4 = \boxed{7}"), find_answer("... 18.\n#### 1,800"), find_answer("The answer is $x^2$.")
     ('7', '1,800', 'x^2')
     >>> find_answer("I am still thinking about 5") is None
     True
     """
-    if (box := boxed(text)) is not None:
+    if (box := boxed_content(text)) is not None:
         return box
     _, marker, rest = text.rpartition("####")
     if marker and (line := rest.strip().partition("\n")[0].strip()):
@@ -75,13 +75,13 @@ def find_answer(text: str) -> str | None:
 
 
 def find_letter(text: str) -> str | None:
-    r"""The chosen letter (A to J) of a multiple-choice question: boxed, stated, or alone on the last line.
+    r"""Returns the chosen letter (A to J) of a multiple-choice question: boxed, stated, or alone on the last line.
 
     >>> find_letter(r"\boxed{\text{(C)}}"), find_letter("The answer is **B**."), find_letter("...\n(D)")
     ('C', 'B', 'D')
     """
-    box = boxed(text)
-    if box is not None and (inside := _LETTER_FIRST.match(canonical(box))):
+    box = boxed_content(text)
+    if box is not None and (inside := _LETTER_FIRST.match(canonical_answer(box))):
         return inside[1]
     if stated := _last(_LETTER_STATED, text):
         return stated[1]
@@ -91,6 +91,6 @@ def find_letter(text: str) -> str | None:
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     match = None
-    for match in pattern.finditer(text):  # noqa: B007 - the last one is what we want
+    for match in pattern.finditer(text):  # noqa: B007 - only the last match is needed
         pass
     return match

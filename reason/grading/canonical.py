@@ -1,7 +1,7 @@
-r"""One spelling per answer, so that a vote counts `033`, `$33$` and `33.0` together.
+r"""Gives each answer one spelling, so that a vote counts `033`, `$33$` and `33.0` together.
 
-Only rewrites that are cheap and exact are made: what is left different may still be equal, and
-`reason.grading` asks a computer algebra system about it. The result is valid LaTeX.
+Only cheap and exact rewrites are made: two different results may still be equal, and `reason.grading` then compares
+them by computer algebra. The result is valid LaTeX.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _WORDS = re.compile(r"[A-Za-z]{2}[A-Za-z ]*[A-Za-z]")
 _LETTER = re.compile(r"\(([A-Z])\)")
 
 
-def canonical(answer: str) -> str:
-    r"""The spelling under which `answer` is counted; empty when nothing is left of it. Idempotent.
+def canonical_answer(answer: str) -> str:
+    r"""Returns the spelling under which `answer` is counted; empty if nothing remains. Idempotent.
 
-    >>> [canonical(a) for a in ("033", "$1,000$", "5.", "10,\\!080", r"\dfrac{2}{4}", "0.5", r"90^\circ")]
+    >>> [canonical_answer(a) for a in ("033", "$1,000$", "5.", "10,\\!080", r"\dfrac{2}{4}", "0.5", r"90^\circ")]
     ['33', '1000', '5', '10080', '1/2', '1/2', '90']
-    >>> canonical(r"\left( 3, \frac{\pi}2 \right)"), canonical(r"\text{Even}"), canonical(r"\text{(C)}")
-    ('(3,\\frac{\\pi}{2})', 'even', 'C')
+    >>> [canonical_answer(a) for a in (r"\left( 3, \frac{\pi}2 \right)", r"\text{Even}", r"\text{(C)}")]
+    ['(3,\\frac{\\pi}{2})', 'even', 'C']
     """
     for _ in range(12):  # unwrapping may uncover something to rewrite; garbage may need forever
         if len(answer) > MAX_CHARS:
@@ -71,11 +71,11 @@ def canonical(answer: str) -> str:
     return answer.strip()
 
 
-def number(text: str) -> str | None:
-    r"""`text` as an integer, a reduced `p/q` or a long decimal, or None when it is not plainly a number.
+def canonical_number(text: str) -> str | None:
+    r"""Returns `text` as an integer, a reduced `p/q` or a long decimal, or None if it is not plainly a number.
 
-    >>> number("-007"), number("1,234.50"), number(r"1\frac{4}{5}"), number("1,2"), number("x")
-    ('-7', '2469/2', '9/5', None, None)
+    >>> [canonical_number(text) for text in ("-007", "1,234.50", r"1\frac{4}{5}", "1,2", "x")]
+    ['-7', '2469/2', '9/5', None, None]
     """
     decimal = _DECIMAL.fullmatch(text)
     if decimal and (decimal[2] or decimal[3]):
@@ -108,9 +108,9 @@ def _pass(text: str) -> str:
         text = next(group for group in wrapped.groups() if group is not None).strip()
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    if (value := number(text)) is not None:
+    if (value := canonical_number(text)) is not None:
         return value
-    if (unit := _UNIT.fullmatch(text)) and (value := number(unit[1])) is not None:
+    if (unit := _UNIT.fullmatch(text)) and (value := canonical_number(unit[1])) is not None:
         return value
     if letter := _LETTER.fullmatch(text):
         return letter[1]

@@ -1,30 +1,32 @@
-"""What comparing an answer with the gold answer gave: right, wrong, no answer, or not graded."""
+"""Defines the grade of an answer: right, wrong, no answer, or not graded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+GradeValue = Literal["right", "wrong", "no_answer", "ungraded"]
+
 
 @dataclass(frozen=True)
 class Grade:
-    """One of four values; `reason` says why where the value alone does not.
+    """Result of comparing an answer with the gold answer; `reason` explains it where the value alone does not.
 
     right      equal to the gold answer
-    wrong      an answer, but another one
+    wrong      an answer that differs from it
     no_answer  the text has no final answer: kept apart from `wrong` in every record
     ungraded   there is no gold answer, or the comparison did not end
 
-    >>> RIGHT.right, WRONG.right, NO_ANSWER.right, NO_GOLD.right, str(ungraded("took too long"))
-    (True, False, False, None, 'ungraded')
+    >>> [grade.is_correct for grade in (RIGHT, WRONG, NO_ANSWER, NO_GOLD, ungraded_because("took too long"))]
+    [True, False, False, None, False]
     """
 
-    value: Literal["right", "wrong", "no_answer", "ungraded"]
+    value: GradeValue
     reason: str = ""
 
     @property
-    def right(self) -> bool | None:
-        """What accuracy counts: True or False, and None only where there is no gold answer.
+    def is_correct(self) -> bool | None:
+        """True or False as accuracy counts it; None only where there is no gold answer.
 
         A comparison that did not end counts as not right, so that a failing grader cannot raise an accuracy.
         """
@@ -34,12 +36,12 @@ class Grade:
         return self.value
 
 
-def ungraded(reason: str) -> Grade:
-    """The comparison could not be made, and why."""
+def ungraded_because(reason: str) -> Grade:
+    """Returns the grade of a comparison that could not be made."""
     return Grade("ungraded", reason)
 
 
 RIGHT = Grade("right")
 WRONG = Grade("wrong")
 NO_ANSWER = Grade("no_answer")
-NO_GOLD = ungraded("no gold answer")
+NO_GOLD = ungraded_because("no gold answer")

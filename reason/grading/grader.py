@@ -1,4 +1,4 @@
-"""Grade answers: rules, then the cache, then the worker process."""
+"""Grades answers: by rules, then from the cache, then in the worker process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
-from reason.grading.canonical import canonical
-from reason.grading.grade import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, ungraded
+from reason.grading.canonical import canonical_answer
+from reason.grading.grade import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, ungraded_because
 from reason.grading.process import WorkerDied, WorkerProcess, WorkerTimeout
-from reason.grading.rules import decide
+from reason.grading.rules import grade_by_rules
 
 CACHE_SIZE = 65_536
 
@@ -31,7 +31,7 @@ class Grader:
         if not timeout_s > 0:
             raise ValueError(f"timeout_s must be > 0, got {timeout_s!r}")
         self.timeout_s = timeout_s
-        self._worker = _Slot()
+        self._worker = _WorkerSlot()
         self._cache: dict[tuple[str, str], Grade] = {}  # oldest first
         self._lock = threading.Lock()  # guards the worker and the cache
         self._thread: ThreadPoolExecutor | None = None
@@ -39,24 +39,24 @@ class Grader:
         weakref.finalize(self, self._worker.clear)
 
     def grade(self, gold: str | None, answer: str | None) -> Grade:
-        """The grade of `answer`; blocks for at most about `timeout_s` once the worker is free. Never raises."""
+        """Grades `answer`; blocks for at most about `timeout_s` once the worker is free. Never raises."""
         known, pair = self._without_worker(gold, answer)
         return known or self._compare(*pair)
 
     async def agrade(self, gold: str | None, answer: str | None) -> Grade:
-        """`grade` for coroutines: the event loop runs on while the worker thinks."""
+        """As `grade`, without blocking the event loop."""
         known, pair = self._without_worker(gold, answer)
         if known:
             return known
-        if self._thread is None:  # our own: the loop's shared threads are not ours to fill
+        if self._thread is None:  # a thread of the grader, so that the loop's shared threads stay free
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="grader")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._compare, *pair)
 
     def close(self) -> None:
-        """End the worker; comparisons under way end as `ungraded`. The grader stays usable and would start another."""
+        """Ends the worker; running comparisons end as `ungraded`. The grader stays usable and would start another."""
         self._closing = True
         if (worker := self._worker.worker) is not None:
-            worker.kill()
+            worker.kill_process()
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
             self._thread = None
@@ -73,11 +73,11 @@ class Grader:
     def _without_worker(self, gold: str | None, answer: str | None) -> tuple[Grade | None, tuple[str, str]]:
         if gold is None:
             return NO_GOLD, ("", "")
-        pair = canonical(gold), canonical(answer or "")
+        pair = canonical_answer(gold), canonical_answer(answer or "")
         if not pair[1]:
             return NO_ANSWER, pair
         is_text = "\\text" in gold or "\\mbox" in gold
-        return decide(*pair, text=is_text) or self._cache.get(pair), pair
+        return grade_by_rules(*pair, text=is_text) or self._cache.get(pair), pair
 
     def _compare(self, gold: str, answer: str) -> Grade:
         with self._lock:
@@ -91,29 +91,29 @@ class Grader:
             return grade
 
     def _ask(self, gold: str, answer: str) -> Grade:
-        why = ""
-        for _ in range(2):  # a worker that somebody else killed costs a second try, not the grade
+        failure = ""
+        for _ in range(2):  # a worker killed from outside costs a second try, not the grade
             if self._closing:
-                return ungraded("the grader was closed")
+                return ungraded_because("the grader was closed")
             try:
-                return RIGHT if self._worker.get(self.timeout_s).compare(gold, answer) else WRONG
+                return RIGHT if self._worker.get(self.timeout_s).compare_answers(gold, answer) else WRONG
             except WorkerDied as error:
-                why = str(error)
+                failure = str(error)
             except (WorkerTimeout, RuntimeError) as error:
-                return ungraded(str(error))
+                return ungraded_because(str(error))
             except OSError as error:
-                why = f"the grading worker cannot start: {error}"
-        return ungraded(why)
+                failure = f"the grading worker cannot start: {error}"
+        return ungraded_because(failure)
 
 
-class _Slot:
-    """Room for one worker; apart from the grader so that a finalizer can hold it without holding the grader."""
+class _WorkerSlot:
+    """Holds at most one worker; a class of its own so that a finalizer can reference it without the grader."""
 
     def __init__(self) -> None:
         self.worker: WorkerProcess | None = None
 
     def get(self, timeout_s: float) -> WorkerProcess:
-        if self.worker is None or not self.worker.alive:
+        if self.worker is None or not self.worker.is_alive:
             self.clear()
             self.worker = WorkerProcess(timeout_s)
         return self.worker
@@ -121,4 +121,4 @@ class _Slot:
     def clear(self) -> None:
         worker, self.worker = self.worker, None
         if worker is not None:
-            worker.stop()
+            worker.stop_process()

@@ -1,4 +1,4 @@
-"""A child process that compares answers, and is killed when it takes too long.
+"""Runs a child process that compares answers, and kills it when it takes too long.
 
 It is an ordinary program started with `subprocess`, not a `multiprocessing` child: nothing of the
 caller's `__main__` is imported again, so it works from scripts without an import guard, notebooks,
@@ -29,14 +29,14 @@ class WorkerDied(Exception):
 
 
 class WorkerProcess:
-    """One running worker. Not thread-safe: one `compare` at a time.
+    """One running worker. Not thread-safe: one `compare_answers` at a time.
 
     Raises: WorkerDied when the worker cannot start, saying why.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self.owner = os.getpid()  # a forked copy of us must not use or end a process that is not its own
+        self.owner = os.getpid()  # a forked copy must not use or end the parent's process
         command = [sys.executable, "-P", str(WORKER), json.dumps(sys.path), str(int(timeout_s) + 10)]
         self.process = subprocess.Popen(
             command,
@@ -51,19 +51,19 @@ class WorkerProcess:
         try:
             hello = self._reply(START_TIMEOUT_S)
         except BaseException:
-            self.stop()
+            self.stop_process()
             raise
         if "ready" not in hello:
-            self.stop()
+            self.stop_process()
             raise WorkerDied(f"the grading worker cannot start: {hello.get('error')}")
 
     @property
-    def alive(self) -> bool:
-        """True while it can be asked."""
+    def is_alive(self) -> bool:
+        """True while the process accepts comparisons."""
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def compare(self, gold: str, answer: str) -> bool:
-        """True when math-verify takes them for equal.
+    def compare_answers(self, gold: str, answer: str) -> bool:
+        """Returns whether math-verify considers the answers equal.
 
         Raises: WorkerTimeout, WorkerDied; both leave a stopped process. RuntimeError when the pair cannot be compared.
         """
@@ -74,29 +74,29 @@ class WorkerProcess:
             pipe.flush()
             reply = self._reply(self.timeout_s)
         except OSError as error:
-            self.stop()
+            self.stop_process()
             raise WorkerDied("the grading worker has gone") from error
         except BaseException:  # Ctrl-C among them: a reply still on its way must not answer the next question
-            self.stop()
+            self.stop_process()
             raise
         if "error" in reply:
             raise RuntimeError(reply["error"])
         return bool(reply["equal"])
 
-    def kill(self) -> None:
-        """End the process under a running `compare`, which then raises WorkerDied. May be called from any thread."""
+    def kill_process(self) -> None:
+        """Kills the process; a running `compare_answers` then raises WorkerDied. Callable from any thread."""
         if self.owner == os.getpid():
             self.process.kill()
 
-    def stop(self) -> None:
-        """End the process now; safe to call twice."""
+    def stop_process(self) -> None:
+        """Ends the process now; calling it twice is harmless."""
         if self.owner != os.getpid():
             return
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            with contextlib.suppress(OSError):  # what was never flushed has nobody to go to
+            with contextlib.suppress(OSError):  # unflushed data has no reader
                 pipe.close()
 
     def _reply(self, timeout_s: float) -> dict[str, Any]:

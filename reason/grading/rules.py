@@ -1,11 +1,11 @@
-"""What can be decided about two canonical answers without computer algebra; pure."""
+"""Grades two canonical answers as far as possible without computer algebra; pure functions."""
 
 from __future__ import annotations
 
 import re
 
 from reason.grading.canonical import MAX_CHARS
-from reason.grading.grade import RIGHT, WRONG, Grade, ungraded
+from reason.grading.grade import RIGHT, WRONG, Grade, ungraded_because
 
 MAX_DIGITS = 2048  # in one number
 MAX_DEPTH = 20  # of nested brackets: parsing costs much more than linearly in it
@@ -19,14 +19,14 @@ _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOWER_TOKEN = re.compile(r"\*\*|\\[A-Za-z]+|\\.|\d+|\S", re.DOTALL)
 
 
-def decide(gold: str, answer: str, *, text: bool = False) -> Grade | None:
-    """The grade of `answer`, both in canonical form, or None when only computer algebra can tell.
+def grade_by_rules(gold: str, answer: str, *, text: bool = False) -> Grade | None:
+    """Grades `answer`, both in canonical form; None if only computer algebra can decide.
 
-    `text` says that the gold answer is a word: then `east` is not `seat`, as a product of letters would be.
+    `text`: the gold answer is a word, so that `east` differs from `seat`, which as products of letters are equal.
 
-    >>> str(decide("33", "33")), str(decide("33", "34")), decide("1/3", "0.333333") is None
+    >>> str(grade_by_rules("33", "33")), str(grade_by_rules("33", "34")), grade_by_rules("1/3", "0.333333") is None
     ('right', 'wrong', True)
-    >>> decide("7", "9^{9^{9^9}}")
+    >>> grade_by_rules("7", "9^{9^{9^9}}")
     Grade(value='wrong', reason='answer: a tower of exponents')
     """
     if gold == answer:
@@ -39,17 +39,17 @@ def decide(gold: str, answer: str, *, text: bool = False) -> Grade | None:
     bases = [_IN_BASE.fullmatch(number) for number in (gold, answer)]
     if bases[0] and bases[1] and bases[0].groups() != bases[1].groups():
         return WRONG
-    if why := unreasonable(gold):
-        return ungraded(f"gold answer: {why}")
-    if why := unreasonable(answer):
+    if why := refusal_reason(gold):
+        return ungraded_because(f"gold answer: {why}")
+    if why := refusal_reason(answer):
         return Grade("wrong", f"answer: {why}")
     return None
 
 
-def unreasonable(answer: str) -> str:
-    """Why `answer` will not be given to computer algebra; empty when it may be. Linear in its length.
+def refusal_reason(answer: str) -> str:
+    """Returns why `answer` is refused by the grader, empty if it is not. Linear in its length.
 
-    >>> unreasonable("x" * 5000), unreasonable("2^{10}"), unreasonable("2^2^2^2")
+    >>> refusal_reason("x" * 5000), refusal_reason("2^{10}"), refusal_reason("2^2^2^2")
     ('longer than 4096 characters', '', 'a tower of exponents')
     """
     if len(answer) > MAX_CHARS:
@@ -63,7 +63,7 @@ def unreasonable(answer: str) -> str:
 
 
 def _heights(text: str) -> tuple[int, int]:
-    """How deep brackets nest, and how many exponents sit on top of each other: 1 in `x^2y^2`, 3 in `2^{2^{2^2}}`."""
+    """Returns the nesting depth of brackets and the height of exponents: 1 in `x^2y^2`, 3 in `2^{2^{2^2}}`."""
     groups: list[tuple[int, int]] = []
     depth, base, chain, highest = (
         0,

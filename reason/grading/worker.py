@@ -1,8 +1,8 @@
-"""The other end of `process.py`: compare pairs of answers with math-verify, one JSON line in, one out.
+"""Compares pairs of answers with math-verify, one JSON line in, one out: the child process of `process.py`.
 
 Run as a file in a process of its own, so it imports nothing of ours. It may hang, run out of memory or
-crash on any pair; whoever started it kills it and starts another. The limits below are for the case that
-nobody is left to do so.
+crash on any pair; the parent process then kills it and starts another. The limits below hold if the parent
+no longer exists.
 """
 
 from __future__ import annotations
@@ -12,48 +12,47 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
 
 MEMORY_BYTES = 2 << 30
 
 
 def main() -> None:
-    """Announces itself with one line, then answers until its input ends."""
+    """Writes one `ready` line, then replies until its input ends."""
     sys.path.extend(json.loads(sys.argv[1]))
     alarm_s = int(sys.argv[2])
     replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # parsers print; nothing they say may pass for a reply
+    os.dup2(2, 1)  # parsers print; their output must not be read as a reply
 
-    def say(**reply: Any) -> None:
+    def write_reply(**reply: object) -> None:
         replies.write(json.dumps(reply) + "\n")
 
     try:
         equal = load_math_verify()
     except Exception as error:
-        say(error=f"{type(error).__name__}: {error}")
+        write_reply(error=f"{type(error).__name__}: {error}")
         return
     limit_memory()
-    say(ready=True)
+    write_reply(ready=True)
     for line in sys.stdin:
         gold, answer = json.loads(line)
         set_alarm(alarm_s)  # not handled, so the kernel ends us even inside a C call
         try:
             same = equal(gold, answer)
         except Exception as error:
-            say(error=f"{type(error).__name__} in math-verify")
+            write_reply(error=f"{type(error).__name__} in math-verify")
         else:
             set_alarm(0)
             if not same and peak_bytes() > MEMORY_BYTES // 2:  # math-verify takes MemoryError for "not equal"
-                say(error="the comparison needed too much memory")
+                write_reply(error="the comparison needed too much memory")
             else:
-                say(equal=same)
+                write_reply(equal=same)
         set_alarm(0)
         if peak_bytes() > MEMORY_BYTES // 2:
             return
 
 
 def load_math_verify() -> Callable[[str, str], bool]:
-    """The comparison, with grammars and caches warm; its own time limits are off, since ours is harder."""
+    """Returns the comparison, with warm grammars and caches; its time limits are off, since the parent has one."""
     import logging
 
     from math_verify import parse, verify
@@ -69,13 +68,13 @@ def load_math_verify() -> Callable[[str, str], bool]:
 
 
 def set_alarm(seconds: int) -> None:
-    """End this process after so many seconds; 0 takes it back. Does nothing where there are no alarms."""
+    """Ends this process after so many seconds; 0 cancels. Does nothing where the system has no alarms."""
     if hasattr(signal, "alarm"):
         signal.alarm(seconds)
 
 
 def limit_memory() -> None:
-    """Make huge allocations fail here rather than starve the machine."""
+    """Makes huge allocations fail in this process instead of exhausting the machine."""
     try:
         import resource
 
@@ -85,9 +84,9 @@ def limit_memory() -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory this process has used, 0 where unknown."""
+    """Returns the peak memory of this process, 0 where unknown."""
     try:
-        with open("/proc/self/status") as status:  # `getrusage` would begin with the peak of whoever started us
+        with open("/proc/self/status") as status:  # `getrusage` would start with the peak of the parent
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
     except (OSError, StopIteration):
         pass

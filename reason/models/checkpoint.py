@@ -1,4 +1,4 @@
-"""Find a model's checkpoint, and learn what its config.json says, before anything heavy is loaded."""
+"""Finds a model's checkpoint, its config.json and its vocabulary before anything heavy is loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from reason.config.errors import ConfigError
-from reason.models.byte_tokenizer import BYTES, ByteText
+from reason.models import hub
+from reason.models.byte_tokenizer import BYTES, ByteTokenizer
+from reason.models.tokenizer import PretrainedTokenizer
 
 BUNDLED = "bundled:"
 TOKENIZER = "tokenizer.json"
@@ -21,7 +23,13 @@ class Checkpoint:
     """`source` is a folder or a hub id, ready for `from_pretrained`; `config` its config.json."""
 
     source: str
-    config: dict[str, Any]
+    config: dict[str, object]
+
+    @property
+    def architecture(self) -> str | None:
+        """Name of the model's class in transformers; None if its config does not name one."""
+        names = self.config.get("architectures")
+        return str(names[0]) if isinstance(names, list) and names else None
 
     @property
     def vocab_size(self) -> int | None:
@@ -30,15 +38,15 @@ class Checkpoint:
         return size if isinstance(size, int) else None
 
     @property
-    def window(self) -> int | None:
-        """The most tokens the model can hold, prompt included; None if its config does not say."""
+    def context_window(self) -> int | None:
+        """Maximum tokens per sequence, prompt included; None if its config does not say."""
         window = self.config.get("max_position_embeddings")
         return window if isinstance(window, int) else None
 
 
 def find_model(path: object, *, key: str = "model.path") -> Checkpoint:
-    """The checkpoint called `path`: `bundled:NAME`, a folder, or a hub id, of which only config.json is fetched;
-    `bytes` is none at all, for a model that only its server knows.
+    """Returns the checkpoint called `path`: `bundled:NAME`, a folder, or a hub id, whose config.json alone is fetched;
+    `bytes` is no checkpoint, for a model that only its server knows.
 
     `key` is the setting that errors name. Raises: ConfigError in one sentence, within about two seconds.
 
@@ -52,39 +60,42 @@ def find_model(path: object, *, key: str = "model.path") -> Checkpoint:
     if path == BYTES:
         return Checkpoint(BYTES, {})
     if path.startswith(BUNDLED):
-        return _bundled(path.removeprefix(BUNDLED), key)
+        return _find_bundled(path.removeprefix(BUNDLED), key)
     folder = Path(os.path.expanduser(path))
     if folder.is_dir():
-        return Checkpoint(str(folder), _read(folder / "config.json", key))
+        return Checkpoint(str(folder), _read_config(folder / "config.json", key))
     if folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1:
         raise ConfigError(
             f"{key}={path}: there is no such folder, and it is neither a hub id (OWNER/NAME) nor {BUNDLED}NAME"
         )
-    return _on_hub(path, key)
+    source, config_file = hub.locate_on_hub(path, key)
+    return Checkpoint(source, _read_config(config_file, key))
 
 
-def load_tokenizer(source: str) -> Any:
-    """The tokenizer of the checkpoint at `source`, a folder or a hub id, as its tokenizer.json says.
+def load_tokenizer(source: str) -> PretrainedTokenizer:
+    """Loads the tokenizer of the checkpoint at `source`, a folder or a hub id, as its tokenizer.json says.
 
-    `AutoTokenizer` will not do where there is such a file: for some model types (qwen2 among them) it takes the
-    vocabulary, puts the family's pre-tokenizer in place of the one in the file, and says nothing. It also makes
-    an empty tokenizer out of no file at all.
+    `AutoTokenizer` is wrong where there is such a file: for some model types (qwen2 among them) it takes the vocabulary
+    and silently replaces the file's pre-tokenizer by the family's. It also makes an empty tokenizer out of no file.
 
-    Raises: ValueError if the checkpoint has no tokenizer, OSError if its files cannot be had.
+    Raises: ValueError if the checkpoint has no tokenizer, OSError if its files cannot be fetched.
     """
     if source == BYTES:
-        return ByteText()
+        return ByteTokenizer()
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    kind: Any = PreTrainedTokenizerFast if _has_tokenizer_file(source) else AutoTokenizer
-    tokenizer = kind.from_pretrained(source, trust_remote_code=False)
+    is_folder = Path(source).is_dir()
+    has_file = (Path(source) / TOKENIZER).is_file() if is_folder else hub.has_hub_file(source, TOKENIZER)
+    loader: Any = PreTrainedTokenizerFast if has_file else AutoTokenizer
+    tokenizer: Any = loader.from_pretrained(source, trust_remote_code=False)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError(f"{source} has no tokenizer: neither a tokenizer.json nor another kind of vocabulary is there")
-    return tokenizer
+    loaded: PretrainedTokenizer = tokenizer
+    return loaded
 
 
-def eos_ids(path: str, tokenizer: Any) -> frozenset[int]:
-    """Every end-of-sequence id the checkpoint declares: tokenizer's, and generation config's (chat models have two)."""
+def eos_ids(path: str, tokenizer: PretrainedTokenizer) -> frozenset[int]:
+    """Returns every end-of-sequence id that tokenizer and generation config declare (chat models have two)."""
     import transformers
 
     ids = {tokenizer.eos_token_id}
@@ -97,13 +108,13 @@ def eos_ids(path: str, tokenizer: Any) -> frozenset[int]:
 
 
 def read_vocabulary(source: str) -> dict[str, int] | None:
-    """Token to id, as tokenizer.json in the folder `source` has it; None if that is not at hand. Loads nothing."""
+    """Returns token to id from tokenizer.json in the folder `source`; None without such a file. Loads no tokenizer."""
     if source == BYTES:
-        return ByteText().get_vocab()
+        return ByteTokenizer().get_vocab()
     try:
         data = json.loads((Path(source) / TOKENIZER).read_text(encoding="utf-8"))
         tokens = data["model"]["vocab"]
-        if isinstance(tokens, list):  # unigram models: a token and its weight; the id is the place
+        if isinstance(tokens, list):  # unigram models list (token, weight); the id is the position
             tokens = {token: i for i, (token, _) in enumerate(tokens)}
         return {**tokens, **{token["content"]: token["id"] for token in data["added_tokens"]}}
     except (OSError, ValueError, KeyError, TypeError):
@@ -111,33 +122,20 @@ def read_vocabulary(source: str) -> dict[str, int] | None:
 
 
 def bundled_names() -> list[str]:
-    """The checkpoints shipped with the package."""
+    """Returns the names of the checkpoints shipped with the package."""
     home = Path(str(files("reason").joinpath("models", "bundled")))
     return sorted(config.parent.name for config in home.glob("*/config.json"))
 
 
-def _has_tokenizer_file(source: str) -> bool:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    if Path(source).is_dir():
-        return (Path(source) / TOKENIZER).is_file()
-    try:
-        hf_hub_download(source, TOKENIZER)
-    except RemoteEntryNotFoundError:
-        return False
-    return True
-
-
-def _bundled(name: str, key: str) -> Checkpoint:
+def _find_bundled(name: str, key: str) -> Checkpoint:
     if name not in bundled_names():
-        found = ", ".join(bundled_names()) or "none; scripts/train.py makes them"
-        raise ConfigError(f"{key}={BUNDLED}{name}: not among the bundled models ({found})")
+        names = ", ".join(bundled_names()) or "none; scripts/train.py makes them"
+        raise ConfigError(f"{key}={BUNDLED}{name}: not among the bundled models ({names})")
     folder = Path(str(files("reason").joinpath("models", "bundled", name)))
-    return Checkpoint(str(folder), _read(folder / "config.json", key))
+    return Checkpoint(str(folder), _read_config(folder / "config.json", key))
 
 
-def _read(file: Path, key: str) -> dict[str, Any]:
+def _read_config(file: Path, key: str) -> dict[str, object]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -149,28 +147,3 @@ def _read(file: Path, key: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ConfigError(f"{key}: {file} must hold a JSON object, it holds a {type(config).__name__}")
     return config
-
-
-def _on_hub(hub_id: str, key: str) -> Checkpoint:
-    """The checkpoint on the hub, or the folder of the local cache while one quick look does not find the hub there:
-    asked by id, the hub's client would try for half a minute per file, also for files that it has."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-
-    from reason.tasks.hub import reachable
-
-    try:
-        cached = try_to_load_from_cache(hub_id, "config.json")
-        if reachable():
-            file = Path(cached if isinstance(cached, str) else hf_hub_download(hub_id, "config.json"))
-            return Checkpoint(hub_id, _read(file, key))
-    except ConfigError:
-        raise
-    except (OSError, ValueError) as error:  # every error of the hub's client is one of these
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{key}={hub_id}: no such folder, and the hub did not give it ({first})") from error
-    if isinstance(cached, str):
-        return Checkpoint(str(Path(cached).parent), _read(Path(cached), key))
-    raise ConfigError(
-        f"{key}={hub_id}: no such folder, not in the local cache, and the hub cannot be reached; "
-        "give the folder of a downloaded model"
-    )

@@ -1,35 +1,41 @@
-"""What a router sees of a step, and what it says."""
+"""Defines what a router reads before a step is written and what it decides.
+
+A new router is one file here (or in a plugin) and one yaml in conf/router: subclass `StatelessRouter`, set the class
+attributes that differ, and write `choose_author`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
-from decoding.core import Spent, Tokens
+from decoding.core import Tokens, Usage
 from reason.models.checkpoint import Checkpoint
+from reason.models.tokenizer import PretrainedTokenizer
 from search.strategy import StepScorer
 from search.tree import Step
 
-Author = Literal["draft", "target"]
-Needs = Literal["nothing", "draft", "both"]
+StepAuthor = Literal["draft", "target"]  # the values in saved trees: "draft" is the small model
+StepsRead = Literal["none", "small", "both"]
 
 
 @dataclass(frozen=True)
-class Crossroads:
-    """A step about to be written.
+class RoutingContext:
+    """Everything a router may read to decide which model writes one step.
 
-    group    the problem's name
-    prefix   the prompt and the steps so far, as tokens
-    before   the steps so far
-    draft    the small model's; None for a router that needs nothing
-    target   the large model's; None unless the router needs both
-    seed     this step's own: the same wherever and whenever it is written
-    scorer   the problem's reward model, or None
+    previous_steps  the steps before it
+    small_step      the small model's proposal; None where the router reads none
+    target_step     the target model's proposal; None unless the router reads both
+    seed            of this step: the same number whenever and beside whatever the step is written
+    scorer          the problem's reward model, or None
+    group           the problem's name
+    prefix          token ids of the prompt and the previous steps
     """
 
-    before: tuple[Step, ...]
-    draft: Step | None
-    target: Step | None
+    previous_steps: tuple[Step, ...]
+    small_step: Step | None
+    target_step: Step | None
     seed: int
     scorer: StepScorer | None
     group: str = ""
@@ -37,67 +43,89 @@ class Crossroads:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Who writes a step, the number that was decided by (None: none), and what reading cost."""
+class RoutingDecision:
+    """The model that writes a step, the number behind the decision (None: no number), and the cost of deciding."""
 
-    author: Author
+    author: StepAuthor
     score: float | None = None
-    spent: Spent = field(default_factory=Spent)
-
-
-class Stateless:
-    """What a router need not say that loads nothing."""
-
-    def check(self, writer: Checkpoint) -> None:
-        """Nothing can be wrong."""
-
-    def load(self, writer: Any) -> None:
-        """Nothing to load."""
-
-    def bind(self, question: str, prompt: Tokens) -> Self:
-        """The same for every problem."""
-        return self
-
-    def close(self) -> None:
-        """Nothing to give back."""
+    usage: Usage = field(default_factory=Usage)
 
 
 class BoundRouter(Protocol):
-    """Decides who writes each step of one problem.
+    """Decides which model writes each step of one problem.
 
-    needs   `nothing`: the target writes unasked; `draft`: reads the draft's step; `both`: reads both, so that the
-            target writes every step whether it is kept or not
+    steps_read  which proposals are generated before the decision: `none`; `small`, the small model's; `both`, so that
+                the target model runs for every step
     """
 
     @property
-    def needs(self) -> Needs: ...
+    def steps_read(self) -> StepsRead: ...
 
-    async def read(self, at: Crossroads) -> Verdict:
-        """Who writes this step."""
+    async def choose_author(self, context: RoutingContext) -> RoutingDecision:
+        """Returns the model whose step is accepted. Called concurrently for several steps."""
         ...
 
 
 class Router(Protocol):
-    """The configured thing, with one threshold. Most are `Stateless` and their own `BoundRouter`.
+    """A configured router, shared by all problems; its constructor checks the knobs and loads nothing.
 
-    needs_scorer   whether it cannot do without a reward model
+    needs_small_model  False only for router=off, which leaves the target model's engine alone
+    needs_scorer       whether it reads scores, so that scorer=none is refused
+    needs_logprobs     whether it reads the small model's log-probabilities
     """
 
     @property
+    def needs_small_model(self) -> bool: ...
+    @property
     def needs_scorer(self) -> bool: ...
+    @property
+    def needs_logprobs(self) -> bool: ...
 
-    def check(self, writer: Checkpoint) -> None:
-        """Finds out what can be known without loading; `writer` is the large model. Raises: ValueError."""
+    def validate(self, target: Checkpoint) -> None:
+        """Checks everything that needs no weights against the target model's checkpoint. Raises: ValueError."""
         ...
 
-    def load(self, writer: Any) -> None:
-        """Loads whatever is needed, once; `writer` is the tokenizer of the steps. Raises: ValueError."""
+    def load(self, tokenizer: PretrainedTokenizer) -> None:
+        """Loads the router's own model, once; `tokenizer` is the target model's. Raises: ValueError."""
         ...
 
     def bind(self, question: str, prompt: Tokens) -> BoundRouter:
-        """The router for one problem."""
+        """Returns the router of one problem; `prompt` holds the target model's token ids."""
         ...
 
     def close(self) -> None:
-        """Gives back what `load` took."""
+        """Frees what `load` allocated."""
         ...
+
+
+class StatelessRouter:
+    """Base of routers that load nothing and decide alike for every problem: each is its own `BoundRouter`."""
+
+    steps_read: ClassVar[StepsRead] = "small"
+    needs_small_model: ClassVar[bool] = True
+    needs_scorer: ClassVar[bool] = False
+    needs_logprobs: ClassVar[bool] = False
+
+    def validate(self, target: Checkpoint) -> None:
+        """Accepts every target model."""
+
+    def load(self, tokenizer: PretrainedTokenizer) -> None:
+        """Loads nothing."""
+
+    def bind(self, question: str, prompt: Tokens) -> Self:
+        """Returns the router itself."""
+        return self
+
+    def close(self) -> None:
+        """Frees nothing."""
+
+
+async def score_step(
+    scorer: StepScorer | None, previous_steps: Sequence[Step], step: Step
+) -> tuple[float | None, Usage]:
+    """Returns the step's score, None if it has none, and the cost. The scorer reads nothing again for a path that it
+    scored before."""
+    assert scorer is not None, "a router with needs_scorer runs without a scorer"
+    scored = await scorer.score([[*previous_steps, step]])
+    scores = scored.scores[0]
+    return (scores[-1] if scores else None), scored.usage

@@ -1,6 +1,8 @@
-"""An engine made of two: a small model writes each step, a router reads it, a large one writes it anew if need be.
+"""Combines two engines step by step: a small model proposes each step and a router decides whether the target model
+writes it instead.
 
-Arbitrage (arXiv 2512.05033). Lossy: a step that stays is the small model's. Where it stays, the large model is not run.
+Arbitrage (arXiv 2512.05033). Lossy: an accepted proposal is the small model's text. The target
+model does not run for it.
 """
 
 from __future__ import annotations
@@ -8,186 +10,188 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from decoding.core import Authorship, Engine, Generation, GenerationRequest, Spent, Tokens
-from reason.routing.base import BoundRouter, Crossroads, Router, Verdict
-from reason.routing.token_bridge import Translation
+from decoding.core import Engine, Generation, GenerationRequest, StepOrigin, TokenGenerator, Tokens, Usage
+from reason.routing.base import BoundRouter, Router, RoutingContext, RoutingDecision
+from reason.routing.token_bridge import TokenBridge
 from search.seeds import derive_seed
 from search.steps import split_steps
 from search.strategy import StepScorer
 from search.tree import Step
 
 
-@dataclass
-class _Written:
-    """What a request has become so far."""
+class RoutedEngine:
+    """Binds two engines and a router to problems; implements `solver.EngineFactory`.
 
-    steps: list[Step] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    authors: list[Authorship] = field(default_factory=list)
-    spent: Spent = field(default_factory=Spent)
-
-
-class Arbitrage:
-    """Two engines and a router. `bind` gives the engine of one problem.
-
-    draft, target   any engines
-    decode          token ids of the target to text
-    delimiter       the text that ends a step
-    translation     between their vocabularies, where the draft has another one
+    small      engine of the small model
+    target     engine of the target model
+    decode     token ids of the target model to text
+    delimiter  the text that ends a step
+    bridge     between the two vocabularies where they differ, else None
     """
 
     def __init__(
         self,
-        draft: Engine,
+        small: Engine,
         target: Engine,
         router: Router,
         *,
         decode: Callable[[Tokens], str],
         delimiter: str,
-        translation: Translation | None = None,
+        bridge: TokenBridge | None = None,
     ) -> None:
-        self.draft, self.target, self.router = draft, target, router
-        self.decode, self.delimiter, self.translation = decode, delimiter, translation
+        self.small, self.target, self.router = small, target, router
+        self.decode, self.delimiter, self.bridge = decode, delimiter, bridge
 
-    @property
-    def stats(self) -> Any:
-        """The large model's."""
-        return getattr(self.target, "stats", None)
+    def bind(self, question: str, root: Tokens, scorer: StepScorer | None) -> BoundRoutedEngine:
+        """See `solver.EngineFactory`."""
+        small: TokenGenerator = self.small
+        if self.bridge is not None:
+            small = self.bridge.bind(self.small, question, root)
+        return BoundRoutedEngine(self, small, self.router.bind(question, root), root, scorer)
 
-    def bind(self, question: str, root: Tokens, scorer: StepScorer | None) -> BoundArbitrage:
-        """The engine for the problem whose prompt is `root`, read with its scorer."""
-        draft = self.draft if self.translation is None else self.translation.bind(self.draft, question, root)
-        return BoundArbitrage(self, draft, self.router.bind(question, root), root, scorer)
-
-    def check(self) -> None:
-        """Asserts what can be asserted of either engine when it is idle."""
-        for engine in (self.draft, self.target):
-            check = getattr(engine, "check", None)
-            if check is not None:
-                check()
+    def assert_invariants(self) -> None:
+        """Asserts that neither engine, once idle, holds anything for any request."""
+        self.small.assert_invariants()
+        self.target.assert_invariants()
 
     def close(self) -> None:
-        """Closes both engines and the router."""
+        """Closes the router and both engines."""
         self.router.close()
-        for engine in (self.draft, self.target):
-            close = getattr(engine, "close", None)
-            if close is not None:
-                close()
+        self.small.close()
+        self.target.close()
 
 
-class BoundArbitrage:
-    """Implements `core.Engine` for one problem. Requests are independent of each other: a branch that is drafting, one
-    that is read and one that the large model writes are under way at once.
+@dataclass
+class _Progress:
+    """Everything generated for one request so far."""
 
-    Seeds are the request's at every step and for both models, so that what one model alone writes is what its own
-    engine would have written.
+    steps: list[Step] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    origins: list[StepOrigin] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+
+
+class BoundRoutedEngine:
+    """Generates the steps of one problem with two models; implements `core.TokenGenerator`.
+
+    Requests are independent: while one branch waits for the small model, others are routed or wait for the target
+    model. Both models get the request's own seed at every step, so that a router that always chooses the same model
+    reproduces that model's own output.
     """
 
     def __init__(
-        self, parts: Arbitrage, draft: Engine, router: BoundRouter, root: Tokens, scorer: StepScorer | None
+        self, parts: RoutedEngine, small: TokenGenerator, router: BoundRouter, root: Tokens, scorer: StepScorer | None
     ) -> None:
-        self._parts, self._small, self._router, self._root, self._scorer = parts, draft, router, root, scorer
+        self._parts, self._small, self._router, self._root, self._scorer = parts, small, router, root, scorer
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """See `core.Engine`. `authors` of a generation say who wrote what, and by what number that was decided."""
-        return list(await asyncio.gather(*(self._write(request) for request in requests)))
+        """See `core.TokenGenerator`. `origins` of a generation hold each step's author and routing score."""
+        return list(await asyncio.gather(*(self._generate_one(request) for request in requests)))
 
-    async def _write(self, request: GenerationRequest) -> Generation:
-        written, one_step = _Written(), self._parts.delimiter in request.params.stop
-        parts = self._parts
-        before = split_steps(request.prefix[len(self._root) :], (), parts.decode, parts.delimiter)
+    async def _generate_one(self, request: GenerationRequest) -> Generation:
+        # A request that stops at the delimiter wants one step; any other wants steps up to the end of the solution.
+        parts, progress, one_step = self._parts, _Progress(), self._parts.delimiter in request.params.stop
+        previous_steps = split_steps(request.prefix[len(self._root) :], (), parts.decode, parts.delimiter)
         while True:
-            step = await self._step(request, written, (*before, *written.steps))
-            ended = step.finish != "stop" or one_step or not self._goes_on(written.steps[-1], request)
-            if ended or len(written.tokens) >= request.params.max_tokens:
-                finish = step.finish if ended else "length"
+            step = await self._generate_step(request, progress, (*previous_steps, *progress.steps))
+            has_ended = step.finish != "stop" or one_step or not self._ends_at_delimiter(progress.steps[-1], request)
+            if has_ended or len(progress.tokens) >= request.params.max_tokens:
+                finish = step.finish if has_ended else "length"
                 break
         return Generation(
-            tokens=tuple(written.tokens),
-            # none where one of the two engines is told none
-            logprobs=tuple(written.logprobs) if len(written.logprobs) == len(written.tokens) else (),
+            tokens=tuple(progress.tokens),
+            # empty where one of the two engines returns none
+            logprobs=tuple(progress.logprobs) if len(progress.logprobs) == len(progress.tokens) else (),
             finish=finish,
-            spent=replace(written.spent, tokens=len(written.tokens)),
+            usage=replace(progress.usage, tokens=len(progress.tokens)),
             hidden=step.hidden,
-            authors=tuple(written.authors),
+            origins=tuple(progress.origins),
         )
 
-    def _goes_on(self, step: Step, request: GenerationRequest) -> bool:
-        """Whether it was only the delimiter that ended this step."""
+    def _ends_at_delimiter(self, step: Step, request: GenerationRequest) -> bool:
+        """Whether the step ended at the delimiter, and at none of the request's own stops."""
         if not step.tokens or step.tokens[-1] in request.params.stop_token_ids:
             return False
         return self._parts.delimiter in step.text and not any(stop in step.text for stop in request.params.stop)
 
-    async def _step(self, request: GenerationRequest, written: _Written, before: tuple[Step, ...]) -> Generation:
-        """One more step, added to what was written."""
+    async def _generate_step(
+        self, request: GenerationRequest, progress: _Progress, previous_steps: tuple[Step, ...]
+    ) -> Generation:
+        """Generates one more step and adds it to `progress`."""
         parts, params = self._parts, request.params
-        one = replace(
+        step_request = replace(
             request,
-            prefix=request.prefix + tuple(written.tokens),
+            prefix=request.prefix + tuple(progress.tokens),
             params=replace(
                 params,
                 stop=(*(stop for stop in params.stop if stop != parts.delimiter), parts.delimiter),
-                max_tokens=params.max_tokens - len(written.tokens),
+                max_tokens=params.max_tokens - len(progress.tokens),
             ),
         )
-        needs = self._router.needs
-        draft = target = None
-        if needs == "both":
-            draft, (target,) = await asyncio.gather(self._draft(one), parts.target.generate([one]))
-        elif needs == "draft":
-            draft = await self._draft(one)
-        verdict = await self._read(one, before, draft, target)
-        if verdict.author == "target" and target is None:
-            (target,) = await parts.target.generate([one])
-        kept, other = (target, draft) if verdict.author == "target" else (draft, target)
-        assert kept is not None
-        self._add(written, kept, other, draft, verdict)
-        return kept
+        steps_read = self._router.steps_read
+        small = target = None
+        if steps_read == "both":
+            proposals = self._propose_step(step_request), parts.target.generate([step_request])
+            small, (target,) = await asyncio.gather(*proposals)
+        elif steps_read == "small":
+            small = await self._propose_step(step_request)
+        decision = await self._route_step(step_request, previous_steps, small, target)
+        if decision.author == "target" and target is None:
+            (target,) = await parts.target.generate([step_request])
+        accepted, discarded = (target, small) if decision.author == "target" else (small, target)
+        assert accepted is not None
+        self._record_step(progress, accepted, discarded, small, decision)
+        return accepted
 
-    async def _draft(self, one: GenerationRequest) -> Generation:
-        (draft,) = await self._small.generate([one])
-        return replace(draft, spent=replace(draft.spent, forwards=0, draft_forwards=draft.spent.forwards))
+    async def _propose_step(self, request: GenerationRequest) -> Generation:
+        """Generates the step with the small model; its forward passes are counted apart from the target model's."""
+        (small,) = await self._small.generate([request])
+        return replace(small, usage=replace(small.usage, forwards=0, small_forwards=small.usage.forwards))
 
-    async def _read(
-        self, one: GenerationRequest, before: tuple[Step, ...], draft: Generation | None, target: Generation | None
-    ) -> Verdict:
-        if draft is not None and not draft.tokens:
-            return Verdict("target")  # nothing to read: the small model is out of time or words
-        at = Crossroads(
-            before,
-            None if draft is None else self._whole(draft),
-            None if target is None else self._whole(target),
-            derive_seed(one.seed, "route", len(one.prefix)),
-            self._scorer,
-            one.group,
-            one.prefix,
+    async def _route_step(
+        self,
+        request: GenerationRequest,
+        previous_steps: tuple[Step, ...],
+        small: Generation | None,
+        target: Generation | None,
+    ) -> RoutingDecision:
+        if small is not None and not small.tokens:
+            return RoutingDecision("target")  # an empty proposal: the small model is out of time or window
+        context = RoutingContext(
+            previous_steps=previous_steps,
+            small_step=None if small is None else self._as_step(small),
+            target_step=None if target is None else self._as_step(target),
+            seed=derive_seed(request.seed, "route", len(request.prefix)),
+            scorer=self._scorer,
+            group=request.group,
+            prefix=request.prefix,
         )
-        return await self._router.read(at)
+        return await self._router.choose_author(context)
 
-    def _whole(self, generation: Generation) -> Step:
-        """A generation as the one step it is meant to be."""
+    def _as_step(self, generation: Generation) -> Step:
+        """The generation as one step; it ended at the delimiter, at a stop or at the end of the solution."""
         return Step(generation.tokens, self._parts.decode(generation.tokens), generation.logprobs)
 
-    def _add(
+    def _record_step(
         self,
-        written: _Written,
-        kept: Generation,
-        other: Generation | None,
-        draft: Generation | None,
-        verdict: Verdict,
+        progress: _Progress,
+        accepted: Generation,
+        discarded: Generation | None,
+        small: Generation | None,
+        decision: RoutingDecision,
     ) -> None:
-        written.steps.append(self._whole(kept))
-        written.tokens += kept.tokens
-        written.logprobs += kept.logprobs
-        written.authors.append(Authorship(len(written.tokens), verdict.author, verdict.score))
-        spent = kept.spent + verdict.spent
-        if other is not None:
-            spent += other.spent
-        written.spent += replace(
-            spent,
-            draft_tokens=0 if draft is None else len(draft.tokens),
-            discarded_tokens=0 if other is None else len(other.tokens),
+        """Adds the accepted step to `progress`, and the cost of both proposals and of the decision."""
+        progress.steps.append(self._as_step(accepted))
+        progress.tokens += accepted.tokens
+        progress.logprobs += accepted.logprobs
+        progress.origins.append(StepOrigin(len(progress.tokens), decision.author, decision.score))
+        usage = accepted.usage + decision.usage
+        if discarded is not None:
+            usage += discarded.usage
+        progress.usage += replace(
+            usage,
+            small_tokens=0 if small is None else len(small.tokens),
+            discarded_tokens=0 if discarded is None else len(discarded.tokens),
         )

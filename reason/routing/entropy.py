@@ -1,4 +1,4 @@
-"""The draft's own doubt decides, after entropy adaptive decoding (EAD)."""
+"""Routes by the small model's uncertainty, after entropy adaptive decoding (EAD)."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from decoding.validation import require_not_negative
-from reason.routing.base import Crossroads, Needs, Stateless, Verdict
+from reason.routing.base import RoutingContext, RoutingDecision, StatelessRouter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entropy(Stateless):
-    """The large model writes the step if the draft was unsure of its own: minus the mean log-probability of the step's
-    tokens, an estimate of its entropy, is above `threshold` nats.
+class EntropyRouter(StatelessRouter):
+    """The target model writes the step if the small model was unsure of its own.
 
-    EAD switches between tokens by the entropy of whole distributions; engines hand over what was chosen.
+    threshold   nats per token: limit of minus the mean log-probability of the step's tokens, an estimate of its entropy
+
+    EAD switches between tokens by the entropy of whole distributions; engines return the chosen tokens' alone.
     """
 
     threshold: float = 0.5
-    needs: ClassVar[Needs] = "draft"
-    needs_scorer: ClassVar[bool] = False
+    needs_logprobs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_not_negative("threshold", self.threshold)
 
-    async def read(self, at: Crossroads) -> Verdict:
-        assert at.draft is not None
-        mean = at.draft.mean_logprob
-        doubt = None if mean is None else -mean
-        return Verdict("target" if doubt is None or doubt > self.threshold else "draft", doubt)
+    async def choose_author(self, context: RoutingContext) -> RoutingDecision:
+        assert context.small_step is not None
+        mean_logprob = context.small_step.mean_logprob
+        entropy = None if mean_logprob is None else -mean_logprob
+        return RoutingDecision("target" if entropy is None or entropy > self.threshold else "draft", entropy)

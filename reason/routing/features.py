@@ -1,30 +1,34 @@
-"""A router built on a reward model that is a language model: what it saw in a step, told by a small head.
+"""Features of a step under a language model, and a small head that predicts from them which model's step is better.
 
-The verifier expected certain tokens and the step holds certain tokens. Where they differ, how sure it was there, and
-how sure before and after, says whether the step is wrong and also whether anybody would have got it right, which the
-step's score does not. The language model runs unchanged, so a scorer may use the same weights.
+The language model (a verifier) expected certain tokens and the step holds certain tokens. Where they differ, how sure
+it was there, and how sure before and after, tells whether the step is wrong and also whether the target model would
+have written it correctly, which the step's score does not. The language model runs unchanged, so that a scorer may use
+the same weights.
 
-Where an earlier step is wrong already, no step is worth the large model: so what was seen in those counts, too.
+Where an earlier step is wrong already, no step is worth the target model: features of those are included.
 
-Shapes: K steps, T tokens of a step, F numbers of evidence, H hidden.
+Shapes: K steps, T tokens of a step, F features, H hidden.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from reason.scorers.base import Floats, HeadKind, StepFormat
-from reason.scorers.formats.expectation import Expectation
-from reason.scorers.formats.token_classification import SharedTokens
+from reason.models.tokenizer import PretrainedTokenizer
+from reason.scorers.base import Floats, StepFormat
+from reason.scorers.formats.expectation import ExpectationPrm
+from reason.scorers.heads import RewardHead, TokenStatisticsHead
+from reason.scorers.step_formats import SharedTokenFormat
 
-KIND = "step_evidence"
-NAMES = (
+MODEL_TYPE = "step_evidence"  # in config.json, with the names below: trained heads have them
+FEATURE_NAMES = (
     "worst ratio", "second worst ratio", "tokens not the likeliest", "log p, sum", "log max p, sum", "log max p, least",
     "entropy, sum", "entropy, most", "tokens", "place of the worst", "log p of the worst", "log max p at the worst",
     "entropy at the worst", "log max p before the worst, sum", "log max p before the worst, least",
@@ -34,13 +38,14 @@ NAMES = (
 )  # fmt: skip
 
 
-def evidence(path: Sequence[Floats]) -> Floats:
-    """The numbers `NAMES` of a path's last step, `[F]`, from `[T, 3]` for each of its steps: log p(token), log max p
-    and entropy at each token.
+def step_features(path: Sequence[Floats]) -> Floats:
+    """Returns the features `FEATURE_NAMES` of a path's last step, `[F]`.
 
-    >>> said = evidence([np.log([[0.5, 0.5, 2.0], [0.1, 0.8, 1.5]])])     # the second token is not the expected one
-    >>> float(said[NAMES.index("tokens not the likeliest")]), float(said[NAMES.index("place of the worst")])
-    (1.0, 1.0)
+    `path` holds `[T, 3]` per step: log p(token), log max p and entropy at each token.
+
+    >>> features = step_features([np.log([[0.5, 0.5, 2.0], [0.1, 0.8, 1.5]])])  # the second token is unexpected
+    >>> [float(features[FEATURE_NAMES.index(name)]) for name in ("tokens not the likeliest", "place of the worst")]
+    [1.0, 1.0]
     """
     *earlier, step = path
     log_p, log_max, entropy = step.T
@@ -61,67 +66,62 @@ def evidence(path: Sequence[Floats]) -> Floats:
     )  # fmt: skip
 
 
-def squashed(found: Floats) -> Floats:
-    """Logarithms of what is far from 0, sign kept: some sums are long-tailed."""
-    return np.sign(found) * np.log1p(np.abs(found))
+def signed_log(features: Floats) -> Floats:
+    """Returns the logarithm of values far from 0, with their sign: some sums are long-tailed."""
+    return np.sign(features) * np.log1p(np.abs(features))
 
 
 @dataclass(frozen=True)
-class EvidenceHead:
-    """From evidence to a probability: standardised, two ReLU layers, a sigmoid.
+class StepFeatureHead:
+    """Maps features to a probability: standardised, two ReLU layers, a sigmoid.
 
-    base     the language model whose evidence it reads: folder, hub id, bundled:NAME
-    tensors  mean, scale `[F]`; weight0 `[F, H]`, bias0 `[H]`, weight1, bias1, weight2 `[H, 1]`, bias2 `[1]`
+    base     the language model that computes the features: folder, hub id, bundled:NAME
+    tensors  float32: mean, scale `[F]`; weight0 `[F, H]`, bias0 `[H]`, weight1, bias1, weight2 `[H, 1]`, bias2 `[1]`
     """
 
     base: str
-    tensors: dict[str, np.ndarray]
+    tensors: dict[str, npt.NDArray[np.float32]]
 
-    def likely(self, found: Floats) -> Floats:
-        """`[K, F]` to the probability `[K]` that the large model's step would be better."""
+    def predict_gain(self, features_KF: Floats) -> Floats:
+        """Returns the probability `[K]` that the target model's step would be better."""
         t = self.tensors
-        x = np.clip((squashed(found) - t["mean"]) / t["scale"], -6, 6)
+        x = np.clip((signed_log(features_KF) - t["mean"]) / t["scale"], -6, 6)
         for layer in "01":
             x = np.maximum(x @ t[f"weight{layer}"] + t[f"bias{layer}"], 0)
         return np.asarray(1 / (1 + np.exp(-(x @ t["weight2"] + t["bias2"])[:, 0])), dtype=np.float64)
 
     def save(self, folder: Path) -> None:
-        """A checkpoint that `load` reads. *Mutates* the folder."""
+        """Writes a checkpoint that `load` reads. *Mutates* the folder."""
         from safetensors.numpy import save_file
 
         save_file(self.tensors, folder / "head.safetensors")
-        config = {"model_type": KIND, "base": self.base, "evidence": NAMES}
+        config = {"model_type": MODEL_TYPE, "base": self.base, "evidence": FEATURE_NAMES}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path, config: dict[str, Any]) -> Self:
-        """The head in a folder whose config.json is `config`. Raises: ValueError if it reads other evidence."""
+    def load(cls, folder: Path, config: Mapping[str, object]) -> Self:
+        """Reads the head in a folder whose config.json is `config`. Raises: ValueError if it has other features."""
         from safetensors.numpy import load_file
 
-        if tuple(config.get("evidence", ())) != NAMES:
-            raise ValueError(f"{folder} was trained on other evidence; train it anew with scripts/train_router.py")
-        return cls(config["base"], load_file(folder / "head.safetensors"))
-
-
-@dataclass(frozen=True)
-class EvidenceSteps(SharedTokens):
-    """See `base.StepFormat`; a step's score is the head's word on it. Outputs are log p, log max p and entropy."""
-
-    head: EvidenceHead
-
-    def read(self, pieces: Sequence[Floats]) -> Floats:
-        """Each step's, with the steps before it."""
-        return self.head.likely(np.array([evidence(pieces[:end]) for end in range(1, len(pieces) + 1)]))
+        names = config.get("evidence", ())
+        if not isinstance(names, list | tuple) or tuple(names) != FEATURE_NAMES:
+            raise ValueError(f"{folder} was trained on other features; train it anew with scripts/train_router.py")
+        return cls(str(config["base"]), load_file(folder / "head.safetensors"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepEvidence(Expectation):
-    """Adapter for the same language models as `Expectation`, read for a head on their evidence."""
+class StepFeatureAdapter(ExpectationPrm):
+    """Adapter for the language models of `ExpectationPrm`: a step's score is the prediction of `step_head`."""
 
-    judge: EvidenceHead
-    head: ClassVar[HeadKind] = "token_statistics"
+    step_head: StepFeatureHead
+    head: ClassVar[RewardHead] = TokenStatisticsHead()
 
-    def format(self, tokenizer: Any) -> StepFormat:
-        """See `base.Adapter`."""
-        del tokenizer
-        return EvidenceSteps(self.judge)
+    def build_format(self, tokenizer: PretrainedTokenizer) -> StepFormat:
+        """See `base.PrmAdapter`."""
+
+        def predict_gains(outputs: Sequence[Floats]) -> Floats:
+            """Predicts for each step, with the steps before it."""
+            features_KF = np.array([step_features(outputs[:end]) for end in range(1, len(outputs) + 1)])
+            return self.step_head.predict_gain(features_KF)
+
+        return SharedTokenFormat(predict_gains)

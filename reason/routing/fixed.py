@@ -1,35 +1,33 @@
-"""One model writes all: the two ends of every comparison, and no routing at all."""
+"""Routers that decide nothing: all steps from one model, the two ends of every comparison."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reason.routing.base import Crossroads, Needs, Stateless, Verdict
+from reason.routing.base import RoutingContext, RoutingDecision, StatelessRouter, StepsRead
 
 
 @dataclass(frozen=True)
-class Off:
-    """No routing: the engine is the large model's alone, and no small one is loaded."""
-
-
-@dataclass(frozen=True)
-class DraftOnly(Stateless):
+class SmallModelOnly(StatelessRouter):
     """The small model writes every step."""
 
-    needs: ClassVar[Needs] = "draft"
-    needs_scorer: ClassVar[bool] = False
-
-    async def read(self, at: Crossroads) -> Verdict:
-        return Verdict("draft")
+    async def choose_author(self, context: RoutingContext) -> RoutingDecision:
+        return RoutingDecision("draft")
 
 
 @dataclass(frozen=True)
-class TargetOnly(Stateless):
-    """The large model writes every step, and the small one is not asked."""
+class TargetModelOnly(StatelessRouter):
+    """The target model writes every step; the small model generates nothing."""
 
-    needs: ClassVar[Needs] = "nothing"
-    needs_scorer: ClassVar[bool] = False
+    steps_read: ClassVar[StepsRead] = "none"
 
-    async def read(self, at: Crossroads) -> Verdict:
-        return Verdict("target")
+    async def choose_author(self, context: RoutingContext) -> RoutingDecision:
+        return RoutingDecision("target")
+
+
+@dataclass(frozen=True)
+class NoRouting(TargetModelOnly):
+    """Leaves the target model's engine as it is and loads no small model."""
+
+    needs_small_model: ClassVar[bool] = False

@@ -1,7 +1,7 @@
-"""Arbitrage's own router: a classifier of how likely the large model would write better (arXiv 2512.05033).
+"""Routes by the predicted advantage of the target model: the router of Arbitrage (arXiv 2512.05033).
 
-It reads the prompt, the steps so far and the small model's step, and answers at its last token; or it tells by what a
-language model saw in the step (`evidence.py`).
+A classifier reads the prompt, the previous steps and the small model's step, and answers at its last token. The other
+kind is a small head on features that a language model computes of the step (`features.py`).
 """
 
 from __future__ import annotations
@@ -9,31 +9,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from decoding.core import Tokens
 from decoding.validation import require_share
 from reason.models.checkpoint import Checkpoint, find_model
-from reason.routing.base import Crossroads, Needs, Verdict
-from reason.routing.features import KIND, EvidenceHead, StepEvidence
-from reason.routing.scoring import score_step
-from reason.scorers.base import Adapter
+from reason.models.tokenizer import PretrainedTokenizer
+from reason.routing.base import RoutingContext, RoutingDecision, StepsRead, score_step
+from reason.routing.features import MODEL_TYPE, StepFeatureAdapter, StepFeatureHead
+from reason.scorers.base import PrmAdapter
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from search.strategy import StepScorer
 
 
-class Learned:
-    """The large model writes the step if the classifier finds that more than `threshold` likely to be better.
+class LearnedRouter:
+    """The target model writes the step if its own would be better with a probability above `threshold`.
 
-    path        what `scripts/train_router.py` makes: a folder, a hub id or bundled:NAME. Either a
-                `...ForTokenClassification` checkpoint of two labels that shares the writers' tokens, or a head on the
-                evidence of a language model that does
-    threshold   in [0, 1]
-    device, dtype, kv_mib   as for a scorer
+    path        output of `scripts/train_router.py`: a folder, a hub id or bundled:NAME. Either a
+                `...ForTokenClassification` checkpoint of two labels that shares the target model's tokens, or a head on
+                the features that such a language model computes
+    threshold   a probability in [0, 1]
+    device, dtype, kv_mib   as of a scorer
     """
 
-    needs_scorer = False
+    needs_small_model: ClassVar[bool] = True
+    needs_scorer: ClassVar[bool] = False
+    needs_logprobs: ClassVar[bool] = False
 
     def __init__(
         self, *, path: str, threshold: float = 0.5, device: str = "auto", dtype: str = "auto", kv_mib: int = 256
@@ -44,29 +46,29 @@ class Learned:
 
     @cached_property
     def _model(self) -> PrmScorer:
-        """The classifier, or the language model with the head that reads its evidence."""
-        found = find_model(self.path, key="router.path")
-        adapter: Adapter = TokenClassifier(reads="tokens")
+        """The classifier, or the language model with the head on its features."""
+        checkpoint = find_model(self.path, key="router.path")
+        adapter: PrmAdapter = TokenClassifier(reads="tokens")
         path = self.path
-        if found.config.get("model_type") == KIND:
-            head = EvidenceHead.load(Path(found.source), found.config)
-            adapter, path = StepEvidence(judge=head), head.base
+        if checkpoint.config.get("model_type") == MODEL_TYPE:
+            step_head = StepFeatureHead.load(Path(checkpoint.source), checkpoint.config)
+            adapter, path = StepFeatureAdapter(step_head=step_head), step_head.base
         return PrmScorer(
             adapter=adapter, path=path, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib, group="router"
         )
 
-    def check(self, writer: Checkpoint) -> None:
+    def validate(self, target: Checkpoint) -> None:
         """See `base.Router`."""
-        self._model.check()
-        self._model.check_writer(writer)
+        self._model.validate()
+        self._model.validate_writer(target)
 
-    def load(self, writer: Any) -> None:
+    def load(self, tokenizer: PretrainedTokenizer) -> None:
         """See `base.Router`."""
-        self._model.load(writer)
+        self._model.load(tokenizer)
 
-    def bind(self, question: str, prompt: Tokens) -> BoundLearned:
+    def bind(self, question: str, prompt: Tokens) -> BoundLearnedRouter:
         """See `base.Router`."""
-        return BoundLearned(self.threshold, self._model.bind(question, prompt))
+        return BoundLearnedRouter(self.threshold, self._model.bind(question, prompt))
 
     def close(self) -> None:
         """See `base.Router`."""
@@ -74,15 +76,15 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class BoundLearned:
-    """The router of one problem; every step is read once."""
+class BoundLearnedRouter:
+    """The router of one problem; it reads every step once."""
 
     threshold: float
     model: StepScorer
-    needs: ClassVar[Needs] = "draft"
+    steps_read: ClassVar[StepsRead] = "small"
 
-    async def read(self, at: Crossroads) -> Verdict:
-        """Beyond the reader's window there is no number, and the large model writes."""
-        assert at.draft is not None
-        likely, spent = await score_step(self.model, at.before, at.draft)
-        return Verdict("target" if likely is None or likely > self.threshold else "draft", likely, spent)
+    async def choose_author(self, context: RoutingContext) -> RoutingDecision:
+        """A step beyond the model's window has no number, and the target model writes it."""
+        assert context.small_step is not None
+        gain, usage = await score_step(self.model, context.previous_steps, context.small_step)
+        return RoutingDecision("target" if gain is None or gain > self.threshold else "draft", gain, usage)

@@ -1,45 +1,45 @@
-"""The upper bound of step-level routing: both models write, the reward model chooses (arXiv 2512.05033, section 3)."""
+"""Upper bound of step-level routing: both models write, the reward model chooses (arXiv 2512.05033, section 3)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.core import Spent
+from decoding.core import Usage
 from decoding.validation import require_number
-from reason.routing.base import Crossroads, Needs, Stateless, Verdict
-from reason.routing.scoring import score_step
+from reason.routing.base import RoutingContext, RoutingDecision, StatelessRouter, StepsRead, score_step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Oracle(Stateless):
-    """The large model's step is kept if it scores more than `threshold` above the draft's. Saves nothing: both write.
+class OracleRouter(StatelessRouter):
+    """The target model's step is accepted if it scores more than `threshold` above the small model's. Both models write
+    every step, so that it saves nothing.
 
-    threshold   in [-1, 1]; 0 keeps the better
+    threshold   in [-1, 1]; 0 keeps the better step
     """
 
     threshold: float = 0.0
-    needs: ClassVar[Needs] = "both"
+    steps_read: ClassVar[StepsRead] = "both"
     needs_scorer: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_number("threshold", self.threshold, low=-1, high=1)
 
-    async def read(self, at: Crossroads) -> Verdict:
-        return self.choose(*await score_both(at))
+    async def choose_author(self, context: RoutingContext) -> RoutingDecision:
+        return self.choose_better(*await score_both_steps(context))
 
-    def choose(self, draft: float | None, target: float | None, spent: Spent) -> Verdict:
-        """The verdict on two scores; the large model's step where one is missing."""
-        if draft is None or target is None:
-            return Verdict("target", None, spent)
-        advantage = target - draft
-        return Verdict("target" if advantage > self.threshold else "draft", advantage, spent)
+    def choose_better(self, small_score: float | None, target_score: float | None, usage: Usage) -> RoutingDecision:
+        """Returns the decision on two scores: the target model's step where one score is missing."""
+        if small_score is None or target_score is None:
+            return RoutingDecision("target", None, usage)
+        advantage = target_score - small_score
+        return RoutingDecision("target" if advantage > self.threshold else "draft", advantage, usage)
 
 
-async def score_both(at: Crossroads) -> tuple[float | None, float | None, Spent]:
-    """The scores of the draft's and the target's step, None where there is none, and what reading cost."""
-    assert at.draft is not None
-    assert at.target is not None
-    draft, one = await score_step(at.scorer, at.before, at.draft)
-    target, other = await score_step(at.scorer, at.before, at.target)
-    return draft, target, one + other
+async def score_both_steps(context: RoutingContext) -> tuple[float | None, float | None, Usage]:
+    """Returns the scores of the small and of the target model's step (None: no score), and the cost."""
+    assert context.small_step is not None
+    assert context.target_step is not None
+    small_score, small_usage = await score_step(context.scorer, context.previous_steps, context.small_step)
+    target_score, target_usage = await score_step(context.scorer, context.previous_steps, context.target_step)
+    return small_score, target_score, small_usage + target_usage

@@ -1,90 +1,118 @@
-"""What both models would write from the same place, and how good it is: what a router learns from."""
+"""Records both models' steps after the same prefixes, and their quality: the training data of a router."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
 from decoding.core import Tokens
-from reason.routing.base import Crossroads, Needs, Stateless, Verdict
-from reason.routing.oracle import Oracle, score_both
-from reason.runs.result_file import append_lines, whole_lines
+from reason.routing.base import RoutingContext, RoutingDecision, StatelessRouter, StepsRead
+from reason.routing.oracle import OracleRouter, score_both_steps
+from reason.runs.json_files import append_json_lines, read_whole_lines
+
+_JSON_KEYS = {  # recorded files have these keys; other fields have their own names
+    "small_step": "draft", "target_step": "target", "small_score": "draft_score", "small_truth": "draft_truth",
+    "small_entropy": "doubt", "step_lengths": "before",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Both steps after one prefix.
+class StepPair:
+    """The small and the target model's step after one prefix.
 
-    before  the lengths of the steps that end the prefix, in tokens; what comes before them is the prompt
-    doubt   minus the draft's mean log-probability, None if it gave none
-    truth   how often each step leads to the right answer, see `rollouts.py`; None if that was not tried
+    group          the problem's name
+    prefix         token ids of the prompt and the previous steps
+    small_entropy  minus the small step's mean log-probability in nats; None if its engine gave none
+    step_lengths   lengths in tokens of the previous steps; the prompt is the rest of the prefix
+    small_truth, target_truth   share of solutions from that step on with the right answer, see `rollouts.py`; None if
+                   not measured
     """
 
     group: str
     prefix: Tokens
-    draft: Tokens
-    target: Tokens
-    draft_score: float
+    small_step: Tokens
+    target_step: Tokens
+    small_score: float
     target_score: float
-    doubt: float | None
-    before: tuple[int, ...]
-    draft_truth: float | None = None
+    small_entropy: float | None
+    step_lengths: tuple[int, ...]
+    small_truth: float | None = None
     target_truth: float | None = None
 
     @property
-    def advantage(self) -> float:
-        """How much better the large model's step scores."""
-        return self.target_score - self.draft_score
+    def score_gain(self) -> float:
+        """Score of the target model's step minus that of the small model's."""
+        return self.target_score - self.small_score
 
     @property
-    def gain(self) -> float | None:
-        """How much more often the large model's step leads to the right answer; None if that was not tried."""
-        if self.draft_truth is None or self.target_truth is None:
+    def truth_gain(self) -> float | None:
+        """Share of right answers after the target model's step minus that after the small model's; None if unknown."""
+        if self.small_truth is None or self.target_truth is None:
             return None
-        return self.target_truth - self.draft_truth
+        return self.target_truth - self.small_truth
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the pair as plain data, with the keys of recorded files."""
+        return {_JSON_KEYS.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_json(cls, row: dict[str, object]) -> StepPair:
+        """Returns the pair that `to_json` wrote. Raises: KeyError or TypeError for another row."""
+        names = {_JSON_KEYS.get(field.name, field.name): field.name for field in fields(cls)}
+        values = {names[key]: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        return cls(**values)  # type: ignore[arg-type]  # plain data of the types above
 
 
-class Collector(Stateless):
-    """An oracle that remembers every pair with scores, by problem. The better step is followed, as in the paper."""
+class PairCollector(StatelessRouter):
+    """Routes as the oracle does (the better step by score is accepted) and records every pair with two scores."""
 
-    needs: ClassVar[Needs] = "both"
+    steps_read: ClassVar[StepsRead] = "both"
     needs_scorer: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._oracle = Oracle()
-        self._pairs: dict[str, list[Pair]] = defaultdict(list)
+        self._oracle = OracleRouter()
+        self._pairs: dict[str, list[StepPair]] = defaultdict(list)
 
-    def take(self, group: str) -> list[Pair]:
-        """A problem's pairs, which are forgotten here. *Mutates*."""
+    def take_pairs(self, group: str) -> list[StepPair]:
+        """Returns and forgets the pairs of a problem. *Mutates* the collector."""
         return self._pairs.pop(group, [])
 
-    async def read(self, at: Crossroads) -> Verdict:
-        assert at.draft is not None
-        assert at.target is not None
-        draft, target, spent = await score_both(at)
-        if draft is not None and target is not None:
-            mean = at.draft.mean_logprob
-            doubt = None if mean is None else -mean
-            tokens = (at.prefix, at.draft.tokens, at.target.tokens)
-            before = tuple(len(step.tokens) for step in at.before)
-            self._pairs[at.group].append(Pair(at.group, *tokens, draft, target, doubt, before))
-        return self._oracle.choose(draft, target, spent)
+    async def choose_author(self, context: RoutingContext) -> RoutingDecision:
+        assert context.small_step is not None
+        assert context.target_step is not None
+        small_score, target_score, usage = await score_both_steps(context)
+        if small_score is not None and target_score is not None:
+            mean_logprob = context.small_step.mean_logprob
+            pair = StepPair(
+                group=context.group,
+                prefix=context.prefix,
+                small_step=context.small_step.tokens,
+                target_step=context.target_step.tokens,
+                small_score=small_score,
+                target_score=target_score,
+                small_entropy=None if mean_logprob is None else -mean_logprob,
+                step_lengths=tuple(len(step.tokens) for step in context.previous_steps),
+            )
+            self._pairs[context.group].append(pair)
+        return self._oracle.choose_better(small_score, target_score, usage)
 
 
-def append_pairs(file: Path, pairs: Sequence[Pair]) -> None:
-    """One JSON line each; they are on disk on return. *Mutates* the file."""
-    append_lines(file, map(asdict, pairs))
+def append_pairs(file: Path, pairs: Sequence[StepPair]) -> None:
+    """Appends the pairs as JSON lines; they are on disk on return. *Mutates* the file."""
+    append_json_lines(file, (pair.to_json() for pair in pairs))
 
 
-def read_pairs(file: Path) -> Iterator[Pair]:
-    """The pairs of a file. A half-written last line is cut off it. Raises: ValueError naming any other broken line."""
-    for number, line in enumerate(whole_lines(file), 1):
+def read_pairs(file: Path) -> Iterator[StepPair]:
+    """Yields the pairs of a file without an incomplete last line, which it removes.
+
+    Raises: ValueError naming any other broken line.
+    """
+    for number, line in enumerate(read_whole_lines(file), 1):
         try:
-            row = json.loads(line)
-            yield Pair(**row | {name: tuple(row[name]) for name in ("prefix", "draft", "target", "before")})
-        except (ValueError, KeyError, TypeError) as error:
+            yield StepPair.from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{file}, line {number}: not a pair of steps ({error})") from None

@@ -1,28 +1,25 @@
-"""Escalation by lot: what a router has to beat at the same rate."""
+"""Routes at random: the baseline of every router at the same rate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from decoding.validation import require_share
-from reason.routing.base import Crossroads, Needs, Stateless, Verdict
+from reason.routing.base import RoutingContext, RoutingDecision, StatelessRouter
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomRate(Stateless):
-    """The large model writes this share of the steps, whichever they are; the same ones for the same seeds.
+class RandomRouter(StatelessRouter):
+    """The target model writes a random share of the steps; the same steps for the same seeds.
 
     rate   in [0, 1]
     """
 
     rate: float = 0.5
-    needs: ClassVar[Needs] = "draft"
-    needs_scorer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_share("rate", self.rate)
 
-    async def read(self, at: Crossroads) -> Verdict:
-        drawn = at.seed / 2.0**63
-        return Verdict("target" if drawn < self.rate else "draft", drawn)
+    async def choose_author(self, context: RoutingContext) -> RoutingDecision:
+        uniform = context.seed / 2.0**63  # seeds are uniform in [0, 2^63)
+        return RoutingDecision("target" if uniform < self.rate else "draft", uniform)

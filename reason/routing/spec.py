@@ -1,83 +1,88 @@
-"""From settings to a routed engine: what cannot work is refused before a model loads."""
+"""Turns the settings of `router` and `small` into a routed engine; what cannot work is refused before a model loads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from decoding.core import Engine
-from reason.config.compose import complaints, make
+from reason.config.compose import as_config_error, instantiate
 from reason.config.errors import ConfigError
-from reason.engines import spec as engines
-from reason.engines.openai_api.settings import Endpoints
-from reason.engines.spec import EnginePlan
+from reason.engines.base import SpeculationFactory
+from reason.engines.spec import EngineSpec, validate_engine
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
-from reason.models.vocabulary import check_steps
+from reason.models.tokenizer import PretrainedTokenizer, require_step_vocabulary
 from reason.prompt import Prompt, PromptFormat
 from reason.routing.base import Router
-from reason.routing.engine import Arbitrage
-from reason.routing.entropy import Entropy
-from reason.routing.fixed import Off
-from reason.routing.token_bridge import Translation
+from reason.routing.engine import RoutedEngine
+from reason.routing.token_bridge import TokenBridge
 from reason.scorers.base import Scorer
-from reason.scorers.none import NoScorer
-
-if TYPE_CHECKING:
-    from decoding.round import Speculation
 
 
 @dataclass(frozen=True)
-class RouterPlan:
-    """Checked settings: a router, and the small model's checkpoint, vocabulary and engine settings."""
+class RouterSpec:
+    """Checked settings of a router and of its small model.
+
+    checkpoint   the small model's
+    vocabulary   `same` or `own`: whether the two models exchange token ids or text
+    small        the small model's engine settings
+    """
 
     router: Router
     checkpoint: Checkpoint
     vocabulary: str
-    draft: EnginePlan
+    small: EngineSpec
 
-    def engine(
+    def open_routed_engine(
         self,
         target: Engine,
         *,
-        tokenizer: Any,
+        tokenizer: PretrainedTokenizer,
         prompt: Prompt,
-        speculation: Callable[[Any, str], Speculation] | None,
-    ) -> Arbitrage:
-        """The two engines as one; loads the small model. Raises: ConfigError."""
+        speculation: SpeculationFactory | None,
+    ) -> RoutedEngine:
+        """Loads the small model and the router's own. `tokenizer` and `prompt` are the target model's.
+
+        Raises: ConfigError.
+        """
         source = self.checkpoint.source
-        with complaints("draft"):
-            own = load_tokenizer(source)
-            check_steps(self.vocabulary, source, own.get_vocab(), "model.path", tokenizer.get_vocab())
-            translation = None
+        with as_config_error("small"):
+            small_tokenizer = load_tokenizer(source)
+            require_step_vocabulary(
+                self.vocabulary, source, small_tokenizer.get_vocab(), "model.path", tokenizer.get_vocab()
+            )
+            bridge = None
             if self.vocabulary == "own":
-                translation = Translation(Prompt(prompt.form, own), prompt, tokenizer.eos_token_id)
-        with complaints("router"):
+                bridge = TokenBridge(Prompt(prompt.format, small_tokenizer), prompt, tokenizer.eos_token_id)
+        with as_config_error("router"):
             self.router.load(tokenizer)
-        draft = self.draft.open(self.checkpoint, tokenizer=own, speculation=speculation)
-        decode, delimiter = prompt.decode, prompt.form.delimiter
-        return Arbitrage(draft, target, self.router, decode=decode, delimiter=delimiter, translation=translation)
+        small = self.small.open_engine(self.checkpoint, tokenizer=small_tokenizer, speculation=speculation)
+        decode, delimiter = prompt.decode, prompt.format.delimiter
+        return RoutedEngine(small, target, self.router, decode=decode, delimiter=delimiter, bridge=bridge)
 
 
-def check(config: Mapping[str, Any], scorer: Scorer, writer: Checkpoint, form: PromptFormat) -> RouterPlan | None:
-    """Everything that can be known without a model; None where one model writes everything.
+def validate_routing(
+    config: Mapping[str, Any], scorer: Scorer, target: Checkpoint, prompt_format: PromptFormat
+) -> RouterSpec | None:
+    """Checks the settings as far as that needs no weights; returns None for router=off.
 
     Raises: ConfigError naming the setting.
     """
-    router: Router | Off = make("router", config["router"])
-    if isinstance(router, Off):
+    router: Router = instantiate("router", config["router"])
+    if not router.needs_small_model:
         return None
-    if router.needs_scorer and isinstance(scorer, NoScorer):
+    if router.needs_scorer and not scorer.gives_scores:
         raise ConfigError("this router reads scores and scorer=none gives none; choose scorer=prm, or router=entropy")
-    with complaints("router"):
-        router.check(writer)
-    node = config["draft"]
-    checkpoint = find_model(node["path"], key="draft.path")
-    ours, writers = read_vocabulary(checkpoint.source), read_vocabulary(writer.source)
-    with complaints("draft"):
-        check_steps(node["vocabulary"], str(node["path"]), ours, "model.path", writers)
-    draft = engines.check("draft", {key: value for key, value in node.items() if key not in ("path", "vocabulary")})
-    draft = draft.fit(checkpoint, form=form, scorer=scorer, sampling=None, goes_on="router")
-    if isinstance(router, Entropy) and isinstance(draft.servers, Endpoints) and not draft.servers.logprobs:
-        raise ConfigError("router=entropy reads the small model's log-probabilities; set draft.logprobs=true")
-    return RouterPlan(router, checkpoint, node["vocabulary"], draft)
+    with as_config_error("router"):
+        router.validate(target)
+    node = config["small"]
+    checkpoint = find_model(node["path"], key="small.path")
+    vocabulary, target_vocabulary = read_vocabulary(checkpoint.source), read_vocabulary(target.source)
+    with as_config_error("small"):
+        require_step_vocabulary(node["vocabulary"], str(node["path"]), vocabulary, "model.path", target_vocabulary)
+    small = validate_engine("small", {key: value for key, value in node.items() if key not in ("path", "vocabulary")})
+    small = small.adapt_to(checkpoint, prompt_format=prompt_format, scorer=scorer, sampling=None, continued_by="router")
+    if router.needs_logprobs and not small.settings.gives_logprobs:
+        raise ConfigError("this router reads the small model's log-probabilities; set small.logprobs=true")
+    return RouterSpec(router, checkpoint, node["vocabulary"], small)

@@ -1,7 +1,7 @@
-"""A small model with a vocabulary of its own, spoken to in the large one's: the two meet at text, where steps end.
+"""Lets a small model with another vocabulary write steps: the two models exchange text at the ends of steps.
 
-What was written goes over step by step, so the ids of a step do not depend on what follows it, and what the small model
-has in its prefix cache stays a prefix. What it wrote itself it gets back in its own ids.
+Steps are translated one by one, so that the ids of a step do not depend on the following text and the small model's
+prefix cache keeps its prefixes. A step that the small model wrote returns to it in its own ids.
 """
 
 from __future__ import annotations
@@ -10,89 +10,96 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from decoding.core import Engine, Generation, GenerationRequest, Tokens
+from decoding.core import Generation, GenerationRequest, TokenGenerator, Tokens
 from reason.prompt import Prompt
 from search.steps import split_steps
 
-_HALF = "\ufffd"  # what the bytes of an unfinished character decode to
+_REPLACEMENT = "\ufffd"  # the text of the bytes of an incomplete character
 
 
 @dataclass(frozen=True)
-class Translation:
-    """What the two vocabularies need to meet. `bind` gives the small model's engine of one problem.
+class TokenBridge:
+    """Translates between the vocabularies of a small and a target model.
 
-    theirs, ours   how the small and the large model are asked, and the text of their ids
-    end            the large model's id that ends a text; None if it has none
+    small_prompt, target_prompt   prompt formats and tokenizers of the two models
+    target_eos                    the target model's id that ends a text; None if it has none
     """
 
-    theirs: Prompt
-    ours: Prompt
-    end: int | None
+    small_prompt: Prompt
+    target_prompt: Prompt
+    target_eos: int | None
 
-    def bind(self, engine: Engine, question: str, root: Tokens) -> BoundTranslated:
-        """The engine for the problem that the large model is asked with `root`. The small one is asked the question in
-        its own way; a prompt that is more than the question (a conversation) it is given as text."""
-        if root == self.ours.encode(question):
-            return BoundTranslated(self, engine, root, self.theirs.encode(question))
-        return BoundTranslated(self, engine, root, self.theirs.encode_text(self.ours.decode(root)))
+    def bind(self, small: TokenGenerator, question: str, root: Tokens) -> BoundTokenBridge:
+        """Returns the small model's engine for the problem whose target prompt is `root`.
+
+        The small model gets the question in its own prompt format. A root that holds more than the question (a
+        conversation) is passed on as text.
+        """
+        if root == self.target_prompt.encode(question):
+            return BoundTokenBridge(self, small, root, self.small_prompt.encode(question))
+        return BoundTokenBridge(self, small, root, self.small_prompt.encode_text(self.target_prompt.decode(root)))
 
 
-class BoundTranslated:
-    """Implements `core.Engine` for one problem, in the large model's ids.
+class BoundTokenBridge:
+    """Runs the small model on one problem, in token ids of the target model; implements `core.TokenGenerator`.
 
-    Of a generation, `tokens` are what the large model's tokenizer makes of the text, and each log-probability is the
-    mean: that of the whole is the small model's. `spent` counts the small model's own tokens, and `max_tokens` holds
-    for either model's.
+    `tokens` of a generation are the target tokenizer's ids of the generated text. Each log-probability is the mean, so
+    that their sum is the small model's. `usage` counts the small model's tokens; `max_tokens` limits both counts.
     """
 
-    def __init__(self, between: Translation, engine: Engine, root: Tokens, their_root: Tokens) -> None:
-        self._between, self._engine, self._root, self._their_root = between, engine, root, their_root
-        self._ids: dict[str, Tokens] = {}  # the small model's, of a step's text
+    def __init__(self, bridge: TokenBridge, small: TokenGenerator, target_root: Tokens, small_root: Tokens) -> None:
+        self._bridge, self._small, self._target_root, self._small_root = bridge, small, target_root, small_root
+        self._small_ids: dict[str, Tokens] = {}  # step text -> the small model's ids
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """See `core.Engine`. The small model ends by its own ids: `stop_token_ids` are the large one's."""
-        asked = [
-            replace(request, prefix=self._prefix(request.prefix), params=replace(request.params, stop_token_ids=()))
+        """See `core.TokenGenerator`. The request's `stop_token_ids` are the target's; the small model has its own."""
+        translated = [
+            replace(
+                request,
+                prefix=self._translate_prefix(request.prefix),
+                params=replace(request.params, stop_token_ids=()),
+            )
             for request in requests
         ]
-        found = await self._engine.generate(asked)
-        return [self._told(generation, request) for generation, request in zip(found, requests, strict=True)]
+        generations = await self._small.generate(translated)
+        pairs = zip(generations, requests, strict=True)
+        return [self._translate_generation(generation, request) for generation, request in pairs]
 
-    def _prefix(self, ours: Tokens) -> Tokens:
-        prompt = self._between.ours
-        steps = split_steps(ours[len(self._root) :], (), prompt.decode, prompt.form.delimiter)
-        return tuple(chain(self._their_root, *(self._theirs(step.text) for step in steps)))
+    def _translate_prefix(self, target_prefix: Tokens) -> Tokens:
+        prompt = self._bridge.target_prompt
+        steps = split_steps(target_prefix[len(self._target_root) :], (), prompt.decode, prompt.format.delimiter)
+        return tuple(chain(self._small_root, *(self._encode_step(step.text) for step in steps)))
 
-    def _theirs(self, text: str) -> Tokens:
-        if text not in self._ids:
-            self._ids[text] = self._between.theirs.encode_more(text)
-        return self._ids[text]
+    def _encode_step(self, text: str) -> Tokens:
+        if text not in self._small_ids:
+            self._small_ids[text] = self._bridge.small_prompt.encode_continuation(text)
+        return self._small_ids[text]
 
-    def _told(self, generation: Generation, request: GenerationRequest) -> Generation:
-        theirs, ours = self._between.theirs, self._between.ours
+    def _translate_generation(self, generation: Generation, request: GenerationRequest) -> Generation:
+        small_prompt, target_prompt = self._bridge.small_prompt, self._bridge.target_prompt
         ended = generation.finish == "eos"
-        said = generation.tokens[:-1] if ended else generation.tokens
-        whole = theirs.decode(said)
-        text = _until(whole.rstrip(_HALF), request.params.stop)
-        if text == whole:
-            self._ids[text] = said
-        tokens = ours.encode_more(text)
-        if ended and self._between.end is not None:
-            tokens = (*tokens, self._between.end)
-        kept = tokens[: request.params.max_tokens]
-        mean = sum(generation.logprobs) / max(1, len(tokens))
+        small_tokens = generation.tokens[:-1] if ended else generation.tokens
+        whole_text = small_prompt.decode(small_tokens)
+        text = _cut_at_stop(whole_text.rstrip(_REPLACEMENT), request.params.stop)
+        if text == whole_text:  # else the ids hold more than the step, and it is encoded anew
+            self._small_ids[text] = small_tokens
+        tokens = target_prompt.encode_continuation(text)
+        if ended and self._bridge.target_eos is not None:
+            tokens = (*tokens, self._bridge.target_eos)
+        limited = tokens[: request.params.max_tokens]
+        mean_logprob = sum(generation.logprobs) / max(1, len(tokens))
         return replace(
             generation,
-            tokens=kept,
-            logprobs=(mean,) * len(kept) if generation.logprobs else (),
-            finish=generation.finish if kept == tokens else "length",
+            tokens=limited,
+            logprobs=(mean_logprob,) * len(limited) if generation.logprobs else (),
+            finish=generation.finish if limited == tokens else "length",
         )
 
 
-def _until(text: str, stops: Sequence[str]) -> str:
-    """The text up to the end of the stop string that is complete first; a token may say more than that.
+def _cut_at_stop(text: str, stops: Sequence[str]) -> str:
+    """Cuts the text after the first complete stop string; a token's text may extend beyond it.
 
-    >>> _until("so 3.\\n\\nThen", ("\\n\\n",))
+    >>> _cut_at_stop("so 3.\\n\\nThen", ("\\n\\n",))
     'so 3.\\n\\n'
     """
     ends = [text.index(stop) + len(stop) for stop in stops if stop in text]

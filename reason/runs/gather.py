@@ -1,21 +1,21 @@
-"""Find the runs below some folders and say in numbers what each gave: finished, half done or broken."""
+"""Finds the runs below some folders and measures each: finished, unfinished or broken."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reason.runs.metrics import Difference, paired_bootstrap
-from reason.runs.result import spent_of
-from reason.runs.result_file import REFUSED, Row
-from reason.runs.resume import FILE, flat, saved
+from reason.runs.json_files import REFUSED
+from reason.runs.metrics import PairedDifference, paired_bootstrap
+from reason.runs.result import ProblemResult, parse_results
+from reason.runs.resume import FILE, flatten_settings, load_settings
 from reason.runs.run import INDEX, PAGES
+from reason.runs.summary import mean_shape
 
 Floats = npt.NDArray[np.float64]
 
@@ -25,38 +25,53 @@ COSTS = {
     "seconds": "seconds per problem, under way together with others",
     "kv": "KV tokens kept per decision (search.kv)",
 }
-"""What a run's accuracy is drawn against, all as means per problem."""
+"""Costs that a run's accuracy is drawn against, with their meaning; all are means per problem."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A run in numbers. `accuracy` of the chosen answers with its 95 % interval, None where nothing can be graded."""
+class RunMeasurement:
+    """Measurements of one run.
 
-    accuracy: Difference | None
+    accuracy  of the chosen answers, with its 95 % interval; None without gold answers
+    costs     means per problem, see `COSTS`
+    shape     means over the trees, see `reason.runs.summary.SHAPE_STATISTICS`; empty for runs of earlier releases
+    """
+
+    accuracy: PairedDifference | None
     costs: Mapping[str, float]
     problems: int
     failed: int
+    shape: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Found:
-    """A run: its folder, what tells it from the others (`label`), and its numbers or why there are none (`broken`).
+class FoundRun:
+    """One run on disk.
 
-    `about` are the names of task, model, search and the rest; `state` is done, interrupted, unfinished or refused;
-    `page` is what to look at.
+    label     settings in which it differs from the other runs
+    metadata  names of task, model, search and so on
+    state     `done`, `interrupted`, `unfinished` or `refused`
+    broken    why there is no measurement, None if there is one
+    page      page to open, if one is written
     """
 
     folder: Path
     label: str
-    about: Mapping[str, Any]
+    metadata: Mapping[str, object]
     state: str
-    measured: Measured | None
+    measured: RunMeasurement | None
     broken: str | None
     page: Path | None
 
+    @property
+    def lossy(self) -> str | None:
+        """Why the sampled text is not distributed as the target model's; None if it is."""
+        lossy = self.metadata.get("lossy")
+        return None if lossy is None else str(lossy)
 
-def find_runs(folders: Iterable[Path]) -> list[Found]:
-    """Every run at or below the folders, in the order of their paths; changes nothing on disk.
+
+def find_runs(folders: Iterable[Path]) -> list[FoundRun]:
+    """Returns each run at or below the folders, in the order of their paths; changes nothing on disk.
 
     Raises: ValueError for a folder that does not exist, or if there is no run at all.
     """
@@ -68,24 +83,24 @@ def find_runs(folders: Iterable[Path]) -> list[Found]:
     if not homes:
         raise ValueError(f"no run (a folder with {FILE}) in {', '.join(map(str, folders))}")
     unique = list(dict.fromkeys(home.resolve() for home in homes))
-    names = labels([_settings(home) for home in unique])
-    return [_found(home, name) for home, name in zip(unique, names, strict=True)]
+    labels = distinguishing_labels([_load_settings_or_none(home) for home in unique])
+    return [_read_run(home, label) for home, label in zip(unique, labels, strict=True)]
 
 
-def labels(runs: Sequence[tuple[Mapping[str, Any], Mapping[str, str]]]) -> list[str]:
-    """For each (settings, choices) what is not the same in all: first the members of groups, then single settings that
-    differ between runs of one member.
+def distinguishing_labels(runs: Sequence[tuple[Mapping[str, object], Mapping[str, str]]]) -> list[str]:
+    """Returns a label per (settings, choices): options of the groups that differ, then single settings that differ
+    between runs with the same option.
 
-    >>> labels([({"search": {"n": 4}}, {"search": "ets"}), ({"search": {"n": 8}}, {"search": "ets"})])
+    >>> distinguishing_labels([({"search": {"n": 4}}, {"search": "ets"}), ({"search": {"n": 8}}, {"search": "ets"})])
     ['search.n=4', 'search.n=8']
     """
     choices = [{key: value for key, value in chosen.items() if not key.startswith("hydra")} for _, chosen in runs]
-    settings = [flat(config) for config, _ in runs]
+    settings = [flatten_settings(config) for config, _ in runs]
     groups = sorted({key for chosen in choices for key in chosen if len({c[key] for c in choices if key in c}) > 1})
     named = []
-    for own, chosen in zip(settings, choices, strict=True):
+    for flat, chosen in zip(settings, choices, strict=True):
         parts = [f"{group}={chosen[group]}" for group in groups if group in chosen]
-        for key, value in own.items():
+        for key, value in flat.items():
             group = key.split(".")[0]
             peers = [s for s, c in zip(settings, choices, strict=True) if c.get(group) == chosen.get(group)]
             if any(peer.get(key, value) != value for peer in peers):
@@ -94,10 +109,10 @@ def labels(runs: Sequence[tuple[Mapping[str, Any], Mapping[str, str]]]) -> list[
     return named
 
 
-def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The places of the (cost, accuracy) pairs that no other beats: none is as accurate for less. By rising cost.
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Returns the indices of the (cost, accuracy) pairs that no other pair dominates, by rising cost.
 
-    >>> pareto([(2.0, 0.5), (1.0, 0.4), (3.0, 0.5), (4.0, 0.9)])
+    >>> pareto_front([(2.0, 0.5), (1.0, 0.4), (3.0, 0.5), (4.0, 0.9)])
     [1, 0, 3]
     """
     best, front = -1.0, []
@@ -108,55 +123,56 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
-def _settings(home: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+def _load_settings_or_none(home: Path) -> tuple[Mapping[str, object], Mapping[str, str]]:
     try:
-        return saved(home)
+        return load_settings(home)
     except ValueError:
         return {}, {}
 
 
-def _found(home: Path, label: str) -> Found:
+def _read_run(home: Path, label: str) -> FoundRun:
     if (home / REFUSED).exists() and not (home / FILE).exists():
-        told = json.loads((home / REFUSED).read_text(encoding="utf-8"))
-        return Found(home, " ".join(told["overrides"]), {}, "refused", None, told["error"], None)
-    about: Mapping[str, Any] = {}
+        refused = json.loads((home / REFUSED).read_text(encoding="utf-8"))
+        return FoundRun(home, " ".join(refused["overrides"]), {}, "refused", None, refused["error"], None)
+    metadata: Mapping[str, object] = {}
     state, measured, broken = "unfinished", None, None
     try:
-        about = json.loads((home / FILE).read_text(encoding="utf-8"))["about"]
+        metadata = json.loads((home / FILE).read_text(encoding="utf-8"))["about"]
         summary = home / "summary.json"
         if summary.exists():
             state = json.loads(summary.read_text(encoding="utf-8"))["stopped"]
-        rows = list(_rows(home / "results.jsonl"))
-        if rows:
-            measured = measure(rows)
+        results = _read_results(home / "results.jsonl")
+        if results:
+            measured = measure_results(results)
         else:
             broken = "no result yet"
     except (OSError, ValueError, KeyError, TypeError) as error:
         broken = f"{type(error).__name__}: {error}"
     pages = (home / INDEX, home / PAGES)
-    return Found(home, label, about, state, measured, broken, next((page for page in pages if page.exists()), None))
+    return FoundRun(
+        home, label, metadata, state, measured, broken, next((page for page in pages if page.exists()), None)
+    )
 
 
-def _rows(file: Path) -> Iterable[Row]:
-    """The last row of every problem; a line that is being written is left for the next time."""
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    rows = (json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
-    return {row["id"]: row for row in rows}.values()
+def _read_results(file: Path) -> list[ProblemResult]:
+    """Reads the last row of each problem; a half-written last line is skipped and, unlike in `ResultFile`, kept."""
+    data = file.read_bytes() if file.exists() else b""
+    return list(parse_results(data[: data.rfind(b"\n") + 1].splitlines(), file).values())
 
 
-def measure(rows: Sequence[Row]) -> Measured:
-    """The numbers of these rows; a problem that failed counts as not right."""
-    right = np.array([row["grade"] == "right" for row in rows if row["gold"] is not None], dtype=np.float64)
-    spent = [spent_of(row) for row in rows]
+def measure_results(results: Sequence[ProblemResult]) -> RunMeasurement:
+    """Measures these rows; a failed problem counts as not correct."""
+    correct_P = np.array([result.is_correct for result in results if result.has_gold], dtype=np.float64)
     costs: dict[str, list[float]] = {
-        "tokens": [s.tokens for s in spent],
-        "forwards": [s.forwards for s in spent],
-        "seconds": [s.seconds for s in spent],
-        "kv": [row["kv"]["kept_tokens"] for row in rows],
+        "tokens": [result.usage.tokens for result in results],
+        "forwards": [result.usage.forwards for result in results],
+        "seconds": [result.usage.seconds for result in results],
+        "kv": [result.kv.kept_tokens for result in results],
     }
-    return Measured(
-        accuracy=paired_bootstrap(right, np.zeros(len(right))) if len(right) else None,
+    return RunMeasurement(
+        accuracy=paired_bootstrap(correct_P, np.zeros(len(correct_P))) if len(correct_P) else None,
         costs={name: float(np.mean(values)) for name, values in costs.items()},
-        problems=len(rows),
-        failed=sum(row["error"] is not None for row in rows),
+        problems=len(results),
+        failed=sum(result.error is not None for result in results),
+        shape=mean_shape(results),
     )

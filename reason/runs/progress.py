@@ -1,10 +1,9 @@
-"""What a run looks like while it runs: a live line on a terminal, one plain line per problem elsewhere."""
+"""Shows the progress of a run: a live line on a terminal, one plain line per problem elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -12,49 +11,48 @@ from rich.progress import TimeRemainingColumn as TimeLeft
 from rich.table import Column
 from rich.text import Text
 
-from reason.runs.result_file import Row
-from reason.runs.summary import accuracy
+from decoding.core import Engine
+from reason.runs.result import ProblemResult
+from reason.runs.summary import chosen_accuracy
 
 
-class Gauge:
-    """Reads an engine's statistics, where it has any, since the gauge was made."""
+class ThroughputMeter:
+    """Measures an engine from the meter's creation on, by the counters of `Engine.stats`."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._started = time.monotonic()
-        self._before = self._stats()
+        self._before = engine.stats
 
     @property
-    def seconds(self) -> float:
-        """Wall clock since the gauge was made."""
+    def elapsed_seconds(self) -> float:
+        """Wall clock since the meter was created."""
         return time.monotonic() - self._started
 
-    def read(self) -> dict[str, float | int | None]:
-        """Tokens, forward passes, what speculation brings, the share of the prompts that was in the prefix cache, the
-        share of the time the engine had work, and KV: its mean per problem while the problem has running branches, and
-        how much is shared. Empty if nobody counts.
+    def read_totals(self) -> dict[str, float | int | None]:
+        """Returns the totals since the meter was created.
 
-        The speed-up is over plain decoding as the engine's cost curve has it, not measured side by side.
+        tokens, forwards          generated tokens; rounds of the engine, each one forward pass for the whole batch
+        accepted_length           tokens per forward pass of a branch, the bonus token included
+        speedup                   over plain decoding, estimated by the engine's cost curve; None without one
+        cached                    share of the prompt tokens found in the prefix cache
+        busy                      share of the wall clock in which the engine had work
+        kv_tokens_per_problem     mean over rounds and over problems with running branches
+        kv_sharing, peak_*        KV tokens without prefix sharing over KV tokens held, now and at the peak
         """
-        now, seconds = self._stats(), self.seconds
-        if now is None:
-            return {}
-        tokens, forwards = now.tokens - self._before.tokens, now.rounds - self._before.rounds
+        now, before, seconds = self._engine.stats, self._before, self.elapsed_seconds
+        tokens = now.tokens - before.tokens
+        round_seconds = now.round_seconds - before.round_seconds
         return {
             "tokens": tokens,
-            "forwards": forwards,
+            "forwards": now.rounds - before.rounds,
             "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
-            "accepted_length": _ratio(tokens, tokens - (now.accepted - self._before.accepted)),
-            "speedup": _ratio(
-                now.plain_seconds - self._before.plain_seconds, now.round_seconds - self._before.round_seconds
-            )
-            or None,
-            "cached": _ratio(
-                now.cached_tokens - self._before.cached_tokens, now.prompt_tokens - self._before.prompt_tokens
-            ),
-            "busy": _ratio(now.busy_seconds - self._before.busy_seconds, seconds),
+            "accepted_length": _ratio(tokens, tokens - (now.accepted - before.accepted)),
+            "speedup": _ratio(now.plain_seconds - before.plain_seconds, round_seconds) or None,
+            "cached": _ratio(now.cached_tokens - before.cached_tokens, now.prompt_tokens - before.prompt_tokens),
+            "busy": _ratio(now.busy_seconds - before.busy_seconds, seconds),
             "kv_tokens_per_problem": _ratio(
-                now.resident_rounds - self._before.resident_rounds, now.problem_rounds - self._before.problem_rounds
+                now.resident_rounds - before.resident_rounds, now.problem_rounds - before.problem_rounds
             ),
             "kv_sharing": _ratio(now.unshared_tokens, now.resident_tokens),
             "peak_kv_tokens": now.peak_resident_tokens,
@@ -63,75 +61,86 @@ class Gauge:
         }
 
     def __str__(self) -> str:
-        read = self.read()
-        parts = [f"{read['tokens_per_second']:,.0f} tokens/s"] if read.get("tokens_per_second") is not None else []
-        if (length := read.get("accepted_length")) is not None and length > 1:
-            faster = f", {read['speedup']:.1f}x" if read.get("speedup") else ""
-            parts.append(f"{length:.1f} tokens/forward{faster}")
-        sharing = read.get("kv_sharing") or read.get("peak_kv_sharing")
+        totals = self.read_totals()
+        rate = totals.get("tokens_per_second")
+        parts = [f"{rate:,.0f} tokens/s"] if rate is not None else []
+        if (length := totals.get("accepted_length")) is not None and length > 1:
+            speedup = f", {totals['speedup']:.1f}x" if totals.get("speedup") else ""
+            parts.append(f"{length:.1f} tokens/forward{speedup}")
+        sharing = totals.get("kv_sharing") or totals.get("peak_kv_sharing")
         if sharing:
             parts.append(f"KV shared {sharing:.1f}x")
-        elif read.get("cached"):  # servers, whose KV nobody sees
-            parts.append(f"prompts cached {read['cached']:.0%}")
+        elif totals.get("cached"):  # servers do not report their KV
+            parts.append(f"prompts cached {totals['cached']:.0%}")
         return ", ".join(parts)
 
-    def _stats(self) -> Any:
-        return getattr(self._engine, "stats", None)
+
+def track(
+    results: Iterable[ProblemResult],
+    *,
+    total: int,
+    before: Sequence[ProblemResult],
+    meter: ThroughputMeter,
+    console: Console,
+) -> Iterator[ProblemResult]:
+    """Yields the results and shows each; `before` are those of an earlier run, which count as done."""
+    show = _show_live if console.is_terminal else _show_lines
+    yield from show(results, total, list(before), meter, console)
 
 
-def watched(rows: Iterable[Row], *, total: int, before: list[Row], gauge: Gauge, console: Console) -> Iterator[Row]:
-    """The rows, shown as they pass. `before` are those of an earlier run, which count as done."""
-    show = _live if console.is_terminal else _lines
-    yield from show(rows, total, list(before), gauge, console)
-
-
-def _lines(rows: Iterable[Row], total: int, done: list[Row], gauge: Gauge, console: Console) -> Iterator[Row]:
-    already = len(done)
-    for row in rows:
-        done.append(row)
-        left = gauge.seconds / (len(done) - already) * (total - len(done))
-        parts = [f"[{len(done)}/{total}] {row['id']}: {_told(row)}", _running(done), str(gauge), f"{left:.0f} s left"]
+def _show_lines(
+    results: Iterable[ProblemResult], total: int, done: list[ProblemResult], meter: ThroughputMeter, console: Console
+) -> Iterator[ProblemResult]:
+    resumed = len(done)
+    for result in results:
+        done.append(result)
+        left = meter.elapsed_seconds / (len(done) - resumed) * (total - len(done))
+        place = f"[{len(done)}/{total}] {result.id}: {_describe_result(result)}"
+        parts = [place, _describe_accuracy(done), str(meter), f"{left:.0f} s left"]
         console.print(" | ".join(part for part in parts if part), markup=False, highlight=False, soft_wrap=True)
-        yield row
+        yield result
 
 
-def _live(rows: Iterable[Row], total: int, done: list[Row], gauge: Gauge, console: Console) -> Iterator[Row]:
+def _show_live(
+    results: Iterable[ProblemResult], total: int, done: list[ProblemResult], meter: ThroughputMeter, console: Console
+) -> Iterator[ProblemResult]:
     columns = (
         SpinnerColumn(),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.description}"),
-        _GaugeColumn(gauge),
+        _MeterColumn(meter),
     )
     with Progress(*columns, TimeLeft(compact=True), TextColumn("left"), console=console, transient=True) as progress:
-        bar = progress.add_task(_running(done), total=total, completed=len(done))
-        for row in rows:
-            done.append(row)
-            if row["error"] is not None:
-                console.print(f"{row['id']}: {_told(row)}", style="red", markup=False, highlight=False)
-            progress.update(bar, completed=len(done), description=_running(done))
-            yield row
+        bar = progress.add_task(_describe_accuracy(done), total=total, completed=len(done))
+        for result in results:
+            done.append(result)
+            if result.error is not None:
+                line = f"{result.id}: {_describe_result(result)}"
+                console.print(line, style="red", markup=False, highlight=False)
+            progress.update(bar, completed=len(done), description=_describe_accuracy(done))
+            yield result
 
 
-class _GaugeColumn(ProgressColumn):
-    def __init__(self, gauge: Gauge) -> None:
+class _MeterColumn(ProgressColumn):
+    def __init__(self, meter: ThroughputMeter) -> None:
         super().__init__(table_column=Column(no_wrap=True))
-        self._gauge = gauge
+        self._meter = meter
 
     def render(self, task: Task) -> Text:
         del task
-        return Text(str(self._gauge), style="cyan")
+        return Text(str(self._meter), style="cyan")
 
 
-def _told(row: Row) -> str:
-    if row["error"] is not None:
-        return f"failed, {row['error']}"
-    return f"{row['answer']} ({row['grade'].replace('_', ' ')})"
+def _describe_result(result: ProblemResult) -> str:
+    if result.error is not None:
+        return f"failed, {result.error}"
+    return f"{result.answer} ({result.grade.value.replace('_', ' ')})"
 
 
-def _running(done: list[Row]) -> str:
-    share = accuracy(done)
-    return "" if share is None else f"accuracy {share:.3f}"
+def _describe_accuracy(done: Sequence[ProblemResult]) -> str:
+    accuracy = chosen_accuracy(done)
+    return "" if accuracy is None else f"accuracy {accuracy:.3f}"
 
 
 def _ratio(above: float, below: float) -> float | None:

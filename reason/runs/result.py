@@ -1,109 +1,274 @@
-"""One problem's outcome as one row of plain data."""
+"""The result of one problem as a typed row, and the file `results.jsonl` that holds one row per problem."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
 
-from decoding.core import Spent
-from reason.grading import Grade
+from decoding.core import FinishReason, Usage
+from reason.grading import NO_ANSWER, NO_GOLD, Grade
+from reason.grading.grade import GradeValue
 from reason.problem import Problem, Solution
-from reason.runs.metrics import Sample
-from reason.runs.result_file import Row
-from search.kv import KVUse, kv_use
+from reason.runs.json_files import append_json_lines, format_json_line, read_whole_lines, write_atomically
+from reason.runs.metrics import GradedSample
+from search.kv import KVFootprint, measure_kv
 from search.strategy import Candidate
+from search.tree_export import TreeShape, shape_statistics
 
-Grading = Callable[[Problem, str], Grade]  # of a whole text: some problems are graded by their steps
+TextGrader = Callable[[Problem, str], Grade]
+"""Grades a whole solution text: some problems are graded by their steps."""
 
-CHANGING = (
-    *("seconds", "cached_tokens", "scored_tokens", "forwards", "draft_forwards"),
+UNSTABLE_USAGE_FIELDS = (
+    *("seconds", "cached_tokens", "scored_tokens", "forwards", "small_forwards"),
     *("drafted", "accepted", "round_seconds", "plain_seconds"),
 )
-"""Parts of `spent` that depend on the machine's mood: on time, what else was cached, how much was worth guessing."""
+"""Fields of `usage` that differ between equal runs: they depend on time, on the cache and on the draft length."""
+
+_OLD_USAGE_FIELDS = {"draft_tokens": "small_tokens", "draft_forwards": "small_forwards"}
 
 
-def solution_row(solution: Solution, grade: Grading) -> Row:
-    """The row of a solved problem; numbers are rounded to six places."""
-    problem, result = solution.problem, solution.result
-    graded = grade(problem, solution.text)
-    return {
-        "id": problem.id,
-        "question": problem.question,
-        "gold": problem.answer,
-        "answer": solution.answer,
-        "grade": graded.value,
-        **({"reason": graded.reason} if graded.reason and problem.answer is not None else {}),
-        "score": _rounded(solution.score),
-        "text": solution.text,
-        "votes": {answer: _rounded(votes) for answer, votes in result.votes.items()},
-        "samples": [_sample(solution, candidate, grade) for candidate in result.candidates],
-        "stopped": result.stopped,
-        "nodes": len(result.tree),
-        "kv": {name: _rounded(value) for name, value in asdict(kv_use(result)).items()},
-        "spent": _spent(result.spent),
-        "accepted_length": _rounded(result.spent.accepted_length),
-        "speedup": _rounded(result.spent.speedup),
-        "error": None,
-    }
+@dataclass(frozen=True, kw_only=True)
+class SampleResult:
+    """One candidate solution of a problem.
+
+    node         its last step in the tree
+    step_scores  one score per step of its path; None means not scored
+    tokens       generated tokens on its path
+    """
+
+    node: int
+    answer: str | None
+    grade: GradeValue
+    score: float | None
+    step_scores: tuple[float | None, ...] = ()
+    tokens: int = 0
+    finish: FinishReason | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Reads a sample of a row."""
+        return cls(**{**data, "step_scores": tuple(data.get("step_scores") or ())})
+
+    @property
+    def is_correct(self) -> bool:
+        """True for the grade `right`."""
+        return self.grade == "right"
 
 
-def error_row(problem: Problem, error: Exception) -> Row:
-    """The row of a problem that failed: the same columns, and why."""
-    return {
-        "id": problem.id,
-        "question": problem.question,
-        "gold": problem.answer,
-        "answer": None,
-        "grade": "no_answer",
-        "score": None,
-        "text": "",
-        "votes": {},
-        "samples": [],
-        "stopped": "error",
-        "nodes": 0,
-        "kv": asdict(KVUse()),
-        "spent": _spent(Spent()),
-        "accepted_length": None,
-        "speedup": None,
-        "error": f"{type(error).__name__}: {error}",
-    }
+@dataclass(frozen=True, kw_only=True)
+class ProblemResult:
+    """Everything that one problem gave; numbers are rounded to six places.
+
+    gold      the gold answer, None if unknown
+    answer    the chosen answer in its canonical spelling, None if no solution has one
+    text      the chosen solution's text
+    votes     answer -> total weight under the rule that chose
+    stopped   `done`, `budget`, `decided` (see `search.strategy.SearchResult`) or `error`
+    nodes     steps in the tree
+    shape     statistics of the tree's shape; None for a failed problem and in rows of earlier releases
+    error     exception of a failed problem, None otherwise
+    metadata  the run's keys: task, model, search, seed, config, versions, `lossy`, ...; free-form
+    """
+
+    id: str
+    question: str = ""
+    gold: str | None = None
+    answer: str | None = None
+    grade: Grade = NO_GOLD
+    score: float | None = None
+    text: str = ""
+    votes: Mapping[str, float] = field(default_factory=dict)
+    samples: tuple[SampleResult, ...] = ()
+    stopped: str = "done"
+    nodes: int = 0
+    kv: KVFootprint = field(default_factory=KVFootprint)
+    usage: Usage = field(default_factory=Usage)
+    error: str | None = None
+    shape: TreeShape | None = None
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def from_solution(
+        cls, solution: Solution, grade_text: TextGrader, metadata: Mapping[str, object] | None = None
+    ) -> Self:
+        """Grades a solution and each of its candidates."""
+        problem, result = solution.problem, solution.result
+        kv: dict[str, Any] = {name: _round6(value) for name, value in asdict(measure_kv(result)).items()}
+        return cls(
+            id=problem.id,
+            question=problem.question,
+            gold=problem.answer,
+            answer=solution.answer,
+            grade=grade_text(problem, solution.text),
+            score=_round_score(solution.score),
+            text=solution.text,
+            votes={answer: _round6(votes) for answer, votes in result.votes.items()},
+            samples=tuple(_sample_result(solution, candidate, grade_text) for candidate in result.candidates),
+            stopped=result.stop_reason,
+            nodes=len(result.tree),
+            kv=KVFootprint(**kv),
+            usage=Usage(**asdict(result.usage) | {"seconds": _round6(result.usage.seconds)}),
+            shape=shape_statistics(result.tree),
+            metadata=metadata or {},
+        )
+
+    @classmethod
+    def from_error(cls, problem: Problem, error: Exception, metadata: Mapping[str, object] | None = None) -> Self:
+        """Returns the row of a problem that failed."""
+        return cls(
+            id=problem.id,
+            question=problem.question,
+            gold=problem.answer,
+            grade=NO_ANSWER,
+            stopped="error",
+            error=f"{type(error).__name__}: {error}",
+            metadata=metadata or {},
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Reads a row; only `id` is required, and rows of the last release (`spent`, `draft_tokens`) are read too.
+
+        >>> result = ProblemResult.from_json({"id": "p", "grade": "right", "gold": "4", "seed": 0})
+        >>> result.is_correct, result.usage.tokens, result.metadata
+        (True, 0, {'seed': 0})
+
+        Raises: KeyError or TypeError if `data` is not a result row.
+        """
+        row = dict(data)
+        usage = row.pop("usage", None) or row.pop("spent", None) or {}
+        shape: dict[str, Any] | None = row.pop("shape", None)
+        grade, reason = row.pop("grade", "ungraded"), row.pop("reason", "")
+        no_gold = grade == "ungraded" and row.get("gold") is None  # its reason is the same in all rows: not written
+        known: dict[str, Any] = {
+            "grade": NO_GOLD if no_gold else Grade(grade, reason),
+            "samples": tuple(SampleResult.from_json(sample) for sample in row.pop("samples", None) or ()),
+            "kv": KVFootprint(**(row.pop("kv", None) or {})),
+            "shape": None if shape is None else TreeShape(**shape | {"width_by_depth": tuple(shape["width_by_depth"])}),
+            "usage": Usage(**{_OLD_USAGE_FIELDS.get(name, name): value for name, value in usage.items()}),
+        }
+        for derived in ("spent", "accepted_length", "speedup"):  # the last two follow from `usage`
+            row.pop(derived, None)
+        known |= {name: row.pop(name) for name in _FIELDS if name in row}
+        return cls(**known, metadata=row)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the row as plain data; the order of its keys is fixed."""
+        reason = {"reason": self.grade.reason} if self.grade.reason and self.has_gold else {}
+        return {
+            "id": self.id,
+            "question": self.question,
+            "gold": self.gold,
+            "answer": self.answer,
+            "grade": self.grade.value,
+            **reason,
+            "score": self.score,
+            "text": self.text,
+            "votes": dict(self.votes),
+            "samples": [asdict(sample) | {"step_scores": list(sample.step_scores)} for sample in self.samples],
+            "stopped": self.stopped,
+            "nodes": self.nodes,
+            "kv": asdict(self.kv),
+            "usage": asdict(self.usage),
+            "accepted_length": _round_score(self.usage.accepted_length),
+            "speedup": _round_score(self.usage.speedup),
+            "error": self.error,
+            "shape": None if self.shape is None else asdict(self.shape),
+            **self.metadata,
+        }
+
+    @property
+    def has_gold(self) -> bool:
+        """True where there is a gold answer, so that the answer counts in an accuracy."""
+        return self.gold is not None
+
+    @property
+    def is_correct(self) -> bool:
+        """True where the chosen answer equals the gold answer; a failed problem is not correct."""
+        return self.grade.value == "right"
+
+    @property
+    def lossy(self) -> str | None:
+        """Names the settings that change the distribution of the text; None if it is that of the target model."""
+        lossy = self.metadata.get("lossy")
+        return None if lossy is None else str(lossy)
+
+    @property
+    def graded_samples(self) -> list[GradedSample]:
+        """The samples as `reason.runs.metrics` takes them."""
+        return [GradedSample(s.answer, s.is_correct if self.has_gold else None, s.score) for s in self.samples]
+
+    def summary_fields(self) -> dict[str, object]:
+        """Returns the fields of the log line of a finished problem."""
+        row = self.to_json()
+        names = ("gold", "answer", "grade", "score", "stopped", "nodes", "accepted_length", "speedup", "error")
+        chosen = {name: row[name] for name in names}
+        return {"problem": self.id, **chosen, "samples": len(self.samples), **asdict(self.usage)}
 
 
-def in_short(row: Row) -> dict[str, Any]:
-    """What a log says of a row: which problem, what became of it, what it took."""
-    told = ("gold", "answer", "grade", "score", "stopped", "nodes", "accepted_length", "speedup", "error")
-    return {"problem": row["id"], **{key: row[key] for key in told}, "samples": len(row["samples"]), **row["spent"]}
+_FIELDS = tuple(f.name for f in fields(ProblemResult) if f.name != "metadata")
 
 
-def samples_of(row: Row) -> list[Sample]:
-    """A row's samples as the metrics take them."""
-    gold = row["gold"] is not None
-    return [Sample(s["answer"], s["grade"] == "right" if gold else None, s["score"]) for s in row["samples"]]
+class ResultFile:
+    """`results.jsonl`: rows are appended as problems finish, and each is on disk when `append_result` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read_results(self) -> dict[str, ProblemResult]:
+        """Reads the last row of each problem, by id. *Mutates* the file: a half-written last line is cut off.
+
+        Raises: ValueError naming the line if any other line is broken.
+        """
+        return parse_results(read_whole_lines(self.path), self.path)
+
+    def append_result(self, result: ProblemResult) -> None:
+        """Appends one row, on disk on return. *Mutates* the file, which is created if missing."""
+        append_json_lines(self.path, [result.to_json()])
+
+    def reorder_results(self, ids: Iterable[str]) -> list[ProblemResult]:
+        """Rewrites the file in the order of `ids`, one row each; returns the rows. *Mutates* the file, atomically."""
+        results = self.read_results()
+        ordered = [results[problem_id] for problem_id in ids if problem_id in results]
+        write_atomically(self.path, b"".join(format_json_line(result.to_json()) for result in ordered))
+        return ordered
 
 
-def spent_of(row: Row) -> Spent:
-    """What the problem of this row took."""
-    return Spent(**row["spent"])
+def parse_results(lines: Sequence[bytes], path: Path) -> dict[str, ProblemResult]:
+    """Parses JSON lines into the last row of each problem, by id.
+
+    Raises: ValueError naming `path` and the line that is not a result row.
+    """
+    results: dict[str, ProblemResult] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            result = ProblemResult.from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: not a result row ({error})") from None
+        results[result.id] = result
+    return results
 
 
-def _sample(solution: Solution, candidate: Candidate, grade: Grading) -> dict[str, Any]:
+def _sample_result(solution: Solution, candidate: Candidate, grade_text: TextGrader) -> SampleResult:
     tree = solution.tree
-    path = tree.path(candidate.node)
-    return {
-        "node": candidate.node,
-        "answer": candidate.answer,
-        "grade": grade(solution.problem, tree.text(candidate.node)).value,
-        "score": _rounded(candidate.score),
-        "step_scores": [_rounded(tree.nodes[i].score) for i in path],
-        "tokens": sum(len(tree.nodes[i].step.tokens) for i in path),
-        "finish": tree.nodes[candidate.node].finish,
-    }
+    path = tree.path_nodes(candidate.node)
+    return SampleResult(
+        node=candidate.node,
+        answer=candidate.answer,
+        grade=grade_text(solution.problem, tree.path_text(candidate.node)).value,
+        score=_round_score(candidate.score),
+        step_scores=tuple(_round_score(tree.nodes[i].score) for i in path),
+        tokens=sum(len(tree.nodes[i].step.tokens) for i in path),
+        finish=tree.nodes[candidate.node].finish,
+    )
 
 
-def _spent(spent: Spent) -> dict[str, Any]:
-    return asdict(spent) | {"seconds": _rounded(spent.seconds)}
+def _round6(number: float) -> float:
+    return round(number, 6)
 
 
-def _rounded(number: float | None) -> float | None:
+def _round_score(number: float | None) -> float | None:
     return None if number is None else round(number, 6)

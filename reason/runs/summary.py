@@ -1,10 +1,10 @@
-"""What the rows of a run add up to: accuracy with standard errors, and what it took."""
+"""Sums up the rows of a run: accuracy with standard errors, and the compute that was used."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import reduce
 from operator import add
@@ -12,48 +12,72 @@ from typing import Any
 
 import numpy as np
 
-from decoding.core import Spent
-from reason.runs.metrics import Metric, mean_of, summarise
-from reason.runs.result import samples_of, spent_of
-from reason.runs.result_file import Row
+from decoding.core import Usage
+from reason.runs.metrics import MetricEstimate, compute_metrics, mean_metric
+from reason.runs.result import ProblemResult
+
+RunSummary = Mapping[str, Any]
+"""Summary of a run as plain data: the keys of `summarise_results` and those of the run's metadata and totals."""
 
 CHOSEN = "chosen"
-"""The accuracy of the answers the strategy handed back, beside what other rules make of the same samples."""
+"""Name of the accuracy of the answers that the strategy chose, beside what other rules make of the same samples."""
+
+SHAPE_STATISTICS = {
+    "steps": "steps per tree",
+    "depth": "steps on the longest path of a tree",
+    "branching": "continuations per continued step",
+    "shared": "share of the tokens of all paths that another path already holds",
+}
+"""Statistics of the shape of trees (`search.tree_export`), with their meaning; all are means over problems."""
 
 
-def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Plain data: problems by grade, metrics as `{"value", "stderr"}`, and everything spent.
+def summarise_results(results: Sequence[ProblemResult]) -> dict[str, Any]:
+    """Returns plain data: problems by grade, metrics as `{"value", "stderr"}`, and the total usage.
 
-    A failed problem counts as not right. Metrics are left out where no problem has a gold answer.
+    A failed problem counts as not correct. Metrics are left out where no problem has a gold answer.
     """
     return {
-        "problems": len(rows),
-        "errors": sum(row["error"] is not None for row in rows),
-        "grades": dict(sorted(Counter(row["grade"] for row in rows if row["error"] is None).items())),
-        "metrics": {name: _plain(metric) for name, metric in metrics_of(rows).items()},
-        "spent": asdict(reduce(add, map(spent_of, rows), Spent())),
-        "out_of_budget": sum(row["stopped"] == "budget" for row in rows),
+        "problems": len(results),
+        "errors": sum(result.error is not None for result in results),
+        "grades": dict(sorted(Counter(result.grade.value for result in results if result.error is None).items())),
+        "metrics": {name: _plain_metric(metric) for name, metric in result_metrics(results).items()},
+        "usage": asdict(reduce(add, (result.usage for result in results), Usage())),
+        "tree_shape": {name: round(value, 6) for name, value in mean_shape(results).items()},
+        "out_of_budget": sum(result.stopped == "budget" for result in results),
     }
 
 
-def metrics_of(rows: Sequence[Row]) -> dict[str, Metric]:
-    """`chosen` and the metrics of the samples, in that order; empty where nothing can be graded."""
-    graded = [row for row in rows if row["gold"] is not None]
+def result_metrics(results: Sequence[ProblemResult]) -> dict[str, MetricEstimate]:
+    """Computes `chosen` and the metrics of the samples (`maj@n`, ...), in that order; empty without gold answers."""
+    graded = [result for result in results if result.has_gold]
     if not graded:
         return {}
-    right = np.array([row["grade"] == "right" for row in graded], dtype=np.float64)
-    sampled = summarise([samples_of(row) for row in graded])
-    chosen = mean_of(right, CHOSEN, next(iter(sampled.values())).n)
+    correct_P = np.array([result.is_correct for result in graded], dtype=np.float64)
+    sampled = compute_metrics([result.graded_samples for result in graded])
+    chosen = mean_metric(correct_P, CHOSEN, next(iter(sampled.values())).n)
     return {CHOSEN: chosen} | sampled
 
 
-def accuracy(rows: Sequence[Row]) -> float | None:
-    """The share of chosen answers that are right; None where nothing can be graded."""
-    graded = [row["grade"] == "right" for row in rows if row["gold"] is not None]
-    return sum(graded) / len(graded) if graded else None
+def chosen_accuracy(results: Sequence[ProblemResult]) -> float | None:
+    """Returns the share of chosen answers that are correct; None where no problem has a gold answer."""
+    correct = [result.is_correct for result in results if result.has_gold]
+    return sum(correct) / len(correct) if correct else None
 
 
-def _plain(metric: Metric) -> dict[str, float | None]:
+def mean_shape(results: Sequence[ProblemResult]) -> dict[str, float]:
+    """Averages the statistics of the trees' shapes, by the names of `SHAPE_STATISTICS`; empty without trees."""
+    shapes = [result.shape for result in results if result.shape is not None]
+    if not shapes:
+        return {}
+    return {
+        "steps": float(np.mean([shape.num_nodes for shape in shapes])),
+        "depth": float(np.mean([shape.max_depth for shape in shapes])),
+        "branching": float(np.mean([shape.mean_branching for shape in shapes])),
+        "shared": float(np.mean([shape.shared_token_share for shape in shapes])),
+    }
+
+
+def _plain_metric(metric: MetricEstimate) -> dict[str, float | None]:
     return {
         "value": None if math.isnan(metric.value) else round(metric.value, 6),
         "stderr": None if metric.stderr is None else round(metric.stderr, 6),

@@ -1,100 +1,133 @@
-"""What a scorer is, and the two things a reward-model format must say about itself."""
+"""Defines a scorer, and the two interfaces of a reward-model format: its adapter and its encoding of steps.
+
+A new format is two files: a module in `formats/` (or a plugin) with an adapter, and a yaml in conf/scorer. A new kind
+of head is one more class, see `heads.py`. How a path's prefix is reused: `prefixes.py`, `incremental.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Tokens
+from reason.models.checkpoint import Checkpoint
+from reason.models.tokenizer import PretrainedTokenizer
+from reason.scorers.heads import RewardHead
 from search.strategy import StepScorer
 from search.tree import Step
 
 Floats = npt.NDArray[np.float64]
-HeadKind = Literal["process_reward", "step_value", "token_classes", "two_words", "next_token", "token_statistics"]
 
 
 class Scorer(Protocol):
-    """The configured thing: made from a config in microseconds, loaded once, bound to every problem.
+    """A configured scorer: made in microseconds, loaded once, bound to every problem.
 
     Constructors check their knobs and load nothing, so that a misspelt setting costs no time.
+
+    gives_scores   False only for scorer=none, which strategies and routers that need scores refuse
     """
 
-    def check(self) -> None:
-        """Finds out what can be known without loading weights. Raises: ValueError in one sentence."""
+    @property
+    def gives_scores(self) -> bool: ...
+
+    def validate(self) -> None:
+        """Checks everything that needs no weights. Raises: ValueError in one sentence."""
         ...
 
-    def load(self, writer: Any = None) -> None:
-        """Loads whatever is needed, once. *Mutates* the scorer.
+    def validate_writer(self, writer: Checkpoint) -> None:
+        """Checks that it can read steps of the model at `writer`, without loading a tokenizer. Raises: ValueError."""
+        ...
 
-        `writer` is the tokenizer of whoever writes the steps; a scorer that reads the writer's tokens refuses one
-        with another vocabulary. Raises: ValueError, as `check` or for that.
+    def load(self, writer: PretrainedTokenizer | None = None) -> None:
+        """Loads the model, once. *Mutates* the scorer.
+
+        `writer` is the tokenizer of the model that writes the steps; a scorer that reads that model's token ids refuses
+        one with another vocabulary. Raises: ValueError, as `validate` or for that.
         """
         ...
 
     def close(self) -> None:
-        """Gives back threads and memory; what is being scored is cancelled. The next `bind` loads again."""
+        """Frees threads and memory and cancels pending scores. The next `bind` loads again."""
         ...
 
     def bind(self, question: str, prompt: Tokens) -> StepScorer | None:
-        """A step scorer for one problem, or None if this scorer scores nothing. Loads if `load` was not called.
+        """Returns the step scorer of one problem, or None if this scorer gives no scores. Loads if `load` was not
+        called.
 
-        `question` is the problem's text, for scorers that read text; `prompt` the token ids that the writer of
-        the steps was given, for scorers that share its vocabulary.
+        `question` is the problem's text, for scorers that read text; `prompt` is the writing model's prompt in token
+        ids, for scorers that share its vocabulary.
         """
         ...
 
 
+class StatelessScorer:
+    """Base of scorers that load nothing."""
+
+    gives_scores: ClassVar[bool] = True
+
+    def validate(self) -> None:
+        """Accepts all knobs."""
+
+    def validate_writer(self, writer: Checkpoint) -> None:
+        """Accepts every model."""
+
+    def load(self, writer: PretrainedTokenizer | None = None) -> None:
+        """Loads nothing."""
+
+    def close(self) -> None:
+        """Frees nothing."""
+
+
 class StepFormat(Protocol):
-    """How one reward model wants its input: a beginning, then one piece of tokens per step.
+    """The input of one reward model: the encoding of the prompt, then one piece of tokens per step.
 
-    Two rules make scoring incremental, and every format keeps them:
+    Two rules make incremental scoring possible, and every format keeps them:
 
-    *append-only*  the encoding of a path is `begin` and the pieces of its steps, in order; a later step never
-                   changes an earlier piece. What a format writes after a step but before the next one belongs
-                   to the next piece; what it writes after the last step is left out, because the models are
-                   causal and it could not change any score.
+    *append-only*  the encoding of a path is `encode_prompt` and the `encode_step` of its steps, in order; a later step
+                   never changes an earlier piece. Tokens between two steps open the second one's piece. Tokens after
+                   the last step are left out: the models are causal, so that they change no score.
     *causal*       the score of a step is read from the outputs over its own piece, most often at the last token, and
                    perhaps over the pieces before it; never over a later one.
     """
 
-    def begin(self, question: str, prompt: Tokens) -> Tokens:
-        """Everything before the first step."""
+    def encode_prompt(self, question: str, prompt: Tokens) -> Tokens:
+        """Returns everything before the first step."""
         ...
 
-    def piece(self, step: Step, *, first: bool) -> Tokens:
-        """What one step adds; never empty."""
+    def encode_step(self, step: Step, *, first: bool) -> Tokens:
+        """Returns the piece of one step; never empty."""
         ...
 
-    def read(self, pieces: Sequence[Floats]) -> Floats:
-        """Scores `[K]` in [0, 1] of a path's K steps, from the head's outputs `[len(piece), outputs]` over each."""
+    def score_steps(self, outputs: Sequence[Floats]) -> Floats:
+        """Returns scores `[K]` in [0, 1] of a path's K steps, from the head's outputs `[T, num_outputs]` over the T
+        tokens of each piece."""
         ...
 
 
-class Adapter(Protocol):
-    """One family of reward models: which checkpoints it can read and how to talk to them.
+class PrmAdapter:
+    """Describes one family of reward models: the checkpoints it reads and their format. Subclasses hold the knobs.
 
-    architectures  names in `config.json` that this adapter understands
-    head           how a hidden state becomes outputs (see `heads.py`)
-    context_limit  tokens the model was trained for, or None for whatever its config says
-    shares_tokens  whether it reads the writer's own token ids, so that both need one vocabulary
+    architectures  values of `architectures` in config.json that this adapter reads
+    head           how a hidden state becomes outputs
+    context_limit  maximum tokens as trained; None: as in the model's config
     """
 
-    @property
-    def architectures(self) -> tuple[str, ...]: ...
-    @property
-    def head(self) -> HeadKind: ...
-    @property
-    def context_limit(self) -> int | None: ...
-    @property
-    def shares_tokens(self) -> bool: ...
+    architectures: ClassVar[tuple[str, ...]]
+    head: ClassVar[RewardHead]
+    context_limit: ClassVar[int | None] = None
 
-    def words(self, tokenizer: Any) -> Tokens:
-        """For `two_words`: the ids of "right" and "wrong", whose logits are the outputs. Otherwise empty."""
-        ...
+    @property
+    def shares_tokens(self) -> bool:
+        """Whether it reads the writing model's token ids, so that both need one vocabulary."""
+        return False
 
-    def format(self, tokenizer: Any) -> StepFormat:
-        """The format for a loaded tokenizer. Raises: ValueError if the tokenizer lacks what the format needs."""
-        ...
+    def label_token_ids(self, tokenizer: PretrainedTokenizer) -> Tokens:
+        """Returns the ids of "right" and "wrong" for a head of label tokens; empty for others."""
+        return ()
+
+    def build_format(self, tokenizer: PretrainedTokenizer) -> StepFormat:
+        """Returns the format for a loaded tokenizer. Raises: ValueError if the tokenizer lacks a token it needs."""
+        raise NotImplementedError

@@ -1,111 +1,170 @@
-"""Load a reward model as two parts: a trunk that makes hidden states and a head that makes outputs of them.
+"""Kinds of reward-model heads: how each is loaded, how its outputs are read in this process and from SGLang servers.
 
-Kept apart so that the engine's own reader can run the trunk over its prefix cache. Imports torch: import this
-module inside functions only. No code from a checkpoint's repository is ever run; the two layouts that
-transformers does not know are written down here.
-
-Shapes: hidden states `[T, D]`, outputs `[T, outputs]`.
+Imports no torch until weights are loaded; the modules themselves are in `head_modules.py`. A new kind is a subclass of
+`RewardHead`, here or in a plugin, and an adapter whose `head` it is.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-import torch
-from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForTokenClassification,
-    LlamaConfig,
-    Qwen2Model,
-    Qwen2PreTrainedModel,
-)
+from decoding.core import Reader, Tokens
 
-from decoding.core import Tokens
-from reason.scorers.base import HeadKind
+if TYPE_CHECKING:  # torch, and the packages of the server client
+    import torch
+
+    from reason.engines.sglang_client.head_queries import HeadQuery
+    from reason.scorers.head_modules import ModelParts
 
 
-class Parts(NamedTuple):
-    """`trunk` is a transformers base model (what `AutoModel` gives), `head` maps its last hidden state."""
+class ClosableReader(Reader, Protocol):
+    """A reader that owns weights or connections."""
 
-    trunk: Any
-    head: nn.Module
-    outputs: int
-
-
-class ProcessReward(Qwen2PreTrainedModel):  # type: ignore[misc]
-    """Layout of Qwen2.5-Math-PRM: `model.*`, then `score.0` and `score.2` with a ReLU between; two outputs."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model = Qwen2Model(config)
-        width = config.hidden_size
-        self.score = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
-        self.post_init()
+    def close(self) -> None:
+        """Frees them."""
+        ...
 
 
-class StepValue(Qwen2PreTrainedModel):  # type: ignore[misc]
-    """Layout of Skywork-o1-Open-PRM: `model.*` and `v_head.summary`; one output. An `lm_head` is left aside."""
+class RewardHead:
+    """Turns hidden states into outputs.
 
-    _keys_to_ignore_on_load_unexpected = (r"lm_head\..*",)
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model = Qwen2Model(config)
-        self.v_head = nn.ModuleDict({"summary": nn.Linear(config.hidden_size, 1)})
-        self.post_init()
-
-
-class Words(nn.Module):
-    """The rows of a language model's head for a few words: their logits without computing all the others."""
-
-    def __init__(self, lm_head: nn.Linear, words: Tokens) -> None:
-        super().__init__()
-        rows = list(words)
-        self.weight = nn.Parameter(lm_head.weight.detach()[rows].clone(), requires_grad=False)
-        self.bias = None if lm_head.bias is None else nn.Parameter(lm_head.bias.detach()[rows], requires_grad=False)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """`[T, D]` to `[T, len(words)]`."""
-        return nn.functional.linear(hidden, self.weight, self.bias)
-
-
-def open_config(source: str) -> Any:
-    """The checkpoint's config. A Mistral comes back as the Llama it is on inputs no longer than its window: same
-    weights, same names, same arithmetic (`token_limit` keeps inputs inside the window)."""
-    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    if config.model_type != "mistral":
-        return config
-    own = {key: value for key, value in config.to_dict().items() if key not in ("model_type", "sliding_window")}
-    return LlamaConfig(**own)
-
-
-def open_parts(source: str, kind: HeadKind, words: Tokens, *, dtype: torch.dtype) -> Parts:
-    """The parts of the checkpoint at `source`, on the CPU, in evaluation mode.
-
-    Raises: ValueError if the checkpoint lacks weights its layout needs or has another number of outputs.
+    label                 its name in errors
+    needs_sglang_plugin   whether servers need the model classes of `decoding/sglang_plugin/models`
     """
-    whole = ("next_token", "token_statistics")
-    loaders = {
-        "process_reward": ProcessReward,
-        "step_value": StepValue,
-        "two_words": AutoModelForCausalLM,
-        **dict.fromkeys(whole, AutoModelForCausalLM),
-    }
-    loader = loaders.get(kind, AutoModelForTokenClassification)
-    model, info = loader.from_pretrained(source, config=open_config(source), dtype=dtype, output_loading_info=True)
-    if missing := sorted(info["missing_keys"]):
-        raise ValueError(f"{source} is not a complete {kind} checkpoint: it lacks {', '.join(missing[:4])}")
-    model.eval().requires_grad_(False)
-    if kind == "process_reward":
-        return Parts(model.model, model.score, 2)
-    if kind == "step_value":
-        return Parts(model.model, model.v_head["summary"], 1)
-    if kind in whole:
-        return Parts(model.model, model.lm_head, model.config.vocab_size)
-    if kind == "two_words":
-        return Parts(model.model, Words(model.lm_head, words), len(words))
-    if model.config.num_labels != 2:
-        raise ValueError(f"{source} has {model.config.num_labels} labels, a step classifier has 2 (wrong, right)")
-    return Parts(model.model, model.score, 2)
+
+    label: ClassVar[str]
+    needs_sglang_plugin: ClassVar[bool] = False
+
+    def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
+        """Loads the checkpoint at `source` on the CPU, in evaluation mode.
+
+        Raises: ValueError if it lacks weights of this head or has another number of outputs.
+        """
+        raise NotImplementedError
+
+    def wrap_reader(self, reader: ClosableReader) -> ClosableReader:
+        """Returns the reader whose outputs formats get, from a reader of the head's own outputs."""
+        return reader
+
+    def build_query(self, label_token_ids: Tokens) -> HeadQuery:
+        """Returns the query for these outputs to an SGLang server. Raises: ValueError where a server returns none."""
+        raise ValueError(f"adapter: a server does not return {self.label}; choose a scorer in this process")
+
+
+class ServedHead(RewardHead):
+    """A head with outputs of its own, which SGLang serves with `decoding/sglang_plugin/models`.
+
+    num_outputs   1 (a value) or 2 (classes)
+    """
+
+    num_outputs: ClassVar[int]
+    needs_sglang_plugin: ClassVar[bool] = True
+
+    def build_query(self, label_token_ids: Tokens) -> HeadQuery:
+        """See `RewardHead`."""
+        from reason.engines.sglang_client.head_queries import RewardHeadQuery
+
+        return RewardHeadQuery(num_outputs=self.num_outputs)
+
+
+class ProcessRewardHead(ServedHead):
+    """Two classes from two layers with a ReLU between: Qwen2.5-Math-PRM."""
+
+    label, num_outputs = "process_reward", 2
+
+    def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
+        """See `RewardHead`."""
+        from reason.scorers.head_modules import ModelParts, ProcessRewardModel, load_complete
+
+        model = load_complete(ProcessRewardModel, source, self.label, dtype)
+        return ModelParts(model.model, model.score)
+
+
+class StepValueHead(ServedHead):
+    """One value: Skywork-o1-Open-PRM."""
+
+    label, num_outputs = "step_value", 1
+
+    def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
+        """See `RewardHead`."""
+        from reason.scorers.head_modules import ModelParts, StepValueModel, load_complete
+
+        model = load_complete(StepValueModel, source, self.label, dtype)
+        return ModelParts(model.model, model.v_head["summary"])
+
+
+class TokenClassesHead(ServedHead):
+    """Two classes from one layer: `...ForTokenClassification`."""
+
+    label, num_outputs = "token_classes", 2
+
+    def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
+        """See `RewardHead`."""
+        from transformers import AutoModelForTokenClassification
+
+        from reason.scorers.head_modules import ModelParts, load_complete
+
+        model = load_complete(AutoModelForTokenClassification, source, self.label, dtype)
+        if model.config.num_labels != 2:
+            raise ValueError(f"{source} has {model.config.num_labels} labels, a step classifier has 2 (wrong, right)")
+        return ModelParts(model.model, model.score)
+
+
+class LabelTokensHead(RewardHead):
+    """The logits of two label tokens in a language model."""
+
+    label = "label_tokens"
+
+    def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
+        """See `RewardHead`."""
+        from transformers import AutoModelForCausalLM
+
+        from reason.scorers.head_modules import LabelTokenHead, ModelParts, load_complete
+
+        model = load_complete(AutoModelForCausalLM, source, self.label, dtype)
+        return ModelParts(model.model, LabelTokenHead(model.lm_head, label_token_ids))
+
+    def build_query(self, label_token_ids: Tokens) -> HeadQuery:
+        """See `RewardHead`."""
+        from reason.engines.sglang_client.head_queries import LabelTokensQuery
+
+        return LabelTokensQuery(label_token_ids)
+
+
+class TokenStatisticsHead(RewardHead):
+    """log p(token), log max p and entropy of every token under a language model, three outputs."""
+
+    label = "token_statistics"
+
+    def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
+        """See `RewardHead`."""
+        from transformers import AutoModelForCausalLM
+
+        from reason.scorers.head_modules import ModelParts, load_complete
+
+        model = load_complete(AutoModelForCausalLM, source, self.label, dtype)
+        return ModelParts(model.model, model.lm_head)
+
+    def wrap_reader(self, reader: ClosableReader) -> ClosableReader:
+        """See `RewardHead`."""
+        from reason.scorers.token_statistics import NextTokenReader, token_statistics
+
+        return NextTokenReader(reader, token_statistics)
+
+
+class NextTokenHead(TokenStatisticsHead):
+    """log(p(token) / max p) of every token under a language model, one output."""
+
+    label = "next_token"
+
+    def wrap_reader(self, reader: ClosableReader) -> ClosableReader:
+        """See `RewardHead`."""
+        from reason.scorers.token_statistics import NextTokenReader, log_ratio
+
+        return NextTokenReader(reader, log_ratio)
+
+    def build_query(self, label_token_ids: Tokens) -> HeadQuery:
+        """See `RewardHead`."""
+        from reason.engines.sglang_client.head_queries import ExpectationQuery
+
+        return ExpectationQuery()

@@ -1,29 +1,19 @@
-"""Score nothing: strategies that need no scores then run without a second model."""
+"""The scorer that gives no scores: strategies that need none run without a second model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from decoding.core import Tokens
-from search.strategy import StepScorer
+from reason.scorers.base import StatelessScorer
 
 
 @dataclass(frozen=True)
-class NoScorer:
-    """The null scorer: `bind` gives None, and the strategy is told that there is no scorer."""
+class NoScorer(StatelessScorer):
+    """`bind` returns None: the search runs without a scorer."""
 
-    def check(self) -> None:
-        """Nothing can be wrong."""
+    gives_scores: ClassVar[bool] = False
 
-    def load(self, writer: Any = None) -> None:
-        """Nothing to load."""
-        del writer
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
-    def bind(self, question: str, prompt: Tokens) -> StepScorer | None:
-        """None, whatever the problem."""
-        del question, prompt
-        return None
+    def bind(self, question: str, prompt: Tokens) -> None:
+        """Returns None for every problem."""

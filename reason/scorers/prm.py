@@ -1,4 +1,4 @@
-"""A process reward model as a scorer: any adapter, any checkpoint it can read, loaded once and late."""
+"""A process reward model as a scorer: any adapter, any checkpoint that it reads, loaded once and late."""
 
 from __future__ import annotations
 
@@ -6,65 +6,50 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import ClassVar
 
-from decoding.core import Reader, Tokens
-from decoding.validation import is_count
-from reason.models.checkpoint import Checkpoint, load_tokenizer, read_vocabulary
-from reason.scorers.base import Adapter, StepFormat
-from reason.scorers.checkpoint import find_reward_model, token_limit
-from reason.scorers.incremental import BoundPrm
+from decoding.core import Tokens
+from decoding.validation import require_choice, require_count
+from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
+from reason.models.tokenizer import PretrainedTokenizer, describe_difference
+from reason.scorers.base import PrmAdapter, StepFormat
+from reason.scorers.heads import ClosableReader
+from reason.scorers.incremental import IncrementalScorer
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
-def check_same_vocabulary(setting: str, ours: Mapping[str, int], writers: Mapping[str, int]) -> None:
-    """Raises: ValueError if the reward model of `setting` and the writer give different ids to the same tokens."""
-    if ours != writers:
-        raise ValueError(
-            f"{setting} reads the writer's token ids, but its vocabulary is another one than that of model.path; "
-            "choose a model of the same vocabulary or, to score, one that reads text (scorer=qwen_prm, skywork_prm, "
-            "token_classification, ...), or scorer=likelihood"
-        )
-
-
-class OpenReader(Reader, Protocol):
-    """A reader that holds something: weights, or connections."""
-
-    def close(self) -> None:
-        """Gives it back."""
-        ...
-
-
 @dataclass(frozen=True)
-class Loaded:
-    """What a loaded reward model consists of. `limit` is in tokens."""
+class LoadedPrm:
+    """A loaded reward model; paths of more than `max_tokens` are not scored."""
 
     checkpoint: Checkpoint
-    tokenizer: Any
-    form: StepFormat
-    reader: OpenReader
-    limit: int
+    tokenizer: PretrainedTokenizer
+    step_format: StepFormat
+    reader: ClosableReader
+    max_tokens: int
 
 
 class PrmScorer:
-    """Scores steps with the reward model at `path`, read the way `adapter` says.
+    """Scores steps with the reward model at `path`, in the format of `adapter`.
 
     path        a folder, a hub id, or bundled:NAME
     device      auto (CUDA if there is one), cpu, cuda, cuda:1, ...
     dtype       auto (float32 on CPU, bfloat16 elsewhere), float32, float64 or bfloat16
-    max_tokens  longest path that is scored; None for what model and format allow
-    kv_mib      budget of the prefix cache, in MiB
+    max_tokens  longest path that is scored; None for the limit of model and format
+    kv_mib      size of the prefix cache, in MiB
     group       the group of settings it is made from, for errors
 
-    Building one checks the knobs and nothing else. Raises: ValueError naming the knob.
+    Making one checks the knobs and nothing else. Raises: ValueError naming the knob.
     """
+
+    gives_scores: ClassVar[bool] = True
 
     def __init__(
         self,
         *,
-        adapter: Adapter,
+        adapter: PrmAdapter,
         path: str,
         device: str = "auto",
         dtype: str = "auto",
@@ -76,12 +61,9 @@ class PrmScorer:
             raise ValueError(f"path must be a folder, a hub id or bundled:NAME, got {path!r}")
         if not isinstance(device, str) or not DEVICES.fullmatch(device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
-        if max_tokens is not None and not is_count(max_tokens, at_least=1):
-            raise ValueError(f"max_tokens must be an int >= 1 or null, got {max_tokens!r}")
-        if not is_count(kv_mib, at_least=1):
-            raise ValueError(f"kv_mib must be an int >= 1, got {kv_mib!r}")
+        require_choice("dtype", dtype, DTYPES)
+        require_count("max_tokens", max_tokens, at_least=1, or_null=True)
+        require_count("kv_mib", kv_mib, at_least=1)
         self.adapter = adapter
         self.path = path
         self.device = device
@@ -89,72 +71,130 @@ class PrmScorer:
         self.max_tokens = max_tokens
         self.kv_mib = kv_mib
         self.group = group
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedPrm | None = None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """Where the model is, looked up once. Raises: ValueError if it is missing or not of this adapter's kind."""
+        """The checkpoint, looked up once. Raises: ValueError if it is missing or not of this adapter's kind."""
         return find_reward_model(self.path, self.adapter, self.group)
 
-    def check(self) -> None:
-        """Reads config.json only. Raises: ValueError if that is missing, of another kind, or names no limit."""
+    def validate(self) -> None:
+        """Reads config.json only. Raises: ValueError if it is missing, of another kind, or names no limit."""
         token_limit(self.checkpoint, self.adapter, self.max_tokens, self.group)
 
-    def check_writer(self, writer: Checkpoint) -> None:
-        """Finds out early, from the two tokenizer.json, what `load` finds out in any case from the tokenizers: that
-        they agree, where they must. Raises: as `check`, and ValueError if they do not."""
+    def validate_writer(self, writer: Checkpoint) -> None:
+        """Compares the two tokenizer.json, where they are at hand and ids are shared; `load` compares the tokenizers.
+
+        Raises: as `validate`, and ValueError if they differ.
+        """
         if self.adapter.shares_tokens:
-            ours, writers = read_vocabulary(self.checkpoint.source), read_vocabulary(writer.source)
-            if ours is not None and writers is not None:
-                check_same_vocabulary(f"{self.group}.path={self.path}", ours, writers)
+            vocabulary, writer_vocabulary = read_vocabulary(self.checkpoint.source), read_vocabulary(writer.source)
+            if vocabulary is not None and writer_vocabulary is not None:
+                require_writer_vocabulary(f"{self.group}.path={self.path}", vocabulary, writer_vocabulary)
 
-    def load(self, writer: Any = None) -> None:
-        """Loads tokenizer and weights, once; see `base.Scorer`. *Mutates* the scorer. Raises: as `check`, and
-        ValueError if tokenizer, weights or writer are not what the adapter needs."""
+    def load(self, writer: PretrainedTokenizer | None = None) -> None:
+        """Loads tokenizer and weights, once; see `base.Scorer`. *Mutates* the scorer.
+
+        Raises: as `validate`, and ValueError if tokenizer, weights or writer lack what the adapter needs.
+        """
         if self._loaded is None:
-            self._loaded = self._open(writer)
+            self._loaded = self._load(writer)
         else:
-            self._check_tokenizers(self._loaded.tokenizer, writer)
+            self._compare_tokenizers(self._loaded.tokenizer, writer)
 
-    def _check_tokenizers(self, ours: Any, writer: Any) -> None:
+    def _compare_tokenizers(self, tokenizer: PretrainedTokenizer, writer: PretrainedTokenizer | None) -> None:
         if writer is not None and self.adapter.shares_tokens:
-            check_same_vocabulary(f"{self.group}.path={self.path}", ours.get_vocab(), writer.get_vocab())
+            require_writer_vocabulary(f"{self.group}.path={self.path}", tokenizer.get_vocab(), writer.get_vocab())
 
-    def _open(self, writer: Any) -> Loaded:
-        self.check()
+    def _load(self, writer: PretrainedTokenizer | None) -> LoadedPrm:
+        self.validate()
         checkpoint = self.checkpoint
         tokenizer = load_tokenizer(checkpoint.source)
-        self._check_tokenizers(tokenizer, writer)
-        form, words = self.adapter.format(tokenizer), self.adapter.words(tokenizer)
-        reader, room = self._open_reader(checkpoint, tokenizer, words)
+        self._compare_tokenizers(tokenizer, writer)
+        step_format, label_token_ids = self.adapter.build_format(tokenizer), self.adapter.label_token_ids(tokenizer)
+        reader, reader_limit = self._open_reader(checkpoint, tokenizer, label_token_ids)
         limit = token_limit(checkpoint, self.adapter, self.max_tokens, self.group)
-        limit = limit if room is None else min(limit, room)
-        return Loaded(checkpoint, tokenizer, form, reader, limit)
+        limit = limit if reader_limit is None else min(limit, reader_limit)
+        return LoadedPrm(checkpoint, tokenizer, step_format, reader, limit)
 
-    def _open_reader(self, checkpoint: Checkpoint, tokenizer: Any, words: Tokens) -> tuple[OpenReader, int | None]:
-        """The reader, and the longest sequence it has room for, if it knows; `words` as in `base.Adapter`."""
-        from reason.scorers.local_reader import open_reader
+    def _open_reader(
+        self, checkpoint: Checkpoint, tokenizer: PretrainedTokenizer, label_token_ids: Tokens
+    ) -> tuple[ClosableReader, int | None]:
+        """Returns the reader, and the length of the longest sequence it accepts, if it knows."""
+        from reason.scorers.local_reader import open_local_reader
 
         del tokenizer
-        return open_reader(
-            checkpoint.source, self.adapter.head, words, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib
+        return open_local_reader(
+            checkpoint.source,
+            self.adapter.head,
+            label_token_ids,
+            device=self.device,
+            dtype=self.dtype,
+            kv_mib=self.kv_mib,
         )
 
     def close(self) -> None:
-        """Lets go of the weights and ends the reader. *Mutates* the scorer."""
+        """Frees the weights and closes the reader. *Mutates* the scorer."""
         if self._loaded is not None:
             self._loaded.reader.close()
             self._loaded = None
 
     @property
-    def loaded(self) -> Loaded:
-        """The loaded parts; loads them if need be."""
+    def loaded_prm(self) -> LoadedPrm:
+        """The loaded model; loads it if `load` was not called."""
         if self._loaded is None:
             self.load()
         assert self._loaded is not None
         return self._loaded
 
-    def bind(self, question: str, prompt: Tokens) -> BoundPrm:
+    def bind(self, question: str, prompt: Tokens) -> IncrementalScorer:
         """See `base.Scorer`."""
-        parts = self.loaded
-        return BoundPrm(reader=parts.reader, form=parts.form, limit=parts.limit, question=question, prompt=prompt)
+        prm = self.loaded_prm
+        return IncrementalScorer(
+            reader=prm.reader,
+            step_format=prm.step_format,
+            max_tokens=prm.max_tokens,
+            question=question,
+            prompt=prompt,
+        )
+
+
+def require_writer_vocabulary(
+    setting: str, vocabulary: Mapping[str, int], writer_vocabulary: Mapping[str, int]
+) -> None:
+    """Raises ValueError if the reward model of `setting` and the writing model give different ids to a token."""
+    if difference := describe_difference(vocabulary, writer_vocabulary):
+        raise ValueError(
+            f"{setting} reads the writer's token ids, but its vocabulary is another one than that of model.path "
+            f"({difference}); choose a model of the same vocabulary or, to score, one that reads text "
+            "(scorer=qwen_prm, skywork_prm, token_classification, ...), or scorer=likelihood"
+        )
+
+
+def find_reward_model(path: str, adapter: PrmAdapter, group: str) -> Checkpoint:
+    """Returns the checkpoint called `path`, see `find_model`; of it only config.json is read.
+
+    `group` is the group of settings that errors name. Raises: ValueError if it is missing, or naming the valid
+    architectures if the adapter cannot read its own.
+    """
+    checkpoint = find_model(path, key=f"{group}.path")
+    architecture = checkpoint.architecture or "model without a named architecture"
+    if architecture not in adapter.architectures:
+        raise ValueError(
+            f"{group}.path={path} is a {architecture}, but {type(adapter).__name__} reads "
+            f"{', '.join(adapter.architectures)}; choose another {group} or another {group}.path"
+        )
+    return checkpoint
+
+
+def token_limit(checkpoint: Checkpoint, adapter: PrmAdapter, max_tokens: int | None, group: str) -> int:
+    """Returns the least limit of model, format and `max_tokens`. Raises: ValueError if none of them has one."""
+    config = checkpoint.config
+    sliding_window = config.get("sliding_window") if config.get("model_type") == "mistral" else None
+    limits = (checkpoint.context_window, sliding_window, adapter.context_limit, max_tokens)
+    known_limits = [limit for limit in limits if isinstance(limit, int)]
+    if not known_limits:
+        raise ValueError(
+            f"{group}.max_tokens must be set: the config.json of {checkpoint.source} names no max_position_embeddings"
+        )
+    return min(known_limits)

@@ -1,44 +1,40 @@
-"""A reward model that SGLang servers hold, as a scorer: its input is made here, its outputs are asked for there."""
+"""Scores steps with a reward model on SGLang servers: inputs are encoded here, the head's outputs come from there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from decoding.core import Tokens
-from reason.config.compose import make, member
-from reason.engines.sglang_client.settings import Servers
+from reason.config.compose import instantiate, load_option
+from reason.engines.sglang_client.settings import SGLangSettings
 from reason.models.checkpoint import Checkpoint
-from reason.scorers.base import Adapter, HeadKind
-from reason.scorers.incremental import BoundPrm
-from reason.scorers.prm import OpenReader, PrmScorer
-
-if TYPE_CHECKING:
-    from reason.engines.sglang_client.outputs import Outcome
-
-HEADS: dict[HeadKind, int] = {"process_reward": 2, "token_classes": 2, "step_value": 1}
-"""Outputs of the heads that SGLang serves with classes of ours."""
+from reason.models.tokenizer import PretrainedTokenizer
+from reason.scorers.base import PrmAdapter
+from reason.scorers.heads import ClosableReader
+from reason.scorers.incremental import IncrementalScorer
+from reason.scorers.prm import PrmScorer
 
 
-def form_of(name: str) -> PrmScorer:
-    """The member of conf/scorer called `name`. Raises: ValueError if it is not a reward model in this process."""
-    made = make("format", member("scorer", name))
-    if not isinstance(made, PrmScorer) or isinstance(made, ServedPrm):
+def load_local_scorer(name: str) -> PrmScorer:
+    """Returns the option of conf/scorer called `name`. Raises: ValueError unless it is a model in this process."""
+    scorer = instantiate("format", load_option("scorer", name))
+    if not isinstance(scorer, PrmScorer) or isinstance(scorer, SglangPrmScorer):
         raise ValueError(f"format must be a reward model of conf/scorer (prm, qwen_prm, ...), got {name!r}")
-    return made
+    return scorer
 
 
-class ServedPrm(PrmScorer):
-    """Scores steps with a reward model on SGLang servers, as the scorer called `format` would in this process.
+class SglangPrmScorer(PrmScorer):
+    """Scores steps with a reward model on SGLang servers, as the scorer called `format` does in this process.
 
-    format      a member of conf/scorer
-    urls        of servers that all hold the model, or of a router in front of them
+    format      an option of conf/scorer
+    urls        of servers that all serve the model, or of a router in front of them
     path        the checkpoint, of which config.json and tokenizer are read; None for that of the format
-    max_tokens  longest path that is scored; None for what model, format and servers allow
+    max_tokens  longest path that is scored; None for the limit of model, format and servers
     adapter     how the model is read; None for that of the format
     group       see `PrmScorer`
 
-    The others are those of `sglang_client.settings.Servers`. Building one checks the knobs and asks no server.
+    The other settings are the fields of `SGLangSettings`. Making one checks the knobs and contacts no server.
     Raises: ValueError naming the knob.
     """
 
@@ -49,53 +45,45 @@ class ServedPrm(PrmScorer):
         urls: Sequence[str] | str,
         path: str | None = None,
         max_tokens: int | None = None,
-        adapter: Adapter | None = None,
-        request_timeout_s: float = 600.0,
-        patience_s: float = 120.0,
-        most: int = 256,
-        losses: int = 3,
+        adapter: PrmAdapter | None = None,
         group: str = "scorer",
+        **server_settings: Any,
     ) -> None:
-        form = form_of(format)
-        self.servers = Servers(
-            urls=urls, request_timeout_s=request_timeout_s, patience_s=patience_s, most=most, losses=losses
+        local = load_local_scorer(format)
+        self.servers = SGLangSettings(urls=urls, **server_settings)
+        super().__init__(
+            adapter=adapter or local.adapter,
+            path=local.path if path is None else path,
+            max_tokens=local.max_tokens if max_tokens is None else max_tokens,
+            group=group,
         )
-        at_most = form.max_tokens if max_tokens is None else max_tokens
-        path = form.path if path is None else path
-        super().__init__(adapter=adapter or form.adapter, path=path, max_tokens=at_most, group=group)
 
-    def check(self) -> None:
-        """See `PrmScorer.check`. Raises: ValueError where a package is missing, too."""
-        super().check()
-        self.servers.check()
-        outcome_of(self.adapter.head, ())
+    def validate(self) -> None:
+        """See `PrmScorer.validate`. Raises: ValueError also where a package is missing or servers lack the head."""
+        super().validate()
+        self.servers.require_packages()
+        self.adapter.head.build_query(())
 
-    def _open_reader(self, checkpoint: Checkpoint, tokenizer: Any, words: Tokens) -> tuple[OpenReader, int | None]:
-        from reason.engines.sglang_client.reader import RemoteReader
+    def _open_reader(
+        self, checkpoint: Checkpoint, tokenizer: PretrainedTokenizer, label_token_ids: Tokens
+    ) -> tuple[ClosableReader, int | None]:
+        from reason.engines.sglang_client.reader import SGLangReader
 
         vocab_size = checkpoint.vocab_size or max(tokenizer.get_vocab().values()) + 1
-        outcome = outcome_of(self.adapter.head, words)
-        reader = RemoteReader(self.servers.client(), outcome, vocab_size=vocab_size, tokenizer=tokenizer)
-        return reader, reader.room
+        query = self.adapter.head.build_query(label_token_ids)
+        reader = SGLangReader(self.servers.open_dispatcher(), query, vocab_size=vocab_size, tokenizer=tokenizer)
+        return reader, reader.max_tokens
 
-    def bind(self, question: str, prompt: Tokens) -> BoundPrm:
-        """See `base.Scorer`; a problem is at home with one of the servers."""
-        from reason.engines.sglang_client.reader import AtHome, RemoteReader
+    def bind(self, question: str, prompt: Tokens) -> IncrementalScorer:
+        """See `base.Scorer`; the requests of one problem go to the same server."""
+        from reason.engines.sglang_client.reader import SessionAffinity, SGLangReader
 
-        parts = self.loaded
-        assert isinstance(parts.reader, RemoteReader)
-        reader = AtHome(parts.reader, question)
-        return BoundPrm(reader=reader, form=parts.form, limit=parts.limit, question=question, prompt=prompt)
-
-
-def outcome_of(head: HeadKind, words: Tokens) -> Outcome:
-    """What is asked of a server for this kind of head. Raises: ValueError if it cannot tell that."""
-    from reason.engines.sglang_client.outputs import Expected, Head, TwoWords
-
-    if head in HEADS:
-        return Head(count=HEADS[head])
-    if head == "two_words":
-        return TwoWords(words)
-    if head == "next_token":
-        return Expected()
-    raise ValueError(f"adapter: a server does not tell {head}; choose a scorer in this process")
+        prm = self.loaded_prm
+        assert isinstance(prm.reader, SGLangReader)
+        return IncrementalScorer(
+            reader=SessionAffinity(prm.reader, question),
+            step_format=prm.step_format,
+            max_tokens=prm.max_tokens,
+            question=question,
+            prompt=prompt,
+        )

@@ -1,1 +1,1 @@
-"""Answer over HTTP the way OpenAI's API does, with a search behind every answer."""
+"""An OpenAI-compatible HTTP server that answers every request with a search."""

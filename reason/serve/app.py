@@ -1,132 +1,135 @@
-"""The addresses of the server and what each answers."""
+"""The routes of the server."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from reason.serve import question
-from reason.serve.connection import ClientGone
-from reason.serve.errors import ApiError, install
-from reason.serve.middleware import GONE, Gate
-from reason.serve.request import Asked, asked
-from reason.serve.responses import reply
-from reason.serve.schemas import Body, ChatBody, TextBody
-from reason.serve.service import Service
+from reason.serve.errors import ApiError, install_error_handlers
+from reason.serve.middleware import CLIENT_CLOSED_REQUEST, RequestMiddleware
+from reason.serve.request import SearchRequest, validate_request
+from reason.serve.responses import ClientGone, json_response
+from reason.serve.schemas import ChatCompletionRequest, CompletionRequest, TextCompletionRequest
+from reason.serve.service import SearchService
 
 
-def make_app(service: Service) -> Gate:
-    """The application, as ASGI servers take it."""
+def make_application(service: SearchService) -> RequestMiddleware:
+    """Returns the ASGI application: the routes behind the middleware."""
     app = FastAPI(title="reason", docs_url=None, redoc_url=None)
-    install(app)
-    _completions(app, service)
-    _models(app, service)
-    _trees(app, service)
-    _state(app, service)
+    install_error_handlers(app)
+    _add_completions(app, service)
+    _add_models(app, service)
+    _add_trees(app, service)
+    _add_state(app, service)
     settings = service.settings
-    return Gate(
+    return RequestMiddleware(
         app,
         api_key=settings.api_key,
         body_bytes=settings.body_kib << 10,
-        counted=service.metrics.answered,
+        count_request=service.metrics.count_request,
     )
 
 
-def _completions(app: FastAPI, service: Service) -> None:
-    async def checked(request: Request, body: Body) -> Asked:
-        preset, solver = service.preset(body.model), service.ready()
+def _add_completions(app: FastAPI, service: SearchService) -> None:
+    async def validated(request: Request, body: CompletionRequest) -> SearchRequest:
+        preset, solver = service.find_preset(body.model), service.require_solver()
         request.state.preset = preset.name
-        # a long text takes a while to encode, and the loop has others to serve
-        if isinstance(body, ChatBody):
-            problem = await asyncio.to_thread(question.from_messages, body.messages, solver.prompt)
+        # in a thread: a long text takes a while to encode, and the event loop serves other requests meanwhile
+        if isinstance(body, ChatCompletionRequest):
+            problem = await asyncio.to_thread(question.problem_from_messages, body.messages, solver.prompt)
         else:
-            assert isinstance(body, TextBody)
-            problem = await asyncio.to_thread(question.from_text, body.prompt, solver.prompt)
-        return asked(body, problem, solver, preset, service.settings)
+            assert isinstance(body, TextCompletionRequest)
+            problem = await asyncio.to_thread(question.problem_from_text, body.prompt, solver.prompt)
+        return validate_request(body, problem, solver, preset, service.settings)
 
     @app.post("/v1/chat/completions")
-    async def chat(request: Request, body: ChatBody) -> Response:
-        """Search for an answer to the conversation's last message."""
-        return await service.answer(request, await checked(request, body), chat=True)
+    async def complete_chat(request: Request, body: ChatCompletionRequest) -> Response:
+        """Searches for an answer to the last message of the conversation."""
+        return await service.answer_request(request, await validated(request, body), chat=True)
 
     @app.post("/v1/completions")
-    async def text(request: Request, body: TextBody) -> Response:
-        """Search for a continuation of the prompt as it is."""
-        return await service.answer(request, await checked(request, body), chat=False)
+    async def complete_text(request: Request, body: TextCompletionRequest) -> Response:
+        """Searches for a continuation of the prompt as it is."""
+        return await service.answer_request(request, await validated(request, body), chat=False)
 
     @app.exception_handler(ClientGone)
-    async def gone(request: Request, error: ClientGone) -> Response:
-        return Response(status_code=GONE)
+    async def handle_disconnect(request: Request, error: ClientGone) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-def _models(app: FastAPI, service: Service) -> None:
-    def entry(name: str) -> dict[str, Any]:
-        preset = service.preset(name)
+def _add_models(app: FastAPI, service: SearchService) -> None:
+    def model_entry(name: str) -> dict[str, str | int]:
+        preset = service.find_preset(name)
         return {
             "id": name,
             "object": "model",
             "created": service.created,
             "owned_by": "reason",
             "search": preset.search,
-            "writer": service.offer.plan.names["model"],
+            "writer": service.catalog.spec.names["model"],
         }
 
     @app.get("/v1/models")
-    async def models() -> Response:
-        """The presets."""
-        return reply({"object": "list", "data": [entry(name) for name in service.offer.presets]})
+    async def list_models() -> Response:
+        """Lists the presets."""
+        return json_response({"object": "list", "data": [model_entry(name) for name in service.catalog.presets]})
 
     @app.get("/v1/models/{name}")
-    async def model(name: str) -> Response:
-        """One preset."""
-        return reply(entry(name))
+    async def show_model(name: str) -> Response:
+        """Describes one preset."""
+        return json_response(model_entry(name))
 
 
-def _trees(app: FastAPI, service: Service) -> None:
-    def missing() -> ApiError:
-        kept = f"this server keeps the last {service.settings.keep}"
-        return ApiError(404, f"there is no such tree, or no longer: {kept}", code="tree_not_found")
+def _add_trees(app: FastAPI, service: SearchService) -> None:
+    def missing_tree() -> ApiError:
+        message = f"there is no such tree, or no longer: this server keeps the last {service.settings.keep}"
+        return ApiError(404, message, code="tree_not_found")
 
-    @app.get("/trees/{identity}.json")
-    async def tree(identity: str) -> Response:
-        """A search as plain data."""
-        record = await asyncio.to_thread(service.trees.get, identity)
+    @app.get("/trees/{tree_id}.json")
+    async def tree_data(tree_id: str) -> Response:
+        """Returns the tree of a search as plain data."""
+        record = await asyncio.to_thread(service.trees.load_record, tree_id)
         if record is None:
-            raise missing()
-        return reply(record)
+            raise missing_tree()
+        return json_response(record)
 
-    @app.get("/trees/{identity}")
-    async def page(identity: str) -> Response:
-        """A search as a page to look at."""
-        html = await asyncio.to_thread(service.trees.page, identity)
+    @app.get("/trees/{tree_id}")
+    async def show_tree(tree_id: str) -> Response:
+        """Returns the tree of a search as an HTML page."""
+        html = await asyncio.to_thread(service.trees.render_page, tree_id)
         if html is None:
-            raise missing()
+            raise missing_tree()
         return HTMLResponse(html)
 
 
-def _state(app: FastAPI, service: Service) -> None:
+def _add_state(app: FastAPI, service: SearchService) -> None:
     @app.get("/health")
-    async def health() -> Response:
-        """200 once requests can be answered, 503 before."""
-        service.ready()
-        return reply({"status": "ok", "running": service.admission.running, "waiting": service.admission.waiting})
+    async def report_health() -> Response:
+        """Returns 200 once requests can be answered, 503 before; `lossy` as in the `search` part of an answer."""
+        service.require_solver()
+        admission = service.admission
+        lossy = service.catalog.lossy_settings
+        return json_response(
+            {"status": "ok", "running": admission.running, "waiting": admission.waiting, "lossy": lossy}
+        )
 
     @app.get("/metrics")
-    async def metrics() -> Response:
-        """For Prometheus."""
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    async def report_metrics() -> Response:
+        """Returns the metrics in the Prometheus text format."""
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return Response(service.metrics.format_metrics(), media_type=content_type)
 
     @app.get("/check")
-    async def check() -> Response:
-        """200 if the idle engine holds nothing that finished searches left behind: no branch, no page."""
-        solver = service.ready()
+    async def check_engine() -> Response:
+        """Returns 200 if the idle engine holds nothing of finished searches: no branch, no KV slot."""
+        solver = service.require_solver()
         if service.admission.running or service.admission.waiting:
-            raise ApiError(409, "searches are under way; the engine is checked when it is idle", code="busy")
+            raise ApiError(409, "searches are running; the engine is checked when it is idle", code="busy")
         try:
-            await asyncio.to_thread(solver.check)
+            await asyncio.to_thread(solver.assert_invariants)
         except AssertionError as error:
-            raise ApiError(500, f"the engine holds what it should not: {error}", code="unsound") from error
-        return reply({"status": "sound"})
+            raise ApiError(500, f"the idle engine still holds: {error}", code="unsound") from error
+        return json_response({"status": "sound"})

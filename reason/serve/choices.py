@@ -1,70 +1,103 @@
-"""Which of a search's solutions are returned, and what they cost. Pure."""
+"""Selects the solutions of a search that a response returns, and reports what the search used. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 from reason.problem import Solution
 from search.strategy import Candidate, SearchResult
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One solution as it is returned: its text ends before the first stop, `finish` is OpenAI's word for why."""
+class CompletionChoice:
+    """One returned solution. `text` ends before the first stop string; `finish_reason` is `stop` or `length`."""
 
     node: int
     text: str
-    finish: str
+    finish_reason: str
     answer: str | None
     score: float | None
 
 
-def choices_of(solution: Solution, n: int, stop: Sequence[str]) -> list[Choice]:
-    """The chosen solution, then others, `n` in all or as many as there are; none if the search came to nothing."""
-    tree, found = solution.tree, []
-    for candidate in ranked(solution.result)[:n]:
-        whole = tree.text(candidate.node)
-        text = before_stop(whole, stop)
-        ended = text != whole or tree.nodes[candidate.node].finish in ("eos", "stop")
-        found.append(Choice(candidate.node, text, "stop" if ended else "length", candidate.answer, candidate.score))
-    return found
+def select_choices(solution: Solution, n: int, stop: Sequence[str]) -> list[CompletionChoice]:
+    """Returns at most `n` solutions, the chosen one first (`rank_candidates`); none if the tree is empty."""
+    tree, choices = solution.tree, []
+    for candidate in rank_candidates(solution.result)[:n]:
+        path_text = tree.path_text(candidate.node)
+        text = cut_at_stop(path_text, stop)
+        ended = text != path_text or tree.nodes[candidate.node].finish in ("eos", "stop")
+        reason = "stop" if ended else "length"
+        choices.append(CompletionChoice(candidate.node, text, reason, candidate.answer, candidate.score))
+    return choices
 
 
-def ranked(result: SearchResult) -> list[Candidate]:
-    """The chosen candidate, then the best scored of every other answer by falling votes, then the rest by score.
+def rank_candidates(result: SearchResult) -> list[Candidate]:
+    """Orders candidates: the chosen one, the best scored of every other answer by descending votes, the rest by score.
 
-    Of a search that was ended before it had a solution, the branches it had, the longest first.
+    If the search was ended before it had a solution: its unfinished branches, the longest first.
     """
     if not result.candidates:
         nodes = result.tree.nodes
-        leaves = sorted(result.tree.leaves(), key=lambda leaf: -nodes[leaf].written)
+        leaves = sorted(result.tree.leaf_nodes(), key=lambda leaf: -nodes[leaf].num_path_tokens)
         return [Candidate(leaf, None, nodes[leaf].score) for leaf in leaves]
-    by_score = sorted(result.candidates, key=lambda c: (c.node != result.best, -_worth(c)))
+    by_score = sorted(result.candidates, key=lambda c: (c.node != result.best, -_score_or_lowest(c)))
     heads: dict[str | None, Candidate] = {}
     for candidate in by_score:
         heads.setdefault(candidate.answer, candidate)
-    first = sorted(heads.values(), key=lambda c: (c.node != result.best, c.answer is None, -_votes(result, c)))
+    first = sorted(heads.values(), key=lambda c: (c.node != result.best, c.answer is None, -_votes_of(result, c)))
     return [*first, *(candidate for candidate in by_score if candidate not in first)]
 
 
-def before_stop(text: str, stop: Sequence[str]) -> str:
-    """The text up to the first of these, which is left out.
+def cut_at_stop(text: str, stop: Sequence[str]) -> str:
+    """Returns the text before the first occurrence of a stop string.
 
-    >>> before_stop("so 4. Question: what", ["Question:", "."])
+    >>> cut_at_stop("so 4. Question: what", ["Question:", "."])
     'so 4'
     """
     return text[: min((at for each in stop if (at := text.find(each)) >= 0), default=len(text))]
 
 
-def usage_of(solution: Solution, choices: Sequence[Choice]) -> dict[str, Any]:
-    """OpenAI's usage block: completion tokens are all that were generated in the search, thrown away or not; those that
-    are not part of a returned solution are reasoning."""
-    tree, spent = solution.tree, solution.spent
-    generated = spent.tokens + spent.discarded_tokens
-    returned = tree.count_tokens(tree.pinned(choice.node for choice in choices))
+class UsageBlock(TypedDict):
+    """OpenAI's `usage`."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    completion_tokens_details: dict[str, int]
+
+
+class SearchBlock(TypedDict):
+    """`search`, the part of a response that OpenAI's API does not have.
+
+    tree       path of the search's page on this server
+    solutions  finished solutions that the search found
+    stopped    `done`, `budget` or `decided`, see `search.strategy.SearchResult`
+    lossy      settings under which text is not distributed as the target model's; empty if there are none
+    usage      all that the search used: tokens, scorer tokens, forward passes, drafts (`decoding.core.Usage`)
+    """
+
+    preset: str
+    tree: str
+    answer: str | None
+    score: float | None
+    votes: Mapping[str, float]
+    solutions: int
+    stopped: str
+    lossy: Sequence[str]
+    usage: dict[str, int | float]
+
+
+def usage_block(solution: Solution, choices: Sequence[CompletionChoice]) -> UsageBlock:
+    """Returns OpenAI's `usage`: completion tokens are all tokens that the search generated, discarded ones included.
+
+    Those that belong to no returned solution count as reasoning tokens.
+    """
+    tree, usage = solution.tree, solution.usage
+    generated = usage.tokens + usage.discarded_tokens
+    returned = tree.count_tokens(tree.pinned_nodes(choice.node for choice in choices))
     return {
         "prompt_tokens": len(tree.root),
         "completion_tokens": generated,
@@ -73,11 +106,8 @@ def usage_of(solution: Solution, choices: Sequence[Choice]) -> dict[str, Any]:
     }
 
 
-def search_block(solution: Solution, preset: str, tree: str) -> dict[str, Any]:
-    """What OpenAI's answers have no place for: how the search ended, its votes, its whole cost, and where to see it.
-
-    `spent` has the scorer's tokens, forward passes and drafts (`decoding.core.Spent`).
-    """
+def search_block(solution: Solution, preset: str, tree: str, lossy: Sequence[str]) -> SearchBlock:
+    """Returns how the search ended, its votes, what it used, and where its tree is."""
     return {
         "preset": preset,
         "tree": tree,
@@ -85,14 +115,15 @@ def search_block(solution: Solution, preset: str, tree: str) -> dict[str, Any]:
         "score": solution.score,
         "votes": solution.votes,
         "solutions": len(solution.result.candidates),
-        "stopped": solution.result.stopped,
-        "spent": asdict(solution.spent),
+        "stopped": solution.result.stop_reason,
+        "lossy": lossy,
+        "usage": asdict(solution.usage),
     }
 
 
-def _worth(candidate: Candidate) -> float:
+def _score_or_lowest(candidate: Candidate) -> float:
     return -math.inf if candidate.score is None else candidate.score
 
 
-def _votes(result: SearchResult, candidate: Candidate) -> float:
+def _votes_of(result: SearchResult, candidate: Candidate) -> float:
     return result.votes.get(candidate.answer or "", 0.0)

@@ -1,4 +1,4 @@
-"""Every error in OpenAI's shape, whoever raised it."""
+"""Errors as OpenAI's API reports them, for our own errors and for those of the framework."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from reason.serve.responses import reply
+from reason.serve.responses import json_response
 
-KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 504: "timeout_error"}
-"""Names of errors by status; of the others, those below 500 are the client's, the rest the server's."""
+ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 504: "timeout_error"}
+"""Error types by status; other statuses below 500 are `invalid_request_error`, the rest `server_error`."""
 
 
 class ApiError(Exception):
-    """A request that cannot be answered: status, one sentence, and for programs the field and a code."""
+    """A request that cannot be answered: status, one sentence, and the field and a code for programs."""
 
     def __init__(
         self,
@@ -32,54 +32,53 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     @property
-    def body(self) -> dict[str, Any]:
-        """The error as OpenAI's clients read it."""
-        kind = KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+    def json_body(self) -> dict[str, dict[str, str | None]]:
+        """The error as OpenAI's clients read it: `{"error": {...}}`."""
+        kind = ERROR_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def response(self) -> Response:
-        """The error as the answer to its request."""
-        return reply(self.body, self.status, self.headers)
+        """The error as an HTTP response."""
+        return json_response(self.json_body, self.status, self.headers)
 
 
-def failure(error: Exception) -> ApiError:
-    """What a client is told of an error that is not its own; the log has the rest."""
-    return ApiError(500, f"the server failed ({type(error).__name__}); its log says why", code="internal_error")
+def internal_error(error: Exception) -> ApiError:
+    """Returns the error for a failure that the request did not cause; details are in the log only."""
+    return ApiError(500, f"the server failed ({type(error).__name__}); see its log", code="internal_error")
 
 
-def install(app: FastAPI) -> None:
-    """Give the app's errors, and the framework's, their shape. *Mutates* the app."""
+def install_error_handlers(app: FastAPI) -> None:
+    """Installs handlers that give all errors OpenAI's format. *Mutates* the app."""
 
     @app.exception_handler(ApiError)
-    async def ours(request: Request, error: ApiError) -> Response:
+    async def handle_api_error(request: Request, error: ApiError) -> Response:
         return error.response
 
     @app.exception_handler(HTTPException)
-    async def theirs(request: Request, error: HTTPException) -> Response:
-        where = f"{request.method} {request.url.path}: "
-        return ApiError(error.status_code, f"{where}{error.detail}", headers=error.headers).response
+    async def handle_http_error(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return ApiError(error.status_code, message, headers=error.headers).response
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return explained(error.errors()[0]).response
+    async def handle_invalid_body(request: Request, error: RequestValidationError) -> Response:
+        return validation_error(error.errors()[0]).response
 
-    @app.exception_handler(Exception)  # after this it is raised again, for the log, and the connection is closed
-    async def unforeseen(request: Request, error: Exception) -> Response:
-        return failure(error).response
+    @app.exception_handler(Exception)  # starlette raises it again afterwards, for the log, and closes the connection
+    async def handle_other_error(request: Request, error: Exception) -> Response:
+        return internal_error(error).response
 
 
-def explained(error: Mapping[str, Any]) -> ApiError:
-    """The first thing that is wrong with a body, as pydantic tells it."""
-    kind, about = error["type"], error.get("ctx") or {}
-    where = [str(part) for part in error["loc"] if part != "body"]
+def validation_error(error: Mapping[str, Any]) -> ApiError:
+    """Converts one error of pydantic's validation of a body."""
+    kind, context = error["type"], error.get("ctx") or {}
+    param = ".".join(str(part) for part in error["loc"] if part != "body")
     if kind == "unsupported":
-        return ApiError(400, error["msg"], param=about.get("field") or ".".join(where), code="unsupported_field")
+        return ApiError(400, error["msg"], param=context.get("field") or param, code="unsupported_field")
     if kind == "json_invalid":
-        return ApiError(400, f"the body is not valid JSON: {about.get('error')}", code="invalid_json")
-    if not where:
+        return ApiError(400, f"the body is not valid JSON: {context.get('error')}", code="invalid_json")
+    if not param:
         return ApiError(400, "the body must be a JSON object, sent as application/json")
-    param = ".".join(where)
     if kind == "extra_forbidden":
         return ApiError(400, f"there is no field {param}", param=param, code="unknown_field")
     if kind == "missing":

@@ -1,4 +1,4 @@
-"""A search as it goes on, seen from another event loop than the one it runs on."""
+"""Streams the events of a running search to another event loop than the one it runs on."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import TypeAlias
 
 from reason.problem import Problem, Solution
 from reason.solver import Solver
-from search.strategy import Written
+from search.strategy import StepEvent
 
-QUIET_S = 15.0
+KEEP_ALIVE_S = 15.0
 
-Events: TypeAlias = AsyncGenerator[Written | Solution | None, None]
+SearchEvents: TypeAlias = AsyncGenerator[StepEvent | Solution | None, None]
 
 
-async def watched(solver: Solver, problem: Problem) -> Events:
-    """What the search writes, as it is written, and at last the solution; None where it was quiet for `QUIET_S`.
+async def search_events(solver: Solver, problem: Problem) -> SearchEvents:
+    """Yields each new step, then the solution; None after every `KEEP_ALIVE_S` seconds without an event.
 
     Closing the generator cancels the search. Raises: what solving raises.
     """
     loop = asyncio.get_running_loop()
-    news: asyncio.Queue[Written | Future[Solution]] = asyncio.Queue()
+    queue: asyncio.Queue[StepEvent | Future[Solution]] = asyncio.Queue()
 
-    def tell(what: Written | Future[Solution]) -> None:
-        loop.call_soon_threadsafe(news.put_nowait, what)
+    def enqueue_event(event: StepEvent | Future[Solution]) -> None:
+        loop.call_soon_threadsafe(queue.put_nowait, event)
 
-    future = solver.but(watch=tell).submit(problem)
-    future.add_done_callback(tell)
+    future = solver.with_options(on_step=enqueue_event).submit(problem)
+    future.add_done_callback(enqueue_event)
     try:
         while True:
             try:
-                async with asyncio.timeout(QUIET_S):
-                    what = await news.get()
+                async with asyncio.timeout(KEEP_ALIVE_S):
+                    event = await queue.get()
             except TimeoutError:
                 yield None
                 continue
-            if isinstance(what, Future):
-                yield what.result()
+            if isinstance(event, Future):
+                yield event.result()
                 return
-            yield what
+            yield event
     finally:
         future.cancel()

@@ -1,9 +1,9 @@
-"""A conversation, or a text to go on with, as a problem.
+"""Converts a conversation, or a text to continue, into a problem.
 
-A model with a chat template is given the conversation as it is, with the instructions its configuration adds to the
-system message and to the last question. A model that is asked with plain text (the bundled one) knows single questions
-only: there the conversation becomes one text, system message first, every turn under its speaker's name. A single
-message of the user is in both cases the question that `scripts/solve.py` would be asked. The scorer reads the one text.
+A model with a chat template gets the conversation as it is, with the instructions that its configuration adds to the
+system message and to the last question. A model with a plain-text prompt (the bundled one) knows single questions
+only: the conversation becomes one text, system message first, every message after its role. A single user message is
+in both cases the same question as for `scripts/solve.py`. The scorer reads the one text.
 """
 
 from __future__ import annotations
@@ -13,40 +13,41 @@ from collections.abc import Sequence
 from reason.problem import Problem
 from reason.prompt import Prompt
 from reason.serve.errors import ApiError
-from reason.serve.schemas import Message
+from reason.serve.schemas import ChatMessage
 
 
-def from_messages(messages: Sequence[Message], prompt: Prompt) -> Problem:
-    """The problem a conversation poses. Raises: ApiError 400 if it does not end with a question, or the template
-    refuses it."""
+def problem_from_messages(messages: Sequence[ChatMessage], prompt: Prompt) -> Problem:
+    """Returns the problem of a conversation.
+
+    Raises: ApiError 400 if it does not end with a user message, or the chat template refuses it.
+    """
     last = messages[-1]
     if last.role != "user" or not last.content.strip():
-        raise ApiError(
-            400, "the last message must be the user's, and not empty", param="messages", code="invalid_value"
-        )
-    turns = [{"role": _role(message), "content": message.content} for message in messages]
-    question = joined(turns)
-    if len(turns) == 1 or prompt.form.raw is not None:
-        return Problem.ask(question, prompt=prompt.encode(question))
+        raise ApiError(400, "the last message must have the role user and text", param="messages", code="invalid_value")
+    turns = [{"role": _template_role(message), "content": message.content} for message in messages]
+    question = join_messages(turns)
+    if len(turns) == 1 or prompt.format.raw is not None:
+        return Problem.from_question(question, prompt=prompt.encode(question))
     try:
-        return Problem.ask(question, prompt=prompt.encode_chat(turns))
+        return Problem.from_question(question, prompt=prompt.encode_chat(turns))
     except ValueError as error:
         raise ApiError(400, str(error), param="messages", code="invalid_value") from error
 
 
-def from_text(text: str, prompt: Prompt) -> Problem:
-    """The problem of going on with a text as it is. Raises: ApiError 400 for an empty one."""
+def problem_from_text(text: str, prompt: Prompt) -> Problem:
+    """Returns the problem of continuing `text` as it is. Raises: ApiError 400 for an empty one."""
     if not text.strip():
         raise ApiError(400, "prompt must not be empty", param="prompt", code="invalid_value")
-    return Problem.ask(text, prompt=prompt.encode_text(text))
+    return Problem.from_question(text, prompt=prompt.encode_text(text))
 
 
-def joined(turns: Sequence[dict[str, str]]) -> str:
-    r"""A conversation as one text; one turn of the user is left as it is.
+def join_messages(turns: Sequence[dict[str, str]]) -> str:
+    r"""Joins a conversation into one text; a single user message is left as it is.
 
-    >>> joined([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}])
+    >>> join_messages([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}])
     'Be brief.\n\n1+1?'
-    >>> joined([{"role": r, "content": c} for r, c in (("user", "1+1?"), ("assistant", "2"), ("user", "and 1?"))])
+    >>> texts = (("user", "1+1?"), ("assistant", "2"), ("user", "and 1?"))
+    >>> join_messages([{"role": role, "content": content} for role, content in texts])
     'User: 1+1?\n\nAssistant: 2\n\nUser: and 1?'
     """
     spoken = [turn for turn in turns if turn["role"] != "system"]
@@ -59,5 +60,5 @@ def joined(turns: Sequence[dict[str, str]]) -> str:
     return "\n\n".join(texts)
 
 
-def _role(message: Message) -> str:
+def _template_role(message: ChatMessage) -> str:
     return "system" if message.role == "developer" else message.role

@@ -1,32 +1,34 @@
-"""From a request's body to what is searched and how; whatever is wrong with it is found before anything runs."""
+"""Validates a request and converts it into a search: problem, strategy and budget, before anything runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from decoding.validation import is_count
-from reason.config.errors import refused, unknown_key
+from reason.config.errors import rejected_setting, unknown_key
 from reason.problem import Problem
-from reason.scorers.none import NoScorer
 from reason.serve.errors import ApiError
 from reason.serve.presets import Preset
-from reason.serve.schemas import Body
+from reason.serve.schemas import CompletionRequest
 from reason.serve.settings import ServeSettings
 from reason.solver import Solver
 from search.strategy import Budget, Strategy
 
-ELSEWHERE = ("max_tokens", "temperature", "top_p", "stop")
-"""Sampling settings that are fields of the request itself; a knob has one home."""
+REQUEST_FIELDS = ("max_tokens", "temperature", "top_p", "stop")
+"""Sampling settings that are fields of the request itself and therefore not of `search.sampling`."""
 
-LARGEST_ID = 2**31 - 1
-"""Numbers about tokens end here; no vocabulary is larger."""
+MAX_TOKEN_ID = 2**31 - 1
+"""Upper limit of sampling settings that count or name tokens; no vocabulary is larger."""
+
+
+Limit = TypeVar("Limit", bound=float)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a request comes to. `timeout` is in seconds; `solver` has the strategy, seed and budget it wants."""
+class SearchRequest:
+    """A validated request. `timeout` is in seconds; `solver` has the requested strategy, seed and budget."""
 
     preset: str
     problem: Problem
@@ -38,31 +40,33 @@ class Asked:
     with_usage: bool
 
 
-def asked(body: Body, problem: Problem, solver: Solver, preset: Preset, settings: ServeSettings) -> Asked:
-    """The request, checked. Raises: ApiError 400 naming the field and what would be right."""
-    strategy = altered(preset.strategy, body.search, body.sampling, largest=settings.largest)
+def validate_request(
+    body: CompletionRequest, problem: Problem, solver: Solver, preset: Preset, settings: ServeSettings
+) -> SearchRequest:
+    """Validates the values of a request. Raises: ApiError 400 naming the field and the valid values."""
+    strategy = change_strategy(preset.strategy, body.search, body.sampling_settings, largest=settings.largest)
     _check_needs(strategy, solver)
     width = getattr(strategy, "n", body.n)
     if body.n > width:
-        raise invalid("n", f"n={body.n} asks for more solutions than the search has: search.n is {width}")
-    if solver.window is not None and len(problem.prompt or ()) >= solver.window:
+        raise invalid_value("n", f"n={body.n} is more solutions than the search has: search.n is {width}")
+    if solver.context_window is not None and len(problem.prompt or ()) >= solver.context_window:
         raise ApiError(
             400,
-            f"the prompt has {len(problem.prompt or ())} tokens; the model holds {solver.window} in all",
+            f"the prompt has {len(problem.prompt or ())} tokens; the model holds {solver.context_window} in all",
             param="prompt" if hasattr(body, "prompt") else "messages",
             code="context_length_exceeded",
         )
     budget = replace(
         preset.budget,
-        tokens=_within("budget.tokens", body.budget.tokens, preset.budget.tokens),
-        calls=_within("budget.calls", body.budget.calls, preset.budget.calls),
-        forwards=_within("budget.forwards", body.budget.forwards, preset.budget.forwards),
+        tokens=_smaller_limit("budget.tokens", body.budget.tokens, preset.budget.tokens),
+        calls=_smaller_limit("budget.calls", body.budget.calls, preset.budget.calls),
+        forwards=_smaller_limit("budget.forwards", body.budget.forwards, preset.budget.forwards),
     )
-    return Asked(
+    return SearchRequest(
         preset=preset.name,
         problem=problem,
-        solver=solver.but(strategy=strategy, budget=budget, seed=body.seed),
-        timeout=_within("timeout", body.timeout, settings.timeout),
+        solver=solver.with_options(strategy=strategy, budget=budget, seed=body.seed),
+        timeout=_smaller_limit("timeout", body.timeout, settings.timeout),
         n=body.n,
         stop=tuple(body.stop or ()),
         stream=body.stream,
@@ -70,55 +74,63 @@ def asked(body: Body, problem: Problem, solver: Solver, preset: Preset, settings
     )
 
 
-def altered(strategy: Any, changes: Mapping[str, Any], sampling: Mapping[str, Any], *, largest: int) -> Strategy:
-    """The strategy with these settings and sampling settings. Raises: ApiError 400 naming the setting.
+def change_strategy(
+    strategy: Any,  # a dataclass with the field `sampling`, which the protocol `Strategy` does not say
+    changes: Mapping[str, object],
+    sampling: Mapping[str, object],
+    *,
+    largest: int,
+) -> Strategy:
+    """Returns the strategy with these settings and sampling settings. Raises: ApiError 400 naming the setting.
 
     >>> from search.strategies.best_of_n import BestOfN
-    >>> altered(BestOfN(n=16), {"n": 4}, {"temperature": 0.5}, largest=64).sampling.temperature
+    >>> change_strategy(BestOfN(n=16), {"n": 4}, {"temperature": 0.5}, largest=64).sampling.temperature
     0.5
-    >>> altered(BestOfN(), {"widht": 4}, {}, largest=64)
+    >>> change_strategy(BestOfN(), {"widht": 4}, {}, largest=64)
     Traceback (most recent call last):
     reason.serve.errors.ApiError: there is no setting search.widht; search has: agg_strategy, n, sampling
     """
-    knobs = [field.name for field in fields(strategy)]
-    inner = changes.get("sampling", {})
-    if not isinstance(inner, dict):
-        raise invalid("search.sampling", f"search.sampling must be an object, got {inner!r}")
-    _check_known("search", changes, knobs)
-    _check_known("search.sampling", inner, [field.name for field in fields(strategy.sampling)])
-    for key in ELSEWHERE:
-        if key in inner:
-            raise invalid(f"search.sampling.{key}", f"{key} is a field of the request itself, not of search.sampling")
+    names = [field.name for field in fields(strategy)]
+    sampling_changes = changes.get("sampling", {})
+    if not isinstance(sampling_changes, dict):
+        raise invalid_value("search.sampling", f"search.sampling must be an object, got {sampling_changes!r}")
+    _check_known("search", changes, names)
+    _check_known("search.sampling", sampling_changes, [field.name for field in fields(strategy.sampling)])
+    for key in REQUEST_FIELDS:
+        if key in sampling_changes:
+            raise invalid_value(
+                f"search.sampling.{key}", f"{key} is a field of the request itself, not of search.sampling"
+            )
     for key, value in changes.items():
         _check_size(f"search.{key}", value, largest)
-    for key, value in inner.items():
-        _check_size(f"search.sampling.{key}", value, LARGEST_ID)
+    for key, value in sampling_changes.items():
+        _check_size(f"search.sampling.{key}", value, MAX_TOKEN_ID)
     try:
-        how = replace(strategy.sampling, **inner, **sampling)
-        changed: Strategy = replace(strategy, **{**changes, "sampling": how})
+        new_sampling = replace(strategy.sampling, **sampling_changes, **sampling)
+        changed: Strategy = replace(strategy, **{**changes, "sampling": new_sampling})
     except (ValueError, TypeError) as error:
-        message = refused("search", error, knobs)
-        raise invalid(message.partition(" ")[0].rstrip(":"), message) from error
+        message = rejected_setting("search", error, names)
+        raise invalid_value(message.partition(" ")[0].rstrip(":"), message) from error
     return changed
 
 
-def budget_until(budget: Budget, seconds: float | None) -> Budget:
-    """The budget of a search that may still take so many seconds."""
+def limit_seconds(budget: Budget, seconds: float | None) -> Budget:
+    """Returns the budget with its time limit lowered to `seconds`; None leaves it as it is."""
     limits = [limit for limit in (budget.seconds, seconds) if limit is not None]
     return replace(budget, seconds=min(limits)) if limits else budget
 
 
-def invalid(param: str, message: str) -> ApiError:
-    """A value that is not right."""
+def invalid_value(param: str, message: str) -> ApiError:
+    """Returns the error of a field with a wrong value."""
     return ApiError(400, message, param=param, code="invalid_value")
 
 
-def _check_size(param: str, value: Any, largest: int) -> None:
-    if is_count(value) and value > largest:
-        raise invalid(param, f"{param} may be at most {largest} on this server, got {value}")
+def _check_size(param: str, value: object, largest: int) -> None:
+    if isinstance(value, int) and is_count(value, at_least=largest + 1):
+        raise invalid_value(param, f"{param} may be at most {largest} on this server, got {value}")
 
 
-def _check_known(where: str, given: Mapping[str, Any], known: list[str]) -> None:
+def _check_known(where: str, given: Mapping[str, object], known: list[str]) -> None:
     for key in given:
         if key not in known:
             param = f"{where}.{key}"
@@ -126,17 +138,17 @@ def _check_known(where: str, given: Mapping[str, Any], known: list[str]) -> None
 
 
 def _check_needs(strategy: Strategy, solver: Solver) -> None:
-    if strategy.needs_scorer and isinstance(solver.scorer, NoScorer):
-        raise invalid("search.select", "search.select wants scores, and this server runs with scorer=none")
+    if strategy.needs_scorer and not solver.scorer.gives_scores:
+        raise invalid_value("search.select", "search.select needs scores, and this server runs with scorer=none")
     if strategy.needs_embedder and solver.embedder is None:
-        raise invalid(
+        raise invalid_value(
             "search.merge",
-            "search.merge compares steps, and no preset of this server does, so it has loaded no embedder",
+            "search.merge compares steps, and this server has loaded no embedder: none of its presets needs one",
         )
 
 
-def _within(param: str, wanted: Any, allowed: Any) -> Any:
-    """The smaller of two limits, where None is none. Raises: ApiError 400 if more is wanted than allowed."""
-    if wanted is not None and allowed is not None and wanted > allowed:
-        raise invalid(param, f"{param}={wanted} is more than this server allows ({allowed})")
-    return allowed if wanted is None else wanted
+def _smaller_limit(param: str, requested: Limit | None, allowed: Limit | None) -> Limit | None:
+    """Returns the smaller of two limits; None is no limit. Raises: ApiError 400 if more is requested than allowed."""
+    if requested is not None and allowed is not None and requested > allowed:
+        raise invalid_value(param, f"{param}={requested} is more than this server allows ({allowed})")
+    return allowed if requested is None else requested

@@ -1,96 +1,112 @@
-"""What becomes of one search: its answer whole or as a stream, its tree, its place in the counts."""
+"""Answers one request from the events of its search, complete or as a stream; stores the tree and counts tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
 from fastapi import Request
 
 from decoding.core import OversizedRequest
 from reason.problem import Solution
 from reason.serve import wire
-from reason.serve.admission import out_of_time
-from reason.serve.choices import Choice, choices_of, search_block, usage_of
-from reason.serve.errors import ApiError, failure
-from reason.serve.events import Events
-from reason.serve.metrics import Metrics
-from reason.serve.middleware import GONE
-from reason.serve.request import Asked
-from reason.serve.trees import Trees
-from reason.serve.wire import Wire
-from search.strategy import Written
+from reason.serve.admission import timeout_error
+from reason.serve.choices import (
+    CompletionChoice,
+    SearchBlock,
+    UsageBlock,
+    search_block,
+    select_choices,
+    usage_block,
+)
+from reason.serve.errors import ApiError, internal_error
+from reason.serve.events import SearchEvents
+from reason.serve.metrics import ServerMetrics
+from reason.serve.middleware import CLIENT_CLOSED_REQUEST
+from reason.serve.request import SearchRequest
+from reason.serve.trees import TreeStore
+from reason.serve.wire import ResponseWriter
+from search.strategy import StepEvent
 
 log = logging.getLogger(__name__)
 
 
-class Outcome:
-    """One request's; `identity` is the name of its tree."""
+class SearchResponder:
+    """Answers one request. `tree_id` is the id of its tree; `lossy` the server's lossy settings."""
 
-    def __init__(self, asked: Asked, identity: str, form: Wire, trees: Trees, metrics: Metrics) -> None:
-        self._asked, self._identity, self._form = asked, identity, form
-        self._trees, self._metrics = trees, metrics
+    def __init__(
+        self,
+        request: SearchRequest,
+        tree_id: str,
+        writer: ResponseWriter,
+        trees: TreeStore,
+        metrics: ServerMetrics,
+        lossy: Sequence[str],
+    ) -> None:
+        self._request, self._tree_id, self._writer = request, tree_id, writer
+        self._trees, self._metrics, self._lossy = trees, metrics, lossy
 
-    async def whole(self, events: Events) -> dict[str, Any]:
-        """The answer in one piece. Raises: ApiError."""
+    async def complete_response(self, events: SearchEvents) -> dict[str, object]:
+        """Returns the body of the answer when the search has ended. Raises: ApiError."""
         try:
             async for event in events:
                 if isinstance(event, Solution):
-                    choices, usage, search = await self._settle(event)
-                    return self._form.whole(choices, usage, search)
+                    choices, usage, search = await self._finish_search(event)
+                    return self._writer.complete_body(choices, usage, search)
         except Exception as error:
-            raise told(error) from error
+            raise error_for_client(error) from error
         raise AssertionError("a search ends with a solution")
 
-    async def stream(self, request: Request, events: Events) -> AsyncIterator[bytes]:
-        """The answer in chunks; an error in the midst is the last of them. *Mutates* the request's state: how it
-        really ended, for the counts."""
-        request.state.status = GONE
-        yield self._form.begin()
+    async def stream_response(self, request: Request, events: SearchEvents) -> AsyncIterator[bytes]:
+        """Yields the answer in chunks; an error ends the stream as its last chunk.
+
+        *Mutates* the request's state: the status under which the middleware counts it, which is not the one sent.
+        """
+        request.state.status = CLIENT_CLOSED_REQUEST
+        yield self._writer.first_chunk()
         tokens = 0
         try:
             async for event in events:
                 if event is None:
-                    yield wire.STILL_HERE
-                elif isinstance(event, Written):
+                    yield wire.KEEP_ALIVE
+                elif isinstance(event, StepEvent):
                     tokens += sum(len(step.tokens) for step in event.steps)
-                    yield self._form.progress(event, tokens)
+                    yield self._writer.progress_chunk(event, tokens)
                 else:
-                    choices, usage, search = await self._settle(event)
-                    for chunk in self._form.answer(choices, search):
+                    choices, usage, search = await self._finish_search(event)
+                    for chunk in self._writer.answer_chunks(choices, search):
                         yield chunk
-                    if self._asked.with_usage:
-                        yield self._form.usage(usage)
+                    if self._request.with_usage:
+                        yield self._writer.usage_chunk(usage)
                     yield wire.DONE
                     request.state.status = 200
         except Exception as error:
-            failed = told(error)
-            request.state.status = failed.status
-            yield wire.failed(failed.body)
+            api_error = error_for_client(error)
+            request.state.status = api_error.status
+            yield wire.error_chunk(api_error.json_body)
 
-    async def _settle(self, solution: Solution) -> tuple[list[Choice], dict[str, Any], dict[str, Any]]:
-        """What is returned of a search that has come to its end: choices, usage, and our own block."""
-        asked = self._asked
-        choices = choices_of(solution, asked.n, asked.stop)
-        usage, block = usage_of(solution, choices), search_block(solution, asked.preset, f"/trees/{self._identity}")
-        self._metrics.searched(asked.preset, usage["completion_tokens"])
-        log.info("search done", extra=block)
+    async def _finish_search(self, solution: Solution) -> tuple[list[CompletionChoice], UsageBlock, SearchBlock]:
+        request = self._request
+        choices = select_choices(solution, request.n, request.stop)
+        usage = usage_block(solution, choices)
+        search = search_block(solution, request.preset, f"/trees/{self._tree_id}", self._lossy)
+        self._metrics.count_tokens(request.preset, usage["completion_tokens"])
+        log.info("search done", extra=dict(search))
         try:
-            await asyncio.to_thread(self._trees.put, self._identity, solution, asked.solver.strategy)
+            await asyncio.to_thread(self._trees.add_tree, self._tree_id, solution, request.solver.strategy)
         except OSError:
-            log.exception("the tree of %s is not on disk", self._identity)
+            log.exception("the tree of %s is not on disk", self._tree_id)
         if not choices:
-            raise out_of_time("before any solution was begun")
-        return choices, usage, block
+            raise timeout_error("before the first solution was begun")
+        return choices, usage, search
 
 
-def told(error: Exception) -> ApiError:
-    """What a client is told of a search that failed. What is not the client's doing is in the log."""
+def error_for_client(error: Exception) -> ApiError:
+    """Returns what a client is sent for a failed search; errors that the request did not cause are logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, OversizedRequest):
         return ApiError(400, str(error), param="max_tokens", code="context_length_exceeded")
     log.error("a search failed", exc_info=error)
-    return failure(error)
+    return internal_error(error)

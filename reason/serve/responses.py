@@ -1,23 +1,67 @@
-"""JSON answers that can carry any text: pure ASCII, so that half a character is no error."""
+"""HTTP responses: JSON in pure ASCII, event streams, and work that ends when the client disconnects."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
 
-from fastapi import Response
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
 
 
-def dumps(data: Any) -> bytes:
-    r"""`data` as JSON on one line.
+def encode_json(data: object) -> bytes:
+    r"""Encodes `data` as JSON on one line; ASCII only, so that half a surrogate pair in a generated text is no error.
 
-    >>> dumps({"text": "é\ud800"})
+    >>> encode_json({"text": "é\ud800"})
     b'{"text":"\\u00e9\\ud800"}'
     """
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON answer."""
-    return Response(dumps(data), status, dict(headers or {}), media_type="application/json")
+def json_response(data: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns a response with `data` as its JSON body."""
+    return Response(encode_json(data), status, dict(headers or {}), media_type="application/json")
+
+
+class ClientGone(Exception):
+    """The client disconnected, so there is no connection to answer on."""
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of `work`, which is cancelled when the client disconnects. The body must have been read.
+
+    Raises: ClientGone then; what `work` raises.
+    """
+    task, gone = asyncio.create_task(work), asyncio.create_task(_wait_for_disconnect(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStreamResponse(StreamingResponse):
+    """Server-sent events. `resources` is closed when the stream ends, also if it ends before its first event."""
+
+    def __init__(self, events: AsyncIterator[bytes], resources: AsyncExitStack, headers: dict[str, str]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache", **headers})
+        self._resources = resources
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._resources:
+            await super().__call__(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Listen, load the models while already answering that they are being loaded, serve, stop in good order."""
+"""Runs the server: listens, loads the models (requests are answered 503 meanwhile), serves, shuts down."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from collections.abc import Callable
 import uvicorn
 
 from reason.config.errors import ConfigError
-from reason.serve.app import make_app
-from reason.serve.service import Service
+from reason.serve.app import make_application
+from reason.serve.service import SearchService
 
 
-class Server:
-    """A service behind a socket. The socket is taken at once, so that a port that is in use costs no loading.
+class SearchServer:
+    """Serves a `SearchService` on a socket. The socket is bound at once: a port in use is an error before any loading.
 
-    url   where it answers
+    url   address of the server
 
-    Raises: ConfigError if host and port cannot be had.
+    Raises: ConfigError if host and port cannot be bound.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: SearchService) -> None:
         settings = service.settings
         self._service = service
-        self._socket = _listen(settings.host, settings.port)
-        self.url = _url(self._socket)
+        self._socket = _open_socket(settings.host, settings.port)
+        self.url = _server_url(self._socket)
         self._error: Exception | None = None
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
-                make_app(service),
+                make_application(service),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -39,16 +39,16 @@ class Server:
         )
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serve until told to stop, by a signal or by `stop`; `ready` is called when the models are loaded.
+        """Serves until a signal or `stop`; calls `ready` when the models are loaded.
 
-        Raises: ConfigError or whatever loading raises.
+        Raises: ConfigError or what loading raises.
         """
         asyncio.run(self._run(ready))
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End `run`, from any thread: requests under way are given `serve.grace` seconds."""
+        """Ends `run`, from any thread: running requests may take `serve.grace` seconds more."""
         self._uvicorn.should_exit = True
 
     async def _run(self, ready: Callable[[], None]) -> None:
@@ -62,7 +62,7 @@ class Server:
     async def _load(self, ready: Callable[[], None]) -> None:
         try:
             await asyncio.to_thread(self._service.load)
-        except Exception as error:  # it is for whoever called `run`
+        except Exception as error:  # `run` raises it
             self._error = error
             self.stop()
         else:
@@ -71,7 +71,7 @@ class Server:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it.
+    """True where only this machine can reach `host`.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("example.org")
     (True, True, False, False)
@@ -82,12 +82,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _url(listening: socket.socket) -> str:
+def _server_url(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(address[:2], family=family, backlog=2048)

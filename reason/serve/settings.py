@@ -1,17 +1,16 @@
-"""What the server itself is told: where it listens, how much it takes on, what it keeps."""
+"""Settings of the server itself (`conf/serve.yaml`): address, load limits, kept trees."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoding.validation import is_count
+from decoding.validation import is_count, require_count, require_positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """`conf/serve.yaml` says what each is. Raises: ValueError naming the setting."""
+    """`conf/serve.yaml` describes each setting. Raises: ValueError naming the setting."""
 
     host: str
     port: int
@@ -34,16 +33,13 @@ class ServeSettings:
         if self.api_key is not None and (not isinstance(self.api_key, str) or not self.api_key.isascii()):
             raise ValueError("api_key must be text of ASCII characters or null")
         if self.api_key == "":
-            raise ValueError("api_key is empty; null asks for none")
-        for name, least in (("concurrency", 1), ("queue", 0), ("body_kib", 1), ("largest", 1), ("keep", 1)):
-            value = getattr(self, name)
-            if not is_count(value, at_least=least):
-                raise ValueError(f"{name} must be an int >= {least}, got {value!r}")
-        for name, value in (("timeout", self.timeout), ("grace", self.grace)):
-            if value is None and name == "timeout":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ValueError(f"{name} must be a number of seconds > 0, got {value!r}")
+            raise ValueError("api_key is empty; null turns the check off")
+        require_count("queue", self.queue)
+        for name in ("concurrency", "body_kib", "largest", "keep"):
+            require_count(name, getattr(self, name), at_least=1)
+        if self.timeout is not None:
+            require_positive("timeout", self.timeout)
+        require_positive("grace", self.grace)
         if self.presets is not None:
             if not isinstance(self.presets, list | tuple) or not self.presets:
                 raise ValueError(f"presets must be a list of names or null, got {self.presets!r}")

@@ -1,4 +1,4 @@
-"""The trees of the last searches, to look at while they are kept."""
+"""Stores the trees of recent searches, which the server shows as pages and as plain data."""
 
 from __future__ import annotations
 
@@ -8,59 +8,72 @@ import zlib
 from collections import OrderedDict
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from reason.problem import Solution
+from reason.runs.json_files import write_atomically, write_json
 from reason.runs.pages import tree_page
-from reason.runs.result_file import write_json, write_whole
-from reason.runs.run import settings_of, tree_record
+from reason.runs.pages.records import TreeRecord
+from reason.runs.result import ProblemResult
+from reason.runs.run import strategy_settings, tree_record
 from search.strategy import Strategy
 
-IDENTITY = re.compile(r"[0-9a-f]{32}")
+TREE_ID = re.compile(r"[0-9a-f]{32}")
 
 
-class Trees:
-    """The last `keep` trees in memory; with a folder, all of them on disk too, each beside its page."""
+class StoredTree(TreeRecord, total=False):
+    """A tree record with the usage of its search, in `row` as in a result row."""
+
+    row: dict[str, object]
+
+
+class TreeStore:
+    """Holds the last `keep` trees in memory; with a folder, all trees on disk too, each with its page."""
 
     def __init__(self, keep: int, folder: Path | None) -> None:
         self._keep, self._folder = keep, folder
         self._packed: OrderedDict[str, bytes] = OrderedDict()
 
-    def put(self, identity: str, solution: Solution, strategy: Strategy) -> None:
-        """Keep a search. *Mutates*: the oldest goes. May take a while; safe in any thread. Raises: OSError."""
-        row = {"gold": None, "spent": asdict(solution.spent)}
-        record = tree_record(solution) | {"strategy": settings_of(strategy), "row": row}
-        self._packed[identity] = zlib.compress(json.dumps(record).encode("ascii"), level=1)
+    def add_tree(self, tree_id: str, solution: Solution, strategy: Strategy) -> None:
+        """Stores a search; the oldest one is dropped from memory. Slow; safe in any thread. Raises: OSError.
+
+        *Mutates* the store and the folder.
+        """
+        record: StoredTree = {
+            **tree_record(solution),
+            "strategy": strategy_settings(strategy),
+            "row": {"gold": None, "usage": asdict(solution.usage)},
+        }
+        self._packed[tree_id] = zlib.compress(json.dumps(record).encode("ascii"), level=1)
         while len(self._packed) > self._keep:
             self._packed.popitem(last=False)
         if self._folder is not None:
-            write_json(self._file(identity), record)
-            write_whole(self._folder / "pages" / f"{identity}.html", _page(record).encode())
+            write_json(self._file(tree_id), record)
+            write_atomically(self._folder / "pages" / f"{tree_id}.html", _render_page(record).encode())
 
-    def get(self, identity: str) -> dict[str, Any] | None:
-        """The tree of a search as plain data (`reason.runs.run.tree_record`); None where it is not kept any more."""
-        if not IDENTITY.fullmatch(identity):
+    def load_record(self, tree_id: str) -> StoredTree | None:
+        """Returns the tree of a search as plain data (`reason.runs.run.tree_record`); None if it is not stored."""
+        if not TREE_ID.fullmatch(tree_id):  # it becomes part of a path
             return None
-        if packed := self._packed.get(identity):
-            return _read(zlib.decompress(packed))
-        if self._folder is not None and self._file(identity).is_file():
-            return _read(self._file(identity).read_bytes())
+        if packed := self._packed.get(tree_id):
+            return _parse_record(zlib.decompress(packed))
+        if self._folder is not None and self._file(tree_id).is_file():
+            return _parse_record(self._file(tree_id).read_bytes())
         return None
 
-    def page(self, identity: str) -> str | None:
-        """The same as a page to look at."""
-        record = self.get(identity)
-        return None if record is None else _page(record)
+    def render_page(self, tree_id: str) -> str | None:
+        """Returns the tree of a search as an HTML page; None if it is not stored."""
+        record = self.load_record(tree_id)
+        return None if record is None else _render_page(record)
 
-    def _file(self, identity: str) -> Path:
+    def _file(self, tree_id: str) -> Path:
         assert self._folder is not None
-        return self._folder / "trees" / f"{identity}.json"
+        return self._folder / "trees" / f"{tree_id}.json"
 
 
-def _read(packed: bytes) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(packed)
+def _parse_record(data: bytes) -> StoredTree:
+    record: StoredTree = json.loads(data)
     return record
 
 
-def _page(record: dict[str, Any]) -> str:
-    return tree_page(record, record["row"])
+def _render_page(record: StoredTree) -> str:
+    return tree_page(record, ProblemResult.from_json({"id": record["id"], **record["row"]}))

@@ -1,12 +1,12 @@
-"""Fields of OpenAI's API that this server cannot honour: what they may say anyway, and what to do instead.
+"""Fields of OpenAI's API that this server does not support: their neutral values, and what to do instead.
 
-A field is refused unless its value asks for nothing. None of them is ever dropped in silence.
+A field is refused unless its value is neutral, that is, requests nothing. A field that requests something is never
+dropped silently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic_core import PydanticCustomError
 
@@ -14,7 +14,7 @@ _PENALTY = "a penalty would change what the scorer judges; leave it out"
 _TOOLS = "this server calls no tools: it answers a question by searching; leave it out"
 _LOGPROBS = "log-probabilities are in the search's tree (x-reason-tree), not in the answer; leave it out"
 
-REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+UNSUPPORTED_FIELDS: dict[str, tuple[tuple[object, ...], str]] = {
     "tools": (([],), _TOOLS),
     "tool_choice": (("none", "auto"), _TOOLS),
     "parallel_tool_calls": ((True, False), _TOOLS),
@@ -24,7 +24,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "modalities": ((["text"],), "only text can be had"),
     "audio": ((), "only text can be had"),
     "web_search_options": ((), "this server searches solutions, not the web"),
-    "prediction": ((), "guesses are made by the server's own drafters; leave it out"),
+    "prediction": ((), "the server drafts tokens itself; leave it out"),
     "reasoning_effort": ((), "effort is chosen with model: best-of-4 is little, ets-64 is much"),
     "verbosity": (("medium",), "the model writes as it was trained to"),
     "logprobs": ((False,), _LOGPROBS),
@@ -40,20 +40,21 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
-def without_refused(data: Any) -> Any:
-    """A body without those of these fields that ask for nothing. Raises: PydanticCustomError, as pydantic's validators
-    do, naming the first that asks for something.
+def drop_neutral_fields(data: object) -> object:
+    """Returns a body without unsupported fields that have a neutral value.
 
-    >>> without_refused({"n": 2, "tools": [], "logprobs": False, "echo": None})
+    Raises: PydanticCustomError, as pydantic's validators do, naming the first field with another value.
+
+    >>> drop_neutral_fields({"n": 2, "tools": [], "logprobs": False, "echo": None})
     {'n': 2}
     """
     if not isinstance(data, Mapping):
         return data
     for field, value in data.items():
-        if field in REFUSED and value is not None:
-            neutral, instead = REFUSED[field]
-            if not any(type(value) is type(one) and value == one for one in neutral):
+        if field in UNSUPPORTED_FIELDS and value is not None:
+            neutral, alternative = UNSUPPORTED_FIELDS[field]
+            if not any(type(value) is type(each) and value == each for each in neutral):
                 raise PydanticCustomError(
-                    "unsupported", "{field} is not supported: {instead}", {"field": field, "instead": instead}
+                    "unsupported", "{field} is not supported: {instead}", {"field": field, "instead": alternative}
                 )
-    return {field: value for field, value in data.items() if field not in REFUSED}
+    return {field: value for field, value in data.items() if field not in UNSUPPORTED_FIELDS}

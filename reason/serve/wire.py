@@ -1,87 +1,92 @@
-"""OpenAI's two formats, whole and in chunks. Pure."""
+"""Builds the bodies of OpenAI's two completion formats, complete and in chunks. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
-from typing import Any
 
-from reason.serve.choices import Choice
-from reason.serve.responses import dumps
-from search.strategy import Written
+from reason.serve.choices import CompletionChoice, SearchBlock, UsageBlock
+from reason.serve.responses import encode_json
+from search.strategy import StepEvent
 
-SHORTENED = 160
+MAX_PROGRESS_CHARS = 160
 DONE = b"data: [DONE]\n\n"
-STILL_HERE = b": still searching\n\n"
-"""A comment in the stream, which clients skip: it keeps a connection open on which nothing has happened for a while."""
+KEEP_ALIVE = b": still searching\n\n"
+"""A comment in the event stream, which clients skip: it keeps an idle connection open."""
+
+Fields = Mapping[str, object]
 
 
 @dataclass(frozen=True)
-class Wire:
-    """How the answers of one endpoint look. `head` are the fields every answer and chunk begins with."""
+class ResponseWriter:
+    """Writes the responses of one endpoint. `head` are the fields that begin the response and each chunk."""
 
     chat: bool
-    head: Mapping[str, Any]
+    head: Fields
 
-    def whole(self, choices: Sequence[Choice], usage: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer in one piece."""
+    def complete_body(
+        self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock
+    ) -> dict[str, object]:
+        """Returns the body of a response that is not streamed."""
         return {
-            **self._named(""),
-            "choices": [self._choice(i, choice) for i, choice in enumerate(choices)],
+            **self._head_fields(""),
+            "choices": [self._choice_fields(i, choice) for i, choice in enumerate(choices)],
             "usage": usage,
             "search": search,
         }
 
-    def begin(self) -> bytes:
-        """The first chunk."""
-        return self._chunk({"role": "assistant", "content": ""} if self.chat else {"text": ""})
+    def first_chunk(self) -> bytes:
+        """Returns the chunk that opens a stream."""
+        return self._encode_chunk({"role": "assistant", "content": ""} if self.chat else {"text": ""})
 
-    def progress(self, written: Written, tokens: int) -> bytes:
-        """A line of reasoning: what was written, how it was judged, and how many tokens there are by now."""
-        text = shorten(" ".join(step.text for step in written.steps), SHORTENED, placeholder=" …")
-        score = "" if written.score is None else f", score {written.score:.2f}"
-        return self._chunk({"reasoning_content": f"[{tokens:,} tokens{score}] {text}\n"} | self._silent)
+    def progress_chunk(self, event: StepEvent, tokens: int) -> bytes:
+        """Returns one line of reasoning: the tokens generated so far, the score of the new step, its text."""
+        text = shorten(" ".join(step.text for step in event.steps), MAX_PROGRESS_CHARS, placeholder=" …")
+        score = "" if event.score is None else f", score {event.score:.2f}"
+        return self._encode_chunk({"reasoning_content": f"[{tokens:,} tokens{score}] {text}\n"} | self._empty_delta)
 
-    def answer(self, choices: Sequence[Choice], search: Mapping[str, Any]) -> Iterator[bytes]:
-        """The chosen texts, then why each ended; the last of these chunks has the search's block."""
+    def answer_chunks(self, choices: Sequence[CompletionChoice], search: SearchBlock) -> Iterator[bytes]:
+        """Yields the texts, then the finish reasons; the last of these chunks holds `search`."""
         for i, choice in enumerate(choices):
-            yield self._chunk({"content" if self.chat else "text": choice.text}, index=i)
+            yield self._encode_chunk({"content" if self.chat else "text": choice.text}, index=i)
         for i, choice in enumerate(choices):
-            more = {"search": search} if i == len(choices) - 1 else {}
-            yield self._chunk(self._silent, index=i, finish=choice, **more)
+            more: Fields = {"search": search} if i == len(choices) - 1 else {}
+            yield self._encode_chunk(self._empty_delta, index=i, finished=choice, more=more)
 
-    def usage(self, usage: Mapping[str, Any]) -> bytes:
-        """The chunk with the usage and no choice."""
-        return _event({**self._named(".chunk"), "choices": [], "usage": usage})
+    def usage_chunk(self, usage: UsageBlock) -> bytes:
+        """Returns the chunk with the usage, which has no choice."""
+        return _encode_event({**self._head_fields(".chunk"), "choices": [], "usage": usage})
 
     @property
-    def _silent(self) -> dict[str, Any]:
+    def _empty_delta(self) -> dict[str, object]:
         return {} if self.chat else {"text": ""}
 
-    def _named(self, suffix: str) -> dict[str, Any]:
+    def _head_fields(self, suffix: str) -> dict[str, object]:
         return {**self.head, "object": f"chat.completion{suffix}" if self.chat else "text_completion"}
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        said = {"message": {"role": "assistant", "content": choice.text}} if self.chat else {"text": choice.text}
-        return {"index": index, **said, "logprobs": None, **_end(choice)}
+    def _choice_fields(self, index: int, choice: CompletionChoice) -> dict[str, object]:
+        message = {"role": "assistant", "content": choice.text}
+        text: Fields = {"message": message} if self.chat else {"text": choice.text}
+        return {"index": index, **text, "logprobs": None, **_finish_fields(choice)}
 
-    def _chunk(self, said: Mapping[str, Any], *, index: int = 0, finish: Choice | None = None, **more: Any) -> bytes:
-        end = {"finish_reason": None} if finish is None else _end(finish)
-        delta = {"delta": said} if self.chat else said
-        return _event(
-            {**self._named(".chunk"), "choices": [{"index": index, **delta, "logprobs": None, **end}], **more}
-        )
-
-
-def _end(choice: Choice) -> dict[str, Any]:
-    return {"finish_reason": choice.finish, "answer": choice.answer, "score": choice.score}
+    def _encode_chunk(
+        self, delta: Fields, *, index: int = 0, finished: CompletionChoice | None = None, more: Fields | None = None
+    ) -> bytes:
+        finish = {"finish_reason": None} if finished is None else _finish_fields(finished)
+        fields: Fields = {"delta": delta} if self.chat else delta
+        choice = {"index": index, **fields, "logprobs": None, **finish}
+        return _encode_event({**self._head_fields(".chunk"), "choices": [choice], **(more or {})})
 
 
-def failed(error: Mapping[str, Any]) -> bytes:
-    """An error inside a stream that has begun; nothing follows it."""
-    return _event(error)
+def _finish_fields(choice: CompletionChoice) -> dict[str, object]:
+    return {"finish_reason": choice.finish_reason, "answer": choice.answer, "score": choice.score}
 
 
-def _event(data: Mapping[str, Any]) -> bytes:
-    return b"data: " + dumps(data) + b"\n\n"
+def error_chunk(error: Fields) -> bytes:
+    """Returns the chunk that ends a stream with an error."""
+    return _encode_event(error)
+
+
+def _encode_event(data: Fields) -> bytes:
+    return b"data: " + encode_json(data) + b"\n\n"

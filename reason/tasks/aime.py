@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import re
 
-from reason.grading.canonical import canonical
+from reason.grading.canonical import canonical_answer
 from reason.problem import Problem
-from reason.tasks.base import Task, check_subset
-from reason.tasks.hub import HubData, load_rows
-from reason.tasks.rows import DataUnavailable, Row
+from reason.tasks.base import Task, validate_subset
+from reason.tasks.hub import HubDataset, load_rows
+from reason.tasks.rows import DatasetRow, DataUnavailable
 
 SOURCES = {
-    2024: HubData(repo="HuggingFaceH4/aime_2024", split="train", fields="problem, answer"),
-    2025: HubData(repo="math-ai/aime25", split="test", fields="problem, answer"),
+    2024: HubDataset(repo="HuggingFaceH4/aime_2024", split="train", fields="problem, answer"),
+    2025: HubDataset(repo="math-ai/aime25", split="test", fields="problem, answer"),
 }
 _YEAR = re.compile(r"(20\d\d)[_-](?:AIME|I)")
 
@@ -30,7 +30,7 @@ _YEAR = re.compile(r"(20\d\d)[_-](?:AIME|I)")
 class Aime(Task):
     """The AIME problems of one year (2024 or 2025), from `path` or from the hub.
 
-    Raises: ValueError for nonsense, DataUnavailable, BadRow.
+    Raises: ValueError, DataUnavailable, InvalidRow.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Aime(Task):
         offset: int = 0,
         shuffle_seed: int | None = None,
     ) -> None:
-        check_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+        validate_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
         if year not in SOURCES:
             raise ValueError(f"task.year must be one of {', '.join(map(str, SOURCES))}; got {year!r}")
         name = f"aime{year % 100}"
@@ -53,10 +53,11 @@ class Aime(Task):
         super().__init__(name, problems, limit=limit, offset=offset, shuffle_seed=shuffle_seed)
 
 
-def year_of(row: Row) -> int | None:
-    """The year that the row's url or id names, or None where neither does.
+def year_of(row: DatasetRow) -> int | None:
+    """Returns the year in the row's url or id, or None where neither has one.
 
-    >>> year_of(Row({"ID": "2024-II-4"}, "f", 1, 0)), year_of(Row({"url": "x/2023_AIME_I_Problems"}, "f", 1, 0))
+    >>> rows = DatasetRow({"ID": "2024-II-4"}, "f", 1, 0), DatasetRow({"url": "x/2023_AIME_I_Problems"}, "f", 1, 0)
+    >>> year_of(rows[0]), year_of(rows[1])
     (2024, 2023)
     """
     for field in ("url", "ID", "id"):
@@ -65,14 +66,14 @@ def year_of(row: Row) -> int | None:
     return None
 
 
-def _problem(row: Row, name: str) -> Problem:
-    gold = canonical(row.text("answer", "Answer"))
+def _problem(row: DatasetRow, name: str) -> Problem:
+    gold = canonical_answer(row.require_text("answer", "Answer"))
     if not gold.isdecimal():
-        raise row.bad(f"field 'answer' must be an integer from 0 to 999, got {gold!r}")
-    identity = row.get("id", "ID")
+        raise row.invalid_row(f"field 'answer' must be an integer from 0 to 999, got {gold!r}")
+    identity = row.first_value("id", "ID")
     return Problem(
         id=f"{name}/{row.index if identity is None else identity}",
-        question=row.text("problem", "Problem", "question"),
+        question=row.require_text("problem", "Problem", "question"),
         answer=gold,
-        meta=row.rest("problem", "Problem", "question", "answer", "Answer"),
+        meta=row.other_fields("problem", "Problem", "question", "answer", "Answer"),
     )

@@ -1,27 +1,27 @@
-"""A task is an indexable list of problems, a way to find an answer in a text, and a grade for an answer."""
+"""Defines a task: an indexable list of problems, a way to find an answer in a text, and a grade for an answer."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from decoding.validation import is_count
-from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader, ungraded
-from reason.grading.answer import canonical, find_answer
+from decoding.validation import require_count
+from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader, ungraded_because
+from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem
 from search.seeds import derive_seed
 
-__all__ = ["NO_ANSWER", "NO_GOLD", "RIGHT", "WRONG", "Grade", "Task", "check_subset", "ungraded"]
+__all__ = ["NO_ANSWER", "NO_GOLD", "RIGHT", "WRONG", "Grade", "Task", "ungraded_because", "validate_subset"]
 
 
 class Task:
     """Problems with unique, stable ids such as `aime24/60`, and how to grade their answers.
 
-    `shuffle_seed` puts the problems in an order of its own (by a hash of seed and id, so that it does not
-    depend on what else is in the list), then `offset` problems are skipped and at most `limit` kept.
-    `find` reads the final answer in a text. A subclass says what its problems are, and may grade otherwise.
+    `shuffle_seed` orders the problems by a hash of seed and id, so that the order does not depend on the rest of the
+    list; then `offset` problems are skipped and at most `limit` kept.
+    `find` reads the final answer in a text. A subclass provides the problems and may override the grading.
 
-    Raises: ValueError for nonsense, for ids that are not unique, and when nothing is left.
+    Raises: ValueError for wrong settings, for ids that are not unique, and if no problem is left.
 
     >>> sums = [Problem(id=f"sums/{i}", question=f"{i} + 1?", answer=str(i + 1)) for i in range(5)]
     >>> task = Task("sums", sums, limit=2)
@@ -40,7 +40,7 @@ class Task:
         find: Callable[[str], str | None] = find_answer,
         timeout_s: float = 5.0,
     ) -> None:
-        check_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+        validate_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
         twice = [i for i, count in Counter(p.id for p in problems).items() if count > 1]
         if twice:
             raise ValueError(f"{name}: problem ids must be unique, but {twice[0]!r} occurs more than once")
@@ -64,36 +64,34 @@ class Task:
     def __iter__(self) -> Iterator[Problem]:
         return iter(self._problems)
 
-    def answer_of(self, text: str) -> str | None:
-        """The final answer in a text in the spelling under which votes are counted, or None."""
+    def extract_answer(self, text: str) -> str | None:
+        """Returns the final answer in a text, in its canonical spelling, or None."""
         found = self.find(text)
-        return None if found is None else canonical(found) or None
+        return None if found is None else canonical_answer(found) or None
 
     def grade(self, problem: Problem, answer: str | None) -> Grade:
-        """The grade of a final answer, or of a text that marks one; blocks for seconds at worst, never raises."""
-        return self._grader.grade(problem.answer, self._final(answer))
+        """Grades a final answer, or a text that marks one; blocks for seconds at worst, never raises."""
+        return self._grader.grade(problem.answer, self._final_answer(answer))
 
     async def agrade(self, problem: Problem, answer: str | None) -> Grade:
-        """`grade` for coroutines."""
-        return await self._grader.agrade(problem.answer, self._final(answer))
+        """As `grade`, for coroutines."""
+        return await self._grader.agrade(problem.answer, self._final_answer(answer))
 
     def grade_text(self, problem: Problem, text: str) -> Grade:
-        """The grade of a whole solution: `no_answer` unless `find` finds one."""
-        return self._grader.grade(problem.answer, self.answer_of(text))
+        """Grades a whole solution: `no_answer` unless `find` finds an answer."""
+        return self._grader.grade(problem.answer, self.extract_answer(text))
 
     def close(self) -> None:
-        """End the grading process, if there is one; happens by itself when the task goes."""
+        """Ends the grading process if there is one; garbage collection of the task ends it too."""
         self._grader.close()
 
-    def _final(self, answer: str | None) -> str | None:
+    def _final_answer(self, answer: str | None) -> str | None:
         return answer if answer is None else self.find(answer) or answer
 
 
-def check_subset(*, limit: int | None, offset: int, shuffle_seed: int | None) -> None:
-    """Raises ValueError naming the knob. Called before any data is loaded, so that a typo fails at once."""
-    if not (limit is None or is_count(limit, at_least=1)):
-        raise ValueError(f"task.limit must be an int >= 1 or null, got {limit!r}")
-    if not is_count(offset):
-        raise ValueError(f"task.offset must be an int >= 0, got {offset!r}")
+def validate_subset(*, limit: int | None, offset: int, shuffle_seed: int | None) -> None:
+    """Raises ValueError naming the setting. Call it before data is loaded, so that a typo fails at once."""
+    require_count("task.limit", limit, at_least=1, or_null=True)
+    require_count("task.offset", offset)
     if not (shuffle_seed is None or (isinstance(shuffle_seed, int) and not isinstance(shuffle_seed, bool))):
         raise ValueError(f"task.shuffle_seed must be an int or null, got {shuffle_seed!r}")

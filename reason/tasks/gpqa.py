@@ -18,12 +18,12 @@ from collections.abc import Sequence
 
 from reason.grading.answer import find_letter
 from reason.problem import Problem
-from reason.tasks.base import Task, check_subset
-from reason.tasks.hub import HubData, load_rows
-from reason.tasks.rows import Row
+from reason.tasks.base import Task, validate_subset
+from reason.tasks.hub import HubDataset, load_rows
+from reason.tasks.rows import DatasetRow
 from search.seeds import derive_seed
 
-SOURCE = HubData(
+SOURCE = HubDataset(
     repo="Idavidrein/gpqa",
     config="gpqa_diamond",
     split="train",
@@ -35,20 +35,20 @@ _INCORRECT = tuple(f"Incorrect Answer {i}" for i in (1, 2, 3))
 
 
 class Gpqa(Task):
-    """GPQA Diamond from `path` or from the hub. Raises: ValueError for nonsense, DataUnavailable, BadRow."""
+    """GPQA Diamond from `path` or from the hub. Raises: ValueError, DataUnavailable, InvalidRow."""
 
     def __init__(
         self, *, path: str | None = None, limit: int | None = None, offset: int = 0, shuffle_seed: int | None = None
     ) -> None:
-        check_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+        validate_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
         problems = [_problem(row) for row in load_rows(path, SOURCE)]
         super().__init__("gpqa", problems, limit=limit, offset=offset, shuffle_seed=shuffle_seed, find=find_letter)
 
 
-def render(question: str, choices: Sequence[str]) -> str:
-    """The question as it is asked.
+def format_question(question: str, choices: Sequence[str]) -> str:
+    """Formats a question and its choices.
 
-    >>> print(render("Which is even?", ["1", "2"]))
+    >>> print(format_question("Which is even?", ["1", "2"]))
     Which is even?
     <BLANKLINE>
     (A) 1
@@ -60,33 +60,34 @@ def render(question: str, choices: Sequence[str]) -> str:
     return f"{question}\n\n{listed}\n\nAnswer with the letter of the correct choice."
 
 
-def _problem(row: Row) -> Problem:
-    question = row.text("Question", "question", "problem")
+def _problem(row: DatasetRow) -> Problem:
+    question = row.require_text("Question", "question", "problem")
     choices, gold = _choices(row, question)
-    identity = row.get("Record ID", "id")
+    identity = row.first_value("Record ID", "id")
     return Problem(
         id=f"gpqa/{row.index if identity is None else identity}",
-        question=render(question, choices) if choices else question,
+        question=format_question(question, choices) if choices else question,
         answer=gold,
         meta={"choices": choices} if choices else {},
     )
 
 
-def _choices(row: Row, question: str) -> tuple[list[str], str]:
-    """The choices in the order in which they are shown, and the letter of the right one."""
-    if row.get("Correct Answer") is not None:
-        right = row.text("Correct Answer")
-        keyed = [(name, row.text(name)) for name in ("Correct Answer", *_INCORRECT)]
+def _choices(row: DatasetRow, question: str) -> tuple[list[str], str]:
+    """Returns the choices in the order in which they are shown, and the letter of the correct one."""
+    if row.first_value("Correct Answer") is not None:
+        right = row.require_text("Correct Answer")
+        keyed = [(name, row.require_text(name)) for name in ("Correct Answer", *_INCORRECT)]
         keyed.sort(key=lambda pair: derive_seed("gpqa", question, pair[0]))
         choices = [choice for _, choice in keyed]
         return choices, LETTERS[choices.index(right)]
-    choices = [str(choice).strip() for choice in row.get("choices", "options") or []]
-    answer = row.text("answer", "Answer")
+    listed = row.first_value("choices", "options")
+    choices = [str(choice).strip() for choice in listed] if isinstance(listed, Sequence) else []
+    answer = row.require_text("answer", "Answer")
     if choices and re.fullmatch(r"\d", answer) and int(answer) < len(choices) and answer not in choices:
         answer = LETTERS[int(answer)]
     elif answer in choices:
         answer = LETTERS[choices.index(answer)]
     letter = find_letter(answer)
     if letter is None or (choices and LETTERS.index(letter) >= len(choices)):
-        raise row.bad(f"field 'answer' must name one of the choices, got {answer!r}")
+        raise row.invalid_row(f"field 'answer' must name one of the choices, got {answer!r}")
     return choices, letter

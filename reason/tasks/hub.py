@@ -1,23 +1,19 @@
-"""Rows of a data set from the hub, or within two seconds the one sentence that says which file to give instead."""
+"""Loads rows of a data set from the hub; without a network it fails within two seconds and names the file to give."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import threading
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from reason.tasks.rows import DataUnavailable, Row, read_rows
-
-PROBE_S = 1.5
+from reason.models.hub import is_hub_reachable
+from reason.tasks.rows import DatasetRow, DataUnavailable, read_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubData:
-    """Where a data set is on the hub, and which fields a copy of it must have."""
+class HubDataset:
+    """Location of a data set on the hub, and the fields that a copy of it must have."""
 
     repo: str
     split: str
@@ -25,65 +21,41 @@ class HubData:
     config: str | None = None
     note: str = ""
 
-    def unavailable(self, failed: str, why: str = "") -> DataUnavailable:
-        """One sentence: what failed, and what to do."""
+    def unavailable_error(self, failed: str, why: str = "") -> DataUnavailable:
+        """Returns the error: what failed, and what to do."""
         return DataUnavailable(
             f"{failed} {self.repo}{why}{self.note}; download its {self.split} split as JSONL and pass "
             f"task.path=FILE.jsonl (fields: {self.fields})"
         )
 
 
-def load_rows(path: str | None, hub: HubData) -> list[Row]:
-    """The rows of the file, or without one those of the hub (or of what `datasets` has in its cache).
+def load_rows(path: str | None, hub: HubDataset) -> list[DatasetRow]:
+    """Loads the rows of the file, or without a file those of the hub or of the cache of `datasets`.
 
-    Raises: DataUnavailable, BadRow.
+    Raises: DataUnavailable, InvalidRow.
     """
     return read_rows(path) if path is not None else hub_rows(hub)
 
 
-def hub_rows(hub: HubData) -> list[Row]:
-    """All rows of the split, through `datasets`. Raises: DataUnavailable; without a network at once."""
-    if not (cached(hub.repo) or reachable()):
-        raise hub.unavailable("cannot reach the hub for")
+def hub_rows(hub: HubDataset) -> list[DatasetRow]:
+    """Loads all rows of the split through `datasets`. Raises: DataUnavailable; without a network at once."""
+    if not (is_cached(hub.repo) or is_hub_reachable()):
+        raise hub.unavailable_error("cannot reach the hub for")
     if importlib.util.find_spec("datasets") is None:
-        raise hub.unavailable("the package 'datasets' is needed to load", " (pip install 'reason-search[hub]')")
+        raise hub.unavailable_error("the package 'datasets' is needed to load", " (pip install 'reason-search[hub]')")
     import datasets
 
     datasets.disable_progress_bars()
     try:
         table = datasets.load_dataset(hub.repo, hub.config, split=hub.split)
-    except Exception as error:  # it raises whatever its many parts raise; all mean that there is no data
+    except Exception as error:  # its parts raise many kinds of errors; each means that there is no data
         first = (str(error).splitlines() or [""])[0].rstrip(". ")
-        raise hub.unavailable("cannot load", f" from the hub ({type(error).__name__}: {first})") from error
-    return [Row(dict(fields), hub.repo, index + 1, index) for index, fields in enumerate(table)]
+        raise hub.unavailable_error("cannot load", f" from the hub ({type(error).__name__}: {first})") from error
+    return [DatasetRow(dict(fields), hub.repo, index + 1, index) for index, fields in enumerate(table)]
 
 
-def reachable() -> bool:
-    """True when the hub answers anything at all, through whatever proxy is set, within `PROBE_S` seconds."""
-    switches = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
-    if any(value in ("1", "ON", "YES", "TRUE") for value in switches):
-        return False
-    from huggingface_hub.constants import ENDPOINT
-
-    answered = threading.Event()
-
-    def probe() -> None:
-        try:
-            urllib.request.urlopen(urllib.request.Request(ENDPOINT, method="HEAD"), timeout=PROBE_S).close()
-        except urllib.error.HTTPError:
-            pass  # an answer
-        except (OSError, ValueError):
-            return
-        answered.set()
-
-    thread = threading.Thread(target=probe, daemon=True)  # looking up a name may outlast any timeout
-    thread.start()
-    thread.join(PROBE_S)
-    return answered.is_set()
-
-
-def cached(repo: str) -> bool:
-    """True when `datasets` may have this data set on disk, in which case it is asked even without a network."""
+def is_cached(repo: str) -> bool:
+    """Returns whether `datasets` may have this data set on disk; it is then tried even without a network."""
     from huggingface_hub.constants import HF_HOME
 
     folder = Path(os.environ.get("HF_DATASETS_CACHE") or Path(HF_HOME) / "datasets").expanduser()

@@ -9,29 +9,29 @@ A row of `HuggingFaceH4/MATH-500` (split test):
 from __future__ import annotations
 
 from reason.problem import Problem
-from reason.tasks.base import Task, check_subset
-from reason.tasks.hub import HubData, load_rows
-from reason.tasks.rows import Row
+from reason.tasks.base import Task, validate_subset
+from reason.tasks.hub import HubDataset, load_rows
+from reason.tasks.rows import DatasetRow
 
-SOURCE = HubData(repo="HuggingFaceH4/MATH-500", split="test", fields="problem, answer")
+SOURCE = HubDataset(repo="HuggingFaceH4/MATH-500", split="test", fields="problem, answer")
 
 
 class Math500(Task):
-    """MATH-500 from `path` or from the hub. Raises: ValueError for nonsense, DataUnavailable, BadRow."""
+    """MATH-500 from `path` or from the hub. Raises: ValueError, DataUnavailable, InvalidRow."""
 
     def __init__(
         self, *, path: str | None = None, limit: int | None = None, offset: int = 0, shuffle_seed: int | None = None
     ) -> None:
-        check_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+        validate_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
         problems = [_problem(row) for row in load_rows(path, SOURCE)]
         super().__init__("math500", problems, limit=limit, offset=offset, shuffle_seed=shuffle_seed)
 
 
-def _problem(row: Row) -> Problem:
-    identity = str(row.get("unique_id", "id") if row.get("unique_id", "id") is not None else row.index)
+def _problem(row: DatasetRow) -> Problem:
+    identity = str(row.first_value("unique_id", "id") if row.first_value("unique_id", "id") is not None else row.index)
     return Problem(
         id=f"math500/{identity.removeprefix('test/').removesuffix('.json')}",
-        question=row.text("problem", "question"),
-        answer=row.text("answer"),
-        meta=row.rest("problem", "question", "answer"),
+        question=row.require_text("problem", "question"),
+        answer=row.require_text("answer"),
+        meta=row.other_fields("problem", "question", "answer"),
     )

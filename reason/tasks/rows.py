@@ -1,4 +1,4 @@
-"""Rows of a data set from a file: JSONL, JSON, CSV or Parquet, each knowing where it stands."""
+"""Reads rows of a data set from a file: JSONL, JSON, CSV or Parquet; each row knows its file and line."""
 
 from __future__ import annotations
 
@@ -8,57 +8,56 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 class DataUnavailable(ValueError):
-    """The data set is not to be had; the message says in one sentence which file to give instead."""
+    """The data set cannot be loaded; the message names in one sentence the file to give instead."""
 
 
-class BadRow(ValueError):
-    """A row is not what the task needs; the message names the file, the line, the field and what was found."""
+class InvalidRow(ValueError):
+    """A row lacks what the task needs; the message names the file, the line, the field and its value."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """The fields of one row; `file` and `line` say where they were read, `index` counts rows from 0."""
+class DatasetRow:
+    """The fields of one row, read at `line` of `file`; `index` counts rows from 0."""
 
-    fields: dict[str, Any]
+    fields: dict[str, object]
     file: str
     line: int
     index: int
 
-    def get(self, *names: str) -> Any | None:
-        """The value of the first of these fields that is there and not null."""
+    def first_value(self, *names: str) -> object | None:
+        """Returns the value of the first of these fields that exists and is not null."""
         return next((self.fields[name] for name in names if self.fields.get(name) is not None), None)
 
-    def text(self, *names: str) -> str:
-        """The first of these fields that is there, as text that is not blank; `7.0`, from a number column, is `7`.
+    def require_text(self, *names: str) -> str:
+        """Returns the first of these fields that exists, as non-blank text; `7.0`, from a number column, is `7`.
 
-        Raises: BadRow.
+        Raises: InvalidRow.
         """
-        value = self.get(*names)
+        value = self.first_value(*names)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if value is None or isinstance(value, bool | list | dict) or not (text := str(value).strip()):
-            wanted = " or ".join(f"'{name}'" for name in names)
+            names_text = " or ".join(f"'{name}'" for name in names)
             what = "no field" if value is None else "no text in field"
-            raise self.bad(f"{what} {wanted}; its fields are {', '.join(map(str, self.fields)) or 'none'}")
+            raise self.invalid_row(f"{what} {names_text}; its fields are {', '.join(map(str, self.fields)) or 'none'}")
         return text
 
-    def rest(self, *names: str) -> dict[str, Any]:
-        """All other fields."""
+    def other_fields(self, *names: str) -> dict[str, object]:
+        """Returns all other fields."""
         return {name: value for name, value in self.fields.items() if name not in names}
 
-    def bad(self, what: str) -> BadRow:
-        """The error that says where this row is and `what` is wrong with it."""
-        return BadRow(f"{self.file}, line {self.line}: {what}")
+    def invalid_row(self, what: str) -> InvalidRow:
+        """Returns the error that names the place of this row and `what` is wrong with it."""
+        return InvalidRow(f"{self.file}, line {self.line}: {what}")
 
 
-def read_rows(path: str | Path) -> list[Row]:
-    """The rows of a `.jsonl`, `.json` (a list of objects), `.csv` or `.parquet` file.
+def read_rows(path: str | Path) -> list[DatasetRow]:
+    """Reads the rows of a `.jsonl`, `.json` (a list of objects), `.csv` or `.parquet` file.
 
-    Raises: DataUnavailable when the file is missing or of another kind, BadRow naming the line that is no object.
+    Raises: DataUnavailable when the file is missing or of another kind, InvalidRow naming the line that is no object.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -69,36 +68,36 @@ def read_rows(path: str | Path) -> list[Row]:
     rows = []
     for index, (line, fields) in enumerate(readers[file.suffix.lower()](file)):
         if not isinstance(fields, dict):
-            raise BadRow(f"{path}, line {line}: wanted an object with fields, got {type(fields).__name__}")
-        rows.append(Row(fields, str(path), line, index))
+            raise InvalidRow(f"{path}, line {line}: expected an object with fields, got {type(fields).__name__}")
+        rows.append(DatasetRow(fields, str(path), line, index))
     if not rows:
         raise DataUnavailable(f"task.path: {str(path)!r} holds no rows")
     return rows
 
 
-def _jsonl(file: Path) -> Iterator[tuple[int, Any]]:
+def _jsonl(file: Path) -> Iterator[tuple[int, object]]:
     with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, _parse(line.strip(), file, number)
 
 
-def _json(file: Path) -> Iterator[tuple[int, Any]]:
-    """Lines are counted in rows here: a row of an indented file has no line of its own."""
+def _json(file: Path) -> Iterator[tuple[int, object]]:
+    """Counts lines in rows: a row of an indented file has several lines."""
     rows = _parse(file.read_text(encoding="utf-8-sig"), file, 1)
     if not isinstance(rows, list):
-        raise BadRow(f"{file}, line 1: wanted a list of objects, got {type(rows).__name__}")
+        raise InvalidRow(f"{file}, line 1: expected a list of objects, got {type(rows).__name__}")
     yield from enumerate(rows, 1)
 
 
-def _parse(text: str, file: Path, line: int) -> Any:
+def _parse(text: str, file: Path, line: int) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise BadRow(f"{file}, line {line + error.lineno - 1}: not JSON ({error.msg})") from None
+        raise InvalidRow(f"{file}, line {line + error.lineno - 1}: not JSON ({error.msg})") from None
 
 
-def _csv(file: Path) -> Iterator[tuple[int, Any]]:
+def _csv(file: Path) -> Iterator[tuple[int, object]]:
     csv.field_size_limit(1 << 30)
     with file.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, restkey="")
@@ -106,7 +105,7 @@ def _csv(file: Path) -> Iterator[tuple[int, Any]]:
             yield reader.line_num, {name: value for name, value in fields.items() if name and value != ""}
 
 
-def _parquet(file: Path) -> Iterator[tuple[int, Any]]:
+def _parquet(file: Path) -> Iterator[tuple[int, object]]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")  # comes with `datasets`
     except ImportError:

@@ -1,6 +1,6 @@
-"""A token classifier grown from a language model: its layers, a few more, and two classes at every token.
+"""Builds a token classifier from a language model: its layers, a few more, and two classes at every token.
 
-The language model's own head is kept beside while training, so that what it knows is not lost; it is not saved.
+During training it keeps the language model's head, so that its knowledge is not lost; that head is not saved.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification
 
-SHRUNK = 50.0  # the top of a language model's residual stream is about so many times what a fresh layer writes
-WRITING = ("embed_tokens", "o_proj", "down_proj")  # what writes to it
-TRAINED_RATE = 0.3  # of the full rate, for what was trained before
+SHRUNK = 50.0  # the residual stream at the top of a language model is about so many times the output of a new layer
+WRITING = ("embed_tokens", "o_proj", "down_proj")  # modules that write to the residual stream
+TRAINED_RATE = 0.3  # share of the full rate for parameters that were trained before
 
 
-class Classifier(nn.Module):
-    """Two heads on one trunk.
+class DeepenedClassifier(nn.Module):
+    """A classifier with the language model's head on the same trunk.
 
-    classifier   what is saved: trunk and `score`, two classes
+    classifier   the part that is saved: trunk and `score`, two classes
     language     `[D, V]`, logits of the next token
-    trained      so many of the trunk's layers came from the language model
+    trained      number of the trunk's layers that came from the language model
     """
 
     def __init__(self, classifier: LlamaForTokenClassification, language: nn.Linear, trained: int) -> None:
@@ -28,32 +28,32 @@ class Classifier(nn.Module):
 
     @property
     def config(self) -> LlamaConfig:
-        """The classifier's."""
+        """The classifier's config."""
         return self.classifier.config
 
     def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
-        """Hidden states `[B, T, D]`; arguments are those of transformers' `LlamaModel`."""
+        """Returns hidden states `[B, T, D]`; arguments are those of transformers' `LlamaModel`."""
         hidden: torch.Tensor = self.classifier.model(**inputs, use_cache=False).last_hidden_state
         return hidden
 
     def rate_of(self, name: str) -> float:
-        """A parameter's share of the full rate: less for what was trained before, in proportion if it was shrunk."""
+        """Returns a parameter's share of the full rate: less if trained before, in proportion if it was shrunk."""
         _, inside, rest = name.partition(".layers.")
         if ".score." in name or (inside and int(rest.partition(".")[0]) >= self.trained):
             return 1.0
         return TRAINED_RATE / SHRUNK if any(part in name for part in WRITING) else TRAINED_RATE
 
-    def right(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The log-odds `[...]` that a token is right, of hidden states `[..., D]`."""
+    def right_log_odds(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Returns the log-odds `[...]` that a token is right, of hidden states `[..., D]`."""
         odds: torch.Tensor = self.classifier.score(hidden).float().diff(dim=-1)[..., 0]
         return odds
 
 
-def deepen(model: LlamaForCausalLM, layers: int) -> Classifier:
-    """`model` with `layers` more, which pass on what they are given until they are trained: its logits are unchanged.
+def deepen_model(model: LlamaForCausalLM, layers: int) -> DeepenedClassifier:
+    """Adds `layers` layers to `model`, which are identities until they are trained: its logits are unchanged.
 
-    Everything that writes to the residual stream is divided by `SHRUNK`, which no layer notices since all of them
-    normalise what they read.
+    Everything that writes to the residual stream is divided by `SHRUNK`; this changes no layer's output, because all
+    layers normalise their input.
     """
     old = model.config
     changed = {
@@ -73,4 +73,4 @@ def deepen(model: LlamaForCausalLM, layers: int) -> Classifier:
         for index, layer in enumerate(trunk.layers):
             for parameter in (*layer.self_attn.o_proj.parameters(), *layer.mlp.down_proj.parameters()):
                 parameter *= 1 / SHRUNK if index < old.num_hidden_layers else 0.0
-    return Classifier(classifier, language, old.num_hidden_layers)
+    return DeepenedClassifier(classifier, language, old.num_hidden_layers)

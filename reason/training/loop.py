@@ -1,11 +1,11 @@
-"""The training loop: resumes where it stopped, logs to a file, and decays the rate to the end."""
+"""The training loop: resumes from its checkpoint, logs to a file, and decays the rate to the end."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,21 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
+from decoding.model.transformers_checkpoint import Device, pick_device
 from reason.training.examples import IGNORE
 
 Batch = dict[str, torch.Tensor]
+LossFunction = Callable[[Any, Batch], torch.Tensor]
+"""From the model (its class depends on the stage) and a batch to the loss, a scalar."""
+RateFunction = Callable[[str], float]
+"""From a parameter's name to its share of the full learning rate."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How long and how fast. `minutes` ends training early, with the rate decayed to its end all the same.
+class TrainingRecipe:
+    """Length and learning rates of a stage. `minutes` ends training early; the rate decays to its end all the same.
 
     Muon for matrices: at these sizes it needs less than half of AdamW's tokens for the same loss.
     """
@@ -39,33 +44,35 @@ class Recipe:
     seed: int = 0
 
 
+def resolve_device(device: Device) -> str:
+    """Returns the device to train on; `auto` is CUDA where there is one. Raises: ValueError for one that is missing."""
+    return str(pick_device(device))
+
+
 def language_loss(model: Any, batch: Batch) -> torch.Tensor:
-    """Mean cross entropy of the solution's tokens; the prompt teaches nothing."""
+    """Returns the mean cross entropy of the solution's tokens; the prompt's are not counted."""
     logits = model(input_ids=batch["ids"], use_cache=False).logits
     return cross_entropy(logits.flatten(0, 1).float(), batch["next_ids"].flatten(), ignore_index=IGNORE)
 
 
-def same_rate(name: str) -> float:
-    """Every parameter learns at the full rate."""
+def full_rate(name: str) -> float:
+    """Returns 1: every parameter learns at the full rate."""
     del name
     return 1.0
 
 
-def optimizers(
-    model: torch.nn.Module, recipe: Recipe, rate_of: Callable[[str], float] = same_rate
+def build_optimizers(
+    model: torch.nn.Module, recipe: TrainingRecipe, rate_of: RateFunction = full_rate
 ) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for embeddings, norms, biases and heads.
-
-    `rate_of` a parameter's name is its share of the full rate.
-    """
+    """Returns Muon for the matrices inside the layers, AdamW for embeddings, norms, biases and heads."""
     matrices: dict[float, list[torch.nn.Parameter]] = {}
     others: dict[float, list[torch.nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             kind = matrices if parameter.ndim == 2 and ".layers." in f".{name}" else others
             kind.setdefault(rate_of(name), []).append(parameter)
-    inner = [{"params": found, "lr": recipe.matrix_rate * share} for share, found in matrices.items()]
-    outer = [{"params": found, "lr": recipe.other_rate * share} for share, found in others.items()]
+    inner = [{"params": group, "lr": recipe.matrix_rate * share} for share, group in matrices.items()]
+    outer = [{"params": group, "lr": recipe.other_rate * share} for share, group in others.items()]
     return [
         torch.optim.Muon(inner, momentum=0.95, weight_decay=0.0, adjust_lr_fn="original"),
         torch.optim.AdamW(outer, betas=(0.9, 0.98), weight_decay=0.0),
@@ -73,29 +80,29 @@ def optimizers(
 
 
 def rate_factor(done: float, step: int, warmup_steps: int) -> float:
-    """Share of the full rate: a short warm-up, flat for half the run, then straight down to 2 %."""
+    """Returns the share of the full rate: linear warm-up, flat for half the run, then linear down to 2 %."""
     flat = 1.0 if done < 0.5 else max(0.02, 2 * (1 - done))
     return min(1.0, (step + 1) / warmup_steps) * flat
 
 
-def train(
-    model: Any,
+def train_model(
+    model: torch.nn.Module,
     make_stream: Callable[[int], Iterator[Batch]],
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     folder: Path,
     device: str,
     *,
-    loss_of: Callable[[Any, Batch], torch.Tensor] = language_loss,
-    rate_of: Callable[[str], float] = same_rate,
+    loss_of: LossFunction = language_loss,
+    rate_of: RateFunction = full_rate,
 ) -> dict[str, float]:
     """Trains `model` in place and returns its last figures. *Mutates* `model`; writes checkpoints into `folder`.
 
-    `make_stream(seed)` gives batches; a resumed run takes a fresh seed, so no batch is seen twice.
+    `make_stream(seed)` returns batches; a resumed run uses another seed, so that no batch occurs twice.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = (folder / "train.log.jsonl").open("a")
     model.to(device).train()
-    opts = optimizers(model, recipe, rate_of)
+    opts = build_optimizers(model, recipe, rate_of)
     rates = [[group["lr"] for group in opt.param_groups] for opt in opts]
     state = {"step": 0, "tokens": 0, "seconds": 0.0, "runs": 0}
     checkpoint = folder / "checkpoint.pt"
@@ -147,13 +154,13 @@ def train(
         if now - last_save > recipe.save_every_s:
             last_save = now
             parts = {"model": model.state_dict(), "optimizers": [opt.state_dict() for opt in opts], "state": state}
-            save_whole(checkpoint, parts)
+            save_atomically(checkpoint, parts)
     model.eval()
     return {**figures, "loss": round(mean_loss, 4), **{k: float(v) for k, v in state.items()}}
 
 
-def save_whole(path: Path, content: dict[str, Any]) -> None:
-    """Write, then rename: a kill in between leaves the previous checkpoint whole."""
+def save_atomically(path: Path, content: Mapping[str, object]) -> None:
+    """Writes, then renames: a kill in between leaves the previous checkpoint complete."""
     partial = path.with_suffix(".partial")
     torch.save(content, partial)
     partial.replace(path)

@@ -1,8 +1,8 @@
-"""Train a router: from a step the small model wrote, how likely is it that the large one would write a better one?
+"""Trains a router: a classifier of steps of the small model by whether the target model would write a better one.
 
 As in Arbitrage (arXiv 2512.05033, section 3.3): the reward model with a head of two classes at the step's last token,
-cross entropy, AdamW with warm-up and linear decay, the larger class thinned out to parity, three epochs. Its 1e-5 is
-for a model of 1.5 B; ours are a thousand times smaller and want more.
+cross entropy, AdamW with warm-up and linear decay, the larger class thinned out to parity, three epochs. Its rate of
+1e-5 is for a model of 1.5 B; the bundled models are a thousand times smaller and need more.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForTokenClassification
 
-from reason.routing.pairs import Pair
-from reason.training.loop import save_whole
+from reason.routing.pairs import StepPair
+from reason.training.loop import save_atomically
 
 if TYPE_CHECKING:
     from reason.training.router_head import HeadRecipe
@@ -36,8 +36,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class RouterRecipe:
-    """How a router is trained. `label` is what makes a step better: its `score`, or by rollouts the `truth`; `margin`
-    by how much; `held_out` the share of problems the router is judged on."""
+    """Training settings of a router.
+
+    label     what makes a step better: its `score`, or by rollouts the `truth`
+    margin    by how much the target model's step must be better
+    held_out  share of the problems that the router is evaluated on
+    rate      learning rate after warm-up; `warmup` is a share of the steps
+    """
 
     epochs: int = 3
     tokens_per_batch: int = 4096
@@ -50,13 +55,13 @@ class RouterRecipe:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """How well a number tells where the large model is better.
+class RouterMetrics:
+    """How well a number predicts where the target model is better.
 
-    realised     what the label's number rises by if the large model writes each of `SHARES` of the steps
-    improved     the share of those steps that are better from it
-    calibration  the expected calibration error of a probability; None for what is none
-    truth        rank correlation with the advantage by ground truth, over the pairs that have it; None without any
+    realised     mean rise of the label's number if the target model writes each of `SHARES` of the steps
+    improved     share of those steps that are better from it
+    calibration  expected calibration error of a probability; None for other numbers
+    truth        rank correlation with the gain by ground truth, over the pairs that have it; None without any
     """
 
     auc: float
@@ -67,48 +72,48 @@ class Judgement:
     truth: float | None = None
 
 
-def advantages(pairs: Sequence[Pair], label: str) -> Floats:
-    """How much better each large model's step is, `[N]`, by `score` or by `truth`. Raises: ValueError."""
+def pair_advantages(pairs: Sequence[StepPair], label: str) -> Floats:
+    """Returns how much better each target model's step is, `[N]`, by `score` or by `truth`. Raises: ValueError."""
     if label not in LABELS:
         raise ValueError(f"--label must be one of {', '.join(LABELS)}; got {label!r}")
-    found = [pair.advantage if label == "score" else pair.gain for pair in pairs]
-    if None in found:
+    gains = [pair.score_gain if label == "score" else pair.truth_gain for pair in pairs]
+    if None in gains:
         raise ValueError("--label=truth needs pairs collected with --rollouts")
-    return np.array(found, dtype=np.float64)
+    return np.array(gains, dtype=np.float64)
 
 
-def better(pairs: Sequence[Pair], recipe: RouterRecipe | HeadRecipe) -> npt.NDArray[np.bool_]:
-    """Which large model's steps count as better, `[N]`: the labels. Raises: ValueError, as `advantages`."""
-    return advantages(pairs, recipe.label) > recipe.margin
+def label_better(pairs: Sequence[StepPair], recipe: RouterRecipe | HeadRecipe) -> npt.NDArray[np.bool_]:
+    """Returns the labels `[N]`: whether the target model's step is better. Raises: ValueError, as `pair_advantages`."""
+    return pair_advantages(pairs, recipe.label) > recipe.margin
 
 
-def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Pairs to train on and, of this share of the problems, pairs to judge by."""
+def split_pairs(pairs: Sequence[StepPair], share: float, seed: int) -> tuple[list[StepPair], list[StepPair]]:
+    """Returns pairs to train on and, of this share of the problems, pairs to evaluate on."""
     groups = sorted({pair.group for pair in pairs})
     random.Random(seed).shuffle(groups)
-    kept_out = set(groups[: max(1, round(share * len(groups)))])
-    return [p for p in pairs if p.group not in kept_out], [p for p in pairs if p.group in kept_out]
+    held_out = set(groups[: max(1, round(share * len(groups)))])
+    return [p for p in pairs if p.group not in held_out], [p for p in pairs if p.group in held_out]
 
 
-def balanced(pairs: Sequence[Pair], recipe: RouterRecipe, rng: random.Random) -> list[Pair]:
-    """As many pairs of either label: the larger class is thinned out. Raises: ValueError if one is empty."""
-    labels = better(pairs, recipe)
+def balance_labels(pairs: Sequence[StepPair], recipe: RouterRecipe, rng: random.Random) -> list[StepPair]:
+    """Returns equally many pairs of either label, the larger class thinned out. Raises: ValueError if one is empty."""
+    labels = label_better(pairs, recipe)
     gaining = [pair for pair, label in zip(pairs, labels, strict=True) if label]
     others = [pair for pair, label in zip(pairs, labels, strict=True) if not label]
     if not gaining or not others:
-        raise ValueError("the large model is never, or always, better in these pairs; collect more")
+        raise ValueError("the target model is never, or always, better in these pairs; collect more")
     size = min(len(gaining), len(others))
     chosen = [*rng.sample(gaining, size), *rng.sample(others, size)]
     rng.shuffle(chosen)
     return chosen
 
 
-def train_router(base: str, pairs: Sequence[Pair], recipe: RouterRecipe, folder: Path, device: str) -> Any:
-    """The trained model. A killed run goes on at the epoch it was in. *Mutates* `folder`."""
+def train_router(base: str, pairs: Sequence[StepPair], recipe: RouterRecipe, folder: Path, device: str) -> Any:
+    """Returns the trained model. A killed run continues with the epoch it was in. *Mutates* `folder`."""
     torch.manual_seed(recipe.seed)
     model = AutoModelForTokenClassification.from_pretrained(base, num_labels=2, dtype=torch.float32).to(device).train()
     rng = random.Random(recipe.seed)
-    epochs = [_batches(balanced(pairs, recipe, rng), recipe, rng) for _ in range(recipe.epochs)]
+    epochs = [_batch_pairs(balance_labels(pairs, recipe, rng), recipe, rng) for _ in range(recipe.epochs)]
     steps = sum(len(epoch) for epoch in epochs)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate)
 
@@ -118,13 +123,13 @@ def train_router(base: str, pairs: Sequence[Pair], recipe: RouterRecipe, folder:
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     checkpoint = folder / "checkpoint.pt"
-    first = _resume(checkpoint, model, optimizer, schedule, device)
+    first = _resume_training(checkpoint, model, optimizer, schedule, device)
     for number, epoch in enumerate(epochs):
         if number < first:
             continue
         total = 0.0
         for batch in epoch:
-            loss = cross_entropy(_logits(model, batch, device), _labels(batch, recipe).to(device))
+            loss = cross_entropy(_step_logits(model, batch, device), _label_tensor(batch, recipe).to(device))
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -134,72 +139,78 @@ def train_router(base: str, pairs: Sequence[Pair], recipe: RouterRecipe, folder:
         logger.info("epoch %d of %d: loss %.4f", number + 1, recipe.epochs, total / len(epoch))
         parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
         state = {name: part.state_dict() for name, part in parts.items()}
-        save_whole(checkpoint, state | {"epochs": number + 1, "noise": torch.get_rng_state()})  # of the head's dropout
+        save_atomically(
+            checkpoint, state | {"epochs": number + 1, "noise": torch.get_rng_state()}
+        )  # noise of the head's dropout
     return model.eval()
 
 
-def likelihoods(model: Any, pairs: Sequence[Pair], recipe: RouterRecipe, device: str) -> Floats:
-    """The model's probability for each pair, `[N]`."""
+def predict_gains(model: Any, pairs: Sequence[StepPair], recipe: RouterRecipe, device: str) -> Floats:
+    """Returns the model's probability for each pair, `[N]`."""
     likely = np.empty(len(pairs))
     places = {id(pair): i for i, pair in enumerate(pairs)}
-    for batch in _batches(pairs, recipe, None):
-        found = torch.softmax(_logits(model, batch, device), -1)[:, 1]
-        likely[[places[id(pair)] for pair in batch]] = found.double().cpu().numpy()
+    for batch in _batch_pairs(pairs, recipe, None):
+        probabilities = torch.softmax(_step_logits(model, batch, device), -1)[:, 1]
+        likely[[places[id(pair)] for pair in batch]] = probabilities.double().cpu().numpy()
     return likely
 
 
-def judge(likely: Floats, pairs: Sequence[Pair], margin: float, label: str = "score") -> dict[str, Judgement]:
-    """The router's probabilities `[N]`, and the numbers they have to beat, on pairs it has not seen. The oracle knows
-    both steps' scores."""
-    advantage = advantages(pairs, label)
+def evaluate_router(
+    likely: Floats, pairs: Sequence[StepPair], margin: float, label: str = "score"
+) -> dict[str, RouterMetrics]:
+    """Evaluates the router's probabilities `[N]` and the baselines on held-out pairs.
+
+    The oracle knows both steps' scores.
+    """
+    advantage = pair_advantages(pairs, label)
     gaining = advantage > margin
-    known = np.array([pair.gain is not None for pair in pairs])
-    true = np.array([pair.gain or 0.0 for pair in pairs])
-    told = {
+    known = np.array([pair.truth_gain is not None for pair in pairs])
+    true = np.array([pair.truth_gain or 0.0 for pair in pairs])
+    predictors = {
         "router": likely,
-        "own score, negated": -np.array([pair.draft_score for pair in pairs]),
-        "own doubt": np.array([0.0 if pair.doubt is None else pair.doubt for pair in pairs]),
-        "own length": np.array([float(len(pair.draft)) for pair in pairs]),
+        "own score, negated": -np.array([pair.small_score for pair in pairs]),
+        "own doubt": np.array([0.0 if pair.small_entropy is None else pair.small_entropy for pair in pairs]),
+        "own length": np.array([float(len(pair.small_step)) for pair in pairs]),
         "tokens before it": np.array([float(len(pair.prefix)) for pair in pairs]),
         "chance": np.random.default_rng(0).random(len(pairs)),
-        "oracle": advantages(pairs, "score"),
+        "oracle": pair_advantages(pairs, "score"),
     }
     return {
-        name: Judgement(
-            auc(values, gaining),
-            spearman(values, advantage),
-            tuple(realised(values, advantage, share) for share in SHARES),
-            tuple(improved(values, advantage, share) for share in SHARES),
-            calibration(values, gaining) if name == "router" else None,
-            spearman(values[known], true[known]) if known.any() else None,
+        name: RouterMetrics(
+            roc_auc(values, gaining),
+            rank_correlation(values, advantage),
+            tuple(realised_gain(values, advantage, share) for share in SHARES),
+            tuple(improved_share(values, advantage, share) for share in SHARES),
+            calibration_error(values, gaining) if name == "router" else None,
+            rank_correlation(values[known], true[known]) if known.any() else None,
         )
-        for name, values in told.items()
+        for name, values in predictors.items()
     }
 
 
-def realised(values: Floats, advantage: Floats, share: float) -> float:
-    """What the steps' scores, or chances, rise by on average if the large model writes this share of them, those of
-    the largest values (the paper's objective, section 3.2; ties in the order given).
+def realised_gain(values: Floats, advantage: Floats, share: float) -> float:
+    """Returns the mean rise of the steps' scores, or truths, if the target model writes the share of them with the
+    largest values (the paper's objective, section 3.2; ties in the order given).
 
-    >>> realised(np.array([0.9, 0.1, 0.5]), np.array([0.6, 0.3, -0.3]), 2 / 3)
+    >>> realised_gain(np.array([0.9, 0.1, 0.5]), np.array([0.6, 0.3, -0.3]), 2 / 3)
     0.1
     """
-    return round(float(advantage[_largest(values, share)].sum() / len(values)), 4)
+    return round(float(advantage[_largest_indices(values, share)].sum() / len(values)), 4)
 
 
-def improved(values: Floats, advantage: Floats, share: float) -> float:
-    """The share of those steps that are better from the large model: what is not, was written anew for nothing."""
-    return round(float((advantage[_largest(values, share)] > 0).mean()), 4)
+def improved_share(values: Floats, advantage: Floats, share: float) -> float:
+    """Returns the share of those steps that are better from the target model; the others were rewritten in vain."""
+    return round(float((advantage[_largest_indices(values, share)] > 0).mean()), 4)
 
 
-def _largest(values: Floats, share: float) -> npt.NDArray[np.intp]:
+def _largest_indices(values: Floats, share: float) -> npt.NDArray[np.intp]:
     return np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]
 
 
-def auc(values: Floats, positive: npt.NDArray[np.bool_]) -> float:
-    """The chance that a positive has the larger value than a negative, ties counting half.
+def roc_auc(values: Floats, positive: npt.NDArray[np.bool_]) -> float:
+    """Returns the probability that a positive has a larger value than a negative, ties counting half.
 
-    >>> auc(np.array([0.1, 0.9, 0.5]), np.array([False, True, False]))
+    >>> roc_auc(np.array([0.1, 0.9, 0.5]), np.array([False, True, False]))
     1.0
     """
     from scipy.stats import mannwhitneyu
@@ -210,8 +221,8 @@ def auc(values: Floats, positive: npt.NDArray[np.bool_]) -> float:
     return float(wins / (positive.sum() * (~positive).sum()))
 
 
-def spearman(a: Floats, b: Floats) -> float:
-    """Rank correlation; nan where one does not vary."""
+def rank_correlation(a: Floats, b: Floats) -> float:
+    """Returns the rank correlation (Spearman); nan where one of the two does not vary."""
     from scipy.stats import spearmanr
 
     if np.ptp(a) == 0 or np.ptp(b) == 0:
@@ -219,10 +230,10 @@ def spearman(a: Floats, b: Floats) -> float:
     return float(spearmanr(a, b).statistic)
 
 
-def calibration(likely: Floats, positive: npt.NDArray[np.bool_], bins: int = 10) -> float:
-    """Expected calibration error: by how much, in tenths of the probabilities, what was said and what was differ.
+def calibration_error(likely: Floats, positive: npt.NDArray[np.bool_], bins: int = 10) -> float:
+    """Returns the expected calibration error: mean difference of prediction and frequency, over ten bins.
 
-    >>> calibration(np.array([0.0, 0.0, 1.0, 1.0]), np.array([False, False, True, True]))
+    >>> calibration_error(np.array([0.0, 0.0, 1.0, 1.0]), np.array([False, False, True, True]))
     0.0
     """
     place = np.minimum((likely * bins).astype(int), bins - 1)
@@ -234,40 +245,40 @@ def calibration(likely: Floats, positive: npt.NDArray[np.bool_], bins: int = 10)
     return float(sum(gaps))
 
 
-def _batches(pairs: Sequence[Pair], recipe: RouterRecipe, rng: random.Random | None) -> list[list[Pair]]:
-    """Pairs of similar length together, at most so many padded tokens each, in random order if there is an `rng`."""
-    found: list[list[Pair]] = []
-    for pair in sorted(pairs, key=_length):
-        if found and (len(found[-1]) + 1) * _length(pair) <= recipe.tokens_per_batch:
-            found[-1].append(pair)
+def _batch_pairs(pairs: Sequence[StepPair], recipe: RouterRecipe, rng: random.Random | None) -> list[list[StepPair]]:
+    """Batches of similar length, at most `tokens_per_batch` padded tokens each; shuffled if there is an `rng`."""
+    batches: list[list[StepPair]] = []
+    for pair in sorted(pairs, key=_pair_length):
+        if batches and (len(batches[-1]) + 1) * _pair_length(pair) <= recipe.tokens_per_batch:
+            batches[-1].append(pair)
         else:
-            found.append([pair])
+            batches.append([pair])
     if rng is not None:
-        rng.shuffle(found)
-    return found
+        rng.shuffle(batches)
+    return batches
 
 
-def _length(pair: Pair) -> int:
-    return len(pair.prefix) + len(pair.draft)
+def _pair_length(pair: StepPair) -> int:
+    return len(pair.prefix) + len(pair.small_step)
 
 
-def _logits(model: Any, batch: Sequence[Pair], device: str) -> torch.Tensor:
+def _step_logits(model: Any, batch: Sequence[StepPair], device: str) -> torch.Tensor:
     """`[B, 2]` at the last token of every draft step; padded on the right, which a causal model does not see."""
-    ids_BL = torch.zeros((len(batch), max(map(_length, batch))), dtype=torch.long)
+    ids_BL = torch.zeros((len(batch), max(map(_pair_length, batch))), dtype=torch.long)
     for row, pair in enumerate(batch):
-        ids_BL[row, : _length(pair)] = torch.tensor(pair.prefix + pair.draft)
-    ends_B = torch.tensor([_length(pair) - 1 for pair in batch])
+        ids_BL[row, : _pair_length(pair)] = torch.tensor(pair.prefix + pair.small_step)
+    ends_B = torch.tensor([_pair_length(pair) - 1 for pair in batch])
     with torch.set_grad_enabled(model.training):
         logits_BL2: torch.Tensor = model(input_ids=ids_BL.to(device), use_cache=False).logits
     return logits_BL2[torch.arange(len(batch)), ends_B].float()
 
 
-def _labels(batch: Sequence[Pair], recipe: RouterRecipe) -> torch.Tensor:
-    return torch.from_numpy(better(batch, recipe).astype(np.int64))
+def _label_tensor(batch: Sequence[StepPair], recipe: RouterRecipe) -> torch.Tensor:
+    return torch.from_numpy(label_better(batch, recipe).astype(np.int64))
 
 
-def _resume(checkpoint: Path, model: Any, optimizer: Any, schedule: Any, device: str) -> int:
-    """Epochs done before; loads them. *Mutates* its arguments."""
+def _resume_training(checkpoint: Path, model: Any, optimizer: Any, schedule: Any, device: str) -> int:
+    """Loads a checkpoint, if there is one, and returns its number of epochs. *Mutates* its arguments."""
     if not checkpoint.exists():
         return 0
     saved = torch.load(checkpoint, map_location=device, weights_only=True)

@@ -1,7 +1,7 @@
-"""Train the head of a router on the evidence a language model has of recorded steps (`reason/routing/features.py`).
+"""Trains the head of a router on features of recorded steps (`reason/routing/features.py`).
 
-Reading the steps takes minutes and is kept on disk; the head has a few thousand weights and takes seconds. All pairs
-are used, so that the probability is the share it says.
+Computing the features takes minutes, so they are cached on disk; the head has a few thousand weights and takes seconds.
+All pairs are used, so that its probability is calibrated.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from reason.models.checkpoint import find_model
-from reason.routing.features import NAMES, EvidenceHead, evidence, squashed
-from reason.routing.pairs import Pair
+from reason.routing.features import FEATURE_NAMES, StepFeatureHead, signed_log, step_features
+from reason.routing.pairs import StepPair
 from reason.scorers.base import Floats
-from reason.scorers.local_reader import open_reader
+from reason.scorers.heads import TokenStatisticsHead
+from reason.scorers.local_reader import open_local_reader
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe:
-    """How a head is trained. `label`, `margin` and `held_out` as in `router.RouterRecipe`; a margin well above 0 tells
-    steps that the large model repairs from those that it would only write a little differently."""
+    """Training settings of a head. `label`, `margin` and `held_out` are those of `router.RouterRecipe`; a margin well
+    above 0 separates steps that the target model repairs from those that it would only write a little differently."""
 
     epochs: int = 60
     hidden: int = 32
@@ -42,62 +43,61 @@ class HeadRecipe:
     seed: int = 0
 
 
-def gather(base: str, pairs: Sequence[Pair], device: str, *, at_once: int = 64) -> Floats:
-    """The evidence `[N, F]` of every draft step. Pairs of one problem share what is read of its prefixes."""
+def read_features(base: str, pairs: Sequence[StepPair], device: str, *, batch_size: int = 64) -> Floats:
+    """Returns the features `[N, F]` of the small model's steps. Pairs of one problem share the reading of prefixes."""
 
-    async def read() -> list[Floats]:
-        found: list[Floats] = []
-        for i in range(0, len(pairs), at_once):
-            some = pairs[i : i + at_once]
-            starts = [len(pair.prefix) - sum(pair.before) for pair in some]
-            read = await reader.read([pair.prefix + pair.draft for pair in some], starts)
-            for pair, rows in zip(some, read, strict=True):
-                found.append(evidence(np.split(rows.astype(np.float64), np.cumsum(pair.before))))
-        return found
+    async def read_batches() -> list[Floats]:
+        features: list[Floats] = []
+        for i in range(0, len(pairs), batch_size):
+            batch = pairs[i : i + batch_size]
+            starts = [len(pair.prefix) - sum(pair.step_lengths) for pair in batch]
+            outputs = await reader.encode([pair.prefix + pair.small_step for pair in batch], starts)
+            for pair, rows in zip(batch, outputs, strict=True):
+                features.append(step_features(np.split(rows.astype(np.float64), np.cumsum(pair.step_lengths))))
+        return features
 
-    reader, _ = open_reader(
-        find_model(base, key="--base").source, "token_statistics", (), device=device, dtype="float32", kv_mib=512
-    )
+    source = find_model(base, key="--base").source
+    reader, _ = open_local_reader(source, TokenStatisticsHead(), (), device=device, dtype="float32", kv_mib=512)
     with closing(reader):
-        return np.array(asyncio.run(read())).reshape(len(pairs), len(NAMES))
+        return np.array(asyncio.run(read_batches())).reshape(len(pairs), len(FEATURE_NAMES))
 
 
-def gather_once(base: str, pairs: Sequence[Pair], device: str, file: Path) -> Floats:
-    """As `gather`, from `file` if these very pairs were read before. *Mutates* the file."""
-    read = repr((base, NAMES, [(pair.prefix, pair.before, pair.draft) for pair in pairs]))
-    key = hashlib.sha256(read.encode()).hexdigest()
+def read_features_cached(base: str, pairs: Sequence[StepPair], device: str, file: Path) -> Floats:
+    """As `read_features`, from `file` if it holds the features of these very pairs. *Mutates* the file."""
+    inputs = repr((base, FEATURE_NAMES, [(pair.prefix, pair.step_lengths, pair.small_step) for pair in pairs]))
+    key = hashlib.sha256(inputs.encode()).hexdigest()
     if file.exists():
         with np.load(file) as saved:
             if saved["key"] == key:
                 return np.asarray(saved["evidence"])
-    found = gather(base, pairs, device)
-    np.savez(file, key=key, evidence=found)
-    return found
+    features = read_features(base, pairs, device)
+    np.savez(file, key=key, evidence=features)  # the key in files of earlier releases
+    return features
 
 
-def train_head(base: str, found: Floats, better: Sequence[bool], recipe: HeadRecipe) -> EvidenceHead:
-    """The head, from evidence `[N, F]` and labels `[N]`; the last weights are the trained ones.
+def train_head(base: str, features: Floats, labels: Sequence[bool], recipe: HeadRecipe) -> StepFeatureHead:
+    """Returns the head trained on features `[N, F]` and labels `[N]`, with its last weights.
 
     Raises: ValueError if only one label is there.
     """
-    if len(set(better)) < 2:
-        raise ValueError("the large model is never, or always, better in these pairs; collect more")
+    if len(set(labels)) < 2:
+        raise ValueError("the target model is never, or always, better in these pairs; collect more")
     torch.manual_seed(recipe.seed)
-    x = squashed(found)
+    x = signed_log(features)
     mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-6
     inputs = torch.tensor(np.clip((x - mean) / scale, -6, 6), dtype=torch.float32)
-    labels = torch.tensor(better, dtype=torch.float32)
+    targets = torch.tensor(labels, dtype=torch.float32)
     net = nn.Sequential(
-        nn.Linear(len(NAMES), recipe.hidden), nn.ReLU(), nn.Dropout(recipe.dropout),
+        nn.Linear(len(FEATURE_NAMES), recipe.hidden), nn.ReLU(), nn.Dropout(recipe.dropout),
         nn.Linear(recipe.hidden, recipe.hidden), nn.ReLU(), nn.Dropout(recipe.dropout),
         nn.Linear(recipe.hidden, 1),
     )  # fmt: skip
     optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.rate, weight_decay=recipe.decay)
-    batches = -(-len(labels) // recipe.batch)
+    batches = -(-len(targets) // recipe.batch)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.rate, total_steps=recipe.epochs * batches)
     for _ in range(recipe.epochs):
-        for rows in torch.split(torch.randperm(len(labels)), recipe.batch):
-            loss = binary_cross_entropy_with_logits(net(inputs[rows])[:, 0], labels[rows])
+        for rows in torch.split(torch.randperm(len(targets)), recipe.batch):
+            loss = binary_cross_entropy_with_logits(net(inputs[rows])[:, 0], targets[rows])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -107,4 +107,4 @@ def train_head(base: str, found: Floats, better: Sequence[bool], recipe: HeadRec
     for i, layer in enumerate(layers):
         tensors[f"weight{i}"] = layer.weight.detach().numpy().T.copy()
         tensors[f"bias{i}"] = layer.bias.detach().numpy().copy()
-    return EvidenceHead(base, tensors)
+    return StepFeatureHead(base, tensors)

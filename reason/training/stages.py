@@ -1,42 +1,57 @@
-"""The stages of training the bundled models. Each reads what earlier ones wrote and is skipped once done."""
+"""Trains the bundled models in stages. Each stage reads the output of earlier ones and is skipped once done."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedTokenizerFast as FastTokenizer
 
 import reason.models
 from decoding.model.transformers_checkpoint import Device
-from decoding.threads import threads
-from reason.training.classifier import deepen
-from reason.training.contrast import Contrast, digit_ids
-from reason.training.loop import Recipe, train
-from reason.training.report import report
-from reason.training.stream import stream
+from decoding.threads import limit_threads
+from reason.build import load
+from reason.runs.metrics import compute_metrics
+from reason.runs.result import ProblemResult
+from reason.solver import Solver
+from reason.tasks.synthetic import Synthetic
+from reason.tasks.synthetic.families import FAMILIES
+from reason.training.classifier import deepen_model
+from reason.training.contrast import ContrastLoss, digit_ids
+from reason.training.loop import (
+    Batch,
+    LossFunction,
+    RateFunction,
+    TrainingRecipe,
+    full_rate,
+    language_loss,
+    resolve_device,
+    train_model,
+)
+from reason.training.stream import batch_stream
 from reason.training.tokenizer import build_tokenizer
 
 BUNDLED = Path(reason.models.__file__).parent / "bundled"
-logger = logging.getLogger(__name__)
 STAGES = ("tokenizer", "target", "draft", "verifier", "prm", "report", "ship")
+
+AccuracyTable = dict[str, dict[str, float]]
+"""From "family/difficulty" to metric to value."""
+StageFigures = Mapping[str, float] | Mapping[str, AccuracyTable]
+"""Results of a stage: numbers by name, or for `report` a table per model."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
-    """A model's size."""
+class ModelShape:
+    """Size of a model."""
 
     hidden: int
     layers: int
@@ -45,14 +60,20 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Everything training needs to know. `shapes` and `recipes` are keyed by stage; `judging_layers` is how much deeper
-    than the verifier the reward model is."""
+class TrainingPlan:
+    """Settings of all stages.
+
+    weights         share of each family of problems
+    shapes          by model; the verifier has the target's
+    recipes         by stage
+    judging_layers  layers that the reward model has beyond the verifier's
+    ship_to         folder of the bundled models
+    """
 
     folder: Path
     weights: Mapping[str, float]
-    shapes: Mapping[str, Shape]
-    recipes: Mapping[str, Recipe]
+    shapes: Mapping[str, ModelShape]
+    recipes: Mapping[str, TrainingRecipe]
     judging_layers: int = 2
     seed: int = 0
     report_problems: int = 24
@@ -61,70 +82,95 @@ class Plan:
     ship_to: Path = BUNDLED
 
     @property
-    def where(self) -> str:
-        """The device to use."""
-        return ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+    def resolved_device(self) -> str:
+        """The device to train on."""
+        return resolve_device(self.device)
 
 
-def run(stage: str, plan: Plan) -> dict[str, Any]:
-    """Runs one stage unless its folder says it is done; returns its figures."""
+def run_stage(stage: str, plan: TrainingPlan) -> StageFigures:
+    """Runs one stage unless its folder says that it is done; returns its results."""
     done = plan.folder / stage / "done.json"
     if done.exists():
         logger.info("%s: already done", stage)
         return dict(json.loads(done.read_text()))
     done.parent.mkdir(parents=True, exist_ok=True)
-    work: dict[str, Callable[[Plan], dict[str, Any]]] = {
-        "tokenizer": _tokenizer,
-        "target": partial(_target_or_draft, "target"),
-        "draft": partial(_target_or_draft, "draft"),
-        "verifier": _verifier,
-        "prm": _prm,
-        "report": _report,
-        "ship": _ship,
+    stage_functions: dict[str, Callable[[TrainingPlan], StageFigures]] = {
+        "tokenizer": _train_tokenizer,
+        "target": partial(_train_writer, "target"),
+        "draft": partial(_train_writer, "draft"),
+        "verifier": _train_verifier,
+        "prm": _train_prm,
+        "report": _report_models,
+        "ship": _ship_models,
     }
     torch.manual_seed(plan.seed)
-    figures = work[stage](plan)
+    figures = stage_functions[stage](plan)
     done.write_text(json.dumps(figures))
     return figures
 
 
-def _tokenizer(plan: Plan) -> dict[str, Any]:
+def report_accuracy(writer: Path, prm: Path | None, *, problems: int, samples: int) -> AccuracyTable:
+    """Returns the metrics of `samples` solutions for `problems` held-out problems per family and difficulty.
+
+    Solutions are scored by `prm` if there is one.
+    """
+    search = ["search=best_of_n", f"scorer.path={prm}"] if prm else ["search=self_consistency", "scorer=none"]
+    with load(f"model.path={writer}", f"search.n={samples}", *search) as solver:
+        return dict(_accuracy_cells(solver, problems))
+
+
+def _accuracy_cells(solver: Solver, problems: int) -> Iterator[tuple[str, dict[str, float]]]:
+    for family, cls in FAMILIES.items():
+        for difficulty in cls.difficulties:
+            task = Synthetic(families=[family], difficulty=difficulty, size=problems, seed=1)
+            results = []
+            for _, outcome in solver.solve_many(task):
+                if isinstance(outcome, Exception):
+                    raise outcome
+                results.append(ProblemResult.from_solution(outcome, task.grade_text))
+            estimates = compute_metrics([result.graded_samples for result in results])
+            metrics = {name: metric.value for name, metric in estimates.items()}
+            logger.info("%s/%d: %s", family, difficulty, metrics)
+            yield f"{family}/{difficulty}", metrics
+
+
+def _train_tokenizer(plan: TrainingPlan) -> dict[str, float]:
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(plan.folder / "tokenizer")
     return {"entries": len(tokenizer)}
 
 
-def _target_or_draft(stage: str, plan: Plan) -> dict[str, Any]:
-    model = LlamaForCausalLM(_config(plan, plan.shapes[stage]))
-    return _fit(stage, plan, model)
+def _train_writer(stage: str, plan: TrainingPlan) -> dict[str, float]:
+    model = LlamaForCausalLM(_make_config(plan, plan.shapes[stage]))
+    return _save_model(stage, plan, model, _train_stage(stage, plan, model))
 
 
-def _verifier(plan: Plan) -> dict[str, Any]:
-    """The target trained on, because who judges must know more than who writes."""
-    return _fit("verifier", plan, _open(plan, "target"))
+def _train_verifier(plan: TrainingPlan) -> dict[str, float]:
+    """Trains the target further: a verifier must know more than the model that it judges."""
+    model = _load_model(plan, "target")
+    return _save_model("verifier", plan, model, _train_stage("verifier", plan, model))
 
 
-def _prm(plan: Plan) -> dict[str, Any]:
-    """The reward model: the verifier, deepened, as a classifier of tokens."""
-    model = deepen(_open(plan, "verifier"), plan.judging_layers)
+def _train_prm(plan: TrainingPlan) -> dict[str, float]:
+    """Trains the reward model: the verifier with more layers, as a classifier of tokens."""
+    model = deepen_model(_load_model(plan, "verifier"), plan.judging_layers)
     tokenizer = _load_tokenizer(plan)
-    writers = [_open(plan, name).to(plan.where) for name in ("target", "draft")]
-    contrast = Contrast(writers, digit_ids(tokenizer, model.config.vocab_size))
-    figures = _train("prm", plan, model, loss_of=contrast, rate_of=model.rate_of)
-    return _save("prm", plan, model.classifier, figures)
+    writers = [_load_model(plan, name).to(plan.resolved_device) for name in ("target", "draft")]
+    contrast = ContrastLoss(writers, digit_ids(tokenizer, model.config.vocab_size))
+    figures = _train_stage("prm", plan, model, loss_of=contrast, rate_of=model.rate_of)
+    return _save_model("prm", plan, model.classifier, figures)
 
 
-def _report(plan: Plan) -> dict[str, Any]:
-    """Accuracy by family and difficulty, on held-out problems."""
+def _report_models(plan: TrainingPlan) -> dict[str, AccuracyTable]:
     size = {"problems": plan.report_problems, "samples": plan.report_samples}
     return {
-        "target": report(plan.folder / "target", plan.folder / "prm", **size),
-        "draft": report(plan.folder / "draft", None, **size),
+        "target": report_accuracy(plan.folder / "target", plan.folder / "prm", **size),
+        "draft": report_accuracy(plan.folder / "draft", None, **size),
     }
 
 
-def _ship(plan: Plan) -> dict[str, Any]:
-    """Put the models where the package looks for them."""
+def _ship_models(plan: TrainingPlan) -> dict[str, float]:
+    """Copies the models to where the package looks for them."""
     sizes = {}
     for name in ("target", "draft", "verifier", "prm"):
         to = plan.ship_to / name
@@ -137,19 +183,18 @@ def _ship(plan: Plan) -> dict[str, Any]:
     return sizes
 
 
-def _open(plan: Plan, stage: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(plan.folder / stage, dtype=torch.float32)
-
-
-def _fit(stage: str, plan: Plan, model: Any) -> dict[str, Any]:
-    return _save(stage, plan, model, _train(stage, plan, model))
-
-
-def _train(stage: str, plan: Plan, model: Any, **how: Any) -> dict[str, Any]:
+def _train_stage(
+    stage: str,
+    plan: TrainingPlan,
+    model: torch.nn.Module,
+    *,
+    loss_of: LossFunction = language_loss,
+    rate_of: RateFunction = full_rate,
+) -> dict[str, float]:
     recipe = plan.recipes[stage]
 
-    def batches(seed: int) -> Any:
-        return stream(
+    def make_stream(seed: int) -> Iterator[Batch]:
+        return batch_stream(
             str(plan.folder / "tokenizer"),
             plan.weights,
             tokens_per_batch=recipe.tokens_per_batch,
@@ -157,21 +202,29 @@ def _train(stage: str, plan: Plan, model: Any, **how: Any) -> dict[str, Any]:
             workers=recipe.workers,
         )
 
-    with threads(recipe.threads):
-        return train(model, batches, recipe, plan.folder / stage, plan.where, **how)
+    with limit_threads(recipe.threads):
+        return train_model(
+            model, make_stream, recipe, plan.folder / stage, plan.resolved_device, loss_of=loss_of, rate_of=rate_of
+        )
 
 
-def _save(stage: str, plan: Plan, model: Any, figures: dict[str, Any]) -> dict[str, Any]:
+def _load_model(plan: TrainingPlan, stage: str) -> LlamaForCausalLM:
+    model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(plan.folder / stage, dtype=torch.float32)
+    return model
+
+
+def _save_model(stage: str, plan: TrainingPlan, model: PreTrainedModel, figures: dict[str, float]) -> dict[str, float]:
     model.to(torch.bfloat16).save_pretrained(plan.folder / stage)
     _load_tokenizer(plan).save_pretrained(plan.folder / stage)
     return figures
 
 
-def _load_tokenizer(plan: Plan) -> Any:
-    return AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
+def _load_tokenizer(plan: TrainingPlan) -> FastTokenizer:
+    tokenizer: FastTokenizer = AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
+    return tokenizer
 
 
-def _config(plan: Plan, shape: Shape) -> LlamaConfig:
+def _make_config(plan: TrainingPlan, shape: ModelShape) -> LlamaConfig:
     tokenizer = _load_tokenizer(plan)
     return LlamaConfig(
         vocab_size=(len(tokenizer) + 63) // 64 * 64,

@@ -1,4 +1,4 @@
-"""An endless stream of padded training batches, made on the fly by worker processes."""
+"""Generates an endless stream of padded training batches in worker processes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from reason.tasks.synthetic.draw import draw
-from reason.tasks.synthetic.error_injection import SteadyPen
-from reason.training.examples import IGNORE, NONE, Encoder, Example, batches
+from reason.tasks.synthetic.draw import draw_exercise
+from reason.tasks.synthetic.error_injection import ExactWriter
+from reason.training.examples import IGNORE, NONE, ExampleEncoder, TrainingExample, batch_examples
 from search.seeds import derive_seed
 
-_POOL = 8  # batches' worth of examples sorted by length at a time
+_POOL = 8  # batches whose examples are sorted by length together
 
 
 class ExampleStream(IterableDataset[dict[str, torch.Tensor]]):
@@ -31,25 +31,25 @@ class ExampleStream(IterableDataset[dict[str, torch.Tensor]]):
         info = get_worker_info()
         rng = random.Random(derive_seed(self._seed, info.id if info else 0))
         tokenizer = AutoTokenizer.from_pretrained(self._tokenizer_dir)
-        encode = Encoder(tokenizer)
+        encode = ExampleEncoder(tokenizer)
         while True:
-            pool: list[Example] = []
+            pool: list[TrainingExample] = []
             room = _POOL * self._tokens_per_batch
             while room > 0:
                 pool.append(self._example(encode, rng))
                 room -= len(pool[-1].ids)
-            for batch in batches(pool, self._tokens_per_batch, rng):
-                yield collate(batch, tokenizer.pad_token_id)
+            for batch in batch_examples(pool, self._tokens_per_batch, rng):
+                yield collate_examples(batch, tokenizer.pad_token_id)
 
-    def _example(self, encode: Encoder, rng: random.Random) -> Example:
-        exercise = draw(rng, "train", weights=self._weights)
-        return encode(exercise, exercise.write(SteadyPen(), rng))
+    def _example(self, encode: ExampleEncoder, rng: random.Random) -> TrainingExample:
+        exercise = draw_exercise(rng, "train", weights=self._weights)
+        return encode(exercise, exercise.write_solution(ExactWriter(), rng))
 
 
-def collate(batch: list[Example], pad_id: int) -> dict[str, torch.Tensor]:
-    """`ids`, `next_ids` and `rivals` (of the token here), all `[examples, longest]`.
+def collate_examples(batch: list[TrainingExample], pad_id: int) -> dict[str, torch.Tensor]:
+    """Returns `ids`, `next_ids` and `rivals` (of the token at the same place), all `[examples, longest]`.
 
-    Padded on the right: a causal model then needs no mask.
+    Padded on the right, so that a causal model needs no mask.
     """
     longest = max(len(example.ids) for example in batch)
     ids = torch.full((len(batch), longest), pad_id)
@@ -63,9 +63,9 @@ def collate(batch: list[Example], pad_id: int) -> dict[str, torch.Tensor]:
     return {"ids": ids, "next_ids": next_ids, "rivals": rivals}
 
 
-def stream(
+def batch_stream(
     tokenizer_dir: str, weights: Mapping[str, float], *, tokens_per_batch: int, seed: int, workers: int
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The batches, prefetched by `workers` processes (0 = in this one)."""
+    """Returns the batches, prefetched by `workers` processes (0: in this one)."""
     dataset = ExampleStream(tokenizer_dir, weights, tokens_per_batch=tokens_per_batch, seed=seed)
     return iter(DataLoader(dataset, batch_size=None, num_workers=workers, prefetch_factor=4 if workers else None))

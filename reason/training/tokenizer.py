@@ -1,28 +1,31 @@
-"""The bundled models' tokenizer: every digit, every word and the blank line between steps is one token."""
+"""Trains the tokenizer of the bundled models: each digit, each word and the blank line between steps is one token."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
-from reason.tasks.synthetic.draw import draw
-from reason.tasks.synthetic.error_injection import SteadyPen
+from reason.tasks.synthetic.draw import draw_exercise
+from reason.tasks.synthetic.error_injection import ExactWriter
 from reason.tasks.synthetic.families import FAMILIES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 EOS = "<|endoftext|>"
 PAD = "<|pad|>"
-# One alternation, because chained rules would cut the blank line in two again.
+# One alternation: chained rules would split the blank line again.
 _PIECES = r"\n\n|\n| ?\d| ?\p{L}+|[^\s\p{L}\d]|\s"
 
 
-def render(question: str) -> str:
-    """The prompt the bundled models were trained on."""
+def render_prompt(question: str) -> str:
+    """Returns the prompt that the bundled models were trained on."""
     return f"Question: {question}\nSolution:\n"
 
 
-def build_tokenizer(num_problems: int = 12_000, min_frequency: int = 20) -> Any:
-    """A byte-level BPE tokenizer trained on training-split problems; deterministic."""
+def build_tokenizer(num_problems: int = 12_000, min_frequency: int = 20) -> PreTrainedTokenizerFast:
+    """Returns a byte-level BPE tokenizer trained on training-split problems; deterministic."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -49,5 +52,5 @@ def _texts(count: int) -> Iterator[str]:
     rng = random.Random(0)
     weights = dict.fromkeys(FAMILIES, 1.0)
     for _ in range(count):
-        exercise = draw(rng, "train", weights=weights)
-        yield render(exercise.question) + exercise.write(SteadyPen(), rng)
+        exercise = draw_exercise(rng, "train", weights=weights)
+        yield render_prompt(exercise.question) + exercise.write_solution(ExactWriter(), rng)

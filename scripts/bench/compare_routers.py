@@ -2,10 +2,10 @@
 
 python scripts/bench/compare_routers.py --out benchmarks/routers.md             all routers, greedy and at temperature 1
 python scripts/bench/compare_routers.py --routers arbitrage entropy --problems 50 --temperatures 1
-python scripts/bench/compare_routers.py --race arbitrage-0.2                    its wall time beside target_only's, too
+python scripts/bench/compare_routers.py --timed-setting arbitrage-0.2           its wall time beside target_only's, too
 
-Whatever has the form NAME=VALUE is a setting of scripts/solve.py, for all arms. Every arm is a resumable run in a
-folder of its own: started again, the script goes on where it was stopped.
+Arguments of the form NAME=VALUE are settings of scripts/solve.py, for all runs. Every run is resumable and has its own
+folder: the same command continues a stopped comparison.
 """
 
 from __future__ import annotations
@@ -22,127 +22,140 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from reason import ConfigError
-from reason.bench.arguments import positive
-from reason.bench.routing import KNOBS, Routed, Setting, least_seconds, routed
-from reason.bench.routing_report import ENDS, Race, draw_curves, report
+from reason.bench.arguments import accept_old_flag, positive_int
+from reason.bench.routing import SWEPT_VALUES, RouterPoint, RouterSetting, load_point, minimum_seconds
+from reason.bench.routing_report import ENDS, RouterSpeedRun, draw_router_curves, format_report
 
 if TYPE_CHECKING:
-    from reason.bench.runs import Arm
+    from reason.bench.runs import RunSpec
 
-# Of the bundled scorers expectation is the better one here: it judges a step whatever stood before.
+# Of the bundled scorers expectation is the better one here: it scores a step independently of the steps before it.
 BUNDLED = ("+task=synthetic_mixed", "task.size={problems}", "scorer=expectation")
 COMMON = ("limit={problems}", "concurrency=32")
 RATIOS = (4.0, 8.0, 32.0)
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    top.add_argument("settings", nargs="*", help="settings of scripts/solve.py, for all arms")
-    top.add_argument("--routers", nargs="+", choices=sorted(KNOBS), default=list(KNOBS))
+    top.add_argument("settings", nargs="*", help="settings of scripts/solve.py, for all runs")
+    top.add_argument("--routers", nargs="+", choices=sorted(SWEPT_VALUES), default=list(SWEPT_VALUES))
     top.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
-    top.add_argument("--problems", type=positive, default=200)
-    top.add_argument("--samples", type=positive, default=4, help="of each problem; one is enough at temperature 0")
+    top.add_argument("--problems", type=positive_int, default=200)
+    top.add_argument("--samples", type=positive_int, default=4, help="per problem; at temperature 0 it is always 1")
     top.add_argument(
-        "--ratios",
-        nargs="+",
-        type=float,
-        default=RATIOS,
-        help="what a token of the large model costs in the small one's",
+        "--ratios", nargs="+", type=float, default=RATIOS, help="cost of a large-model token in small-model tokens"
     )
-    top.add_argument("--race", help="a setting (ROUTER-VALUE) to time beside target_only, speculation off and on")
-    top.add_argument("--laps", type=positive, default=3, help="repetitions of the race")
-    top.add_argument("--folder", type=Path, default=Path("outputs/routers"), help="where the runs are kept")
+    timed = top.add_argument(
+        "--timed-setting", metavar="ROUTER-VALUE", help="time this setting beside target_only, speculation off and on"
+    )
+    repeats = top.add_argument("--timing-repeats", type=positive_int, default=3)
+    top.add_argument("--folder", type=Path, default=Path("outputs/routers"), help="folder of the runs")
     top.add_argument("--out", type=Path, help="write the report here, its plot beside it")
+    accept_old_flag(top, "--race", timed)
+    accept_old_flag(top, "--laps", repeats)
     return top
 
 
-def settings_of(routers: list[str]) -> list[Setting]:
-    """Every value of every router's knob; the two ends are always there."""
+def all_settings(routers: list[str]) -> list[RouterSetting]:
+    """Returns every value of each router's setting; the two ends are always included."""
     return [
-        Setting(router, value) for router in dict.fromkeys((*ENDS, *routers)) for value in KNOBS[router][1] or (None,)
+        RouterSetting(router, value)
+        for router in dict.fromkeys((*ENDS, *routers))
+        for value in SWEPT_VALUES[router][1] or (None,)
     ]
 
 
-def named(name: str) -> Setting:
-    """`arbitrage-0.2` as a setting. Raises: ConfigError."""
+def parse_setting(name: str) -> RouterSetting:
+    """Parses `arbitrage-0.2`. Raises: ConfigError."""
     router, _, value = name.partition("-")
-    if router not in KNOBS or bool(value) != bool(KNOBS[router][0]):
-        raise ConfigError(f"--race wants ROUTER-VALUE, one of {', '.join(KNOBS)}; got {name!r}")
+    if router not in SWEPT_VALUES or bool(value) != bool(SWEPT_VALUES[router][0]):
+        raise ConfigError(f"--timed-setting must be ROUTER-VALUE, one of {', '.join(SWEPT_VALUES)}; got {name!r}")
     try:
-        return Setting(router, float(value) if value else None)
+        return RouterSetting(router, float(value) if value else None)
     except ValueError:
-        raise ConfigError(f"--race={name}: {value!r} is not a number") from None
+        raise ConfigError(f"--timed-setting={name}: {value!r} is not a number") from None
 
 
-def race(setting: Setting, arms: dict[str, list[Arm]], laps: int, console: Console) -> Iterator[Race]:
-    """Runs the setting and the two models alone, its `arms`, by turns in folders that are thrown away."""
-    from reason.bench.runs import run_arm
+def time_setting(
+    setting: RouterSetting, specs: dict[str, list[RunSpec]], repeats: int, console: Console
+) -> Iterator[RouterSpeedRun]:
+    """Runs the setting and each of the two models alone in turn, in temporary folders; `specs` by speculation."""
+    from reason.bench.runs import execute_run
 
-    settings = [setting, *map(Setting, ENDS)]
-    for speculation, three in arms.items():
+    settings = [setting, *map(RouterSetting, ENDS)]
+    for speculation, three_specs in specs.items():
         ratios, limits = [], []
-        for lap in range(laps):
-            console.print(f"race, speculation={speculation}, lap {lap + 1} of {laps}", style="bold")
+        for repeat in range(repeats):
+            console.print(f"timing, speculation={speculation}, {repeat + 1} of {repeats}", style="bold")
             with tempfile.TemporaryDirectory() as name:
-                folders = [Path(name, one.name) for one in settings]
-                outcomes = [run_arm(arm, folder, console) for arm, folder in zip(three, folders, strict=True)]
-                ours, draft, target = map(routed, settings, outcomes, folders)
+                folders = [Path(name, each.name) for each in settings]
+                outcomes = [
+                    execute_run(spec, folder, console) for spec, folder in zip(three_specs, folders, strict=True)
+                ]
+                ours, draft, target = map(load_point, settings, outcomes, folders)
             ratios.append(ours.seconds / target.seconds)
-            limits.append(least_seconds(ours, draft, target))
-        yield Race(setting.name, speculation, ratios, limits)
+            limits.append(minimum_seconds(ours, draft, target))
+        yield RouterSpeedRun(setting.name, speculation, ratios, limits)
 
 
 def main() -> int:
-    args = parser().parse_intermixed_args()
-    logging.disable(logging.ERROR)  # transformers announces every setting it does not like
+    args = make_parser().parse_intermixed_args()
+    logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
     console = Console(stderr=True, highlight=False)
-    from reason.bench.engine import machine
+    from reason.bench.engine import describe_machine
     from reason.bench.plots import require_matplotlib
-    from reason.bench.runs import check_arms, run_arm
+    from reason.bench.runs import execute_run, validate_runs
 
     bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
     common = [setting.format(problems=args.problems) for setting in (*bundled, *COMMON, *args.settings)]
 
-    def arm_of(setting: Setting, temperature: float, speculation: str = "off") -> Arm:
-        own = (*common, f"search.sampling.temperature={temperature:g}", f"speculation={speculation}")
-        return setting.arm(args.samples if temperature else 1, own)
+    def spec_of(setting: RouterSetting, temperature: float, speculation: str = "off") -> RunSpec:
+        settings = (*common, f"search.sampling.temperature={temperature:g}", f"speculation={speculation}")
+        return setting.run_spec(args.samples if temperature else 1, settings)
 
-    plan = [(temperature, setting) for temperature in args.temperatures for setting in settings_of(args.routers)]
-    sweeps: dict[float, dict[str, list[Routed]]] = {temperature: {} for temperature in args.temperatures}
+    sweep = [(temperature, setting) for temperature in args.temperatures for setting in all_settings(args.routers)]
+    points: dict[float, dict[str, list[RouterPoint]]] = {temperature: {} for temperature in args.temperatures}
     try:
         if args.out:
             require_matplotlib()
-        racer = None if args.race is None else named(args.race)
-        last = args.temperatures[-1]
-        racing: dict[str, list[Arm]] = {}
-        if racer is not None:
-            racing = {s: [arm_of(one, last, s) for one in (racer, *map(Setting, ENDS))] for s in ("off", "stand")}
-        check_arms([arm_of(setting, temperature) for temperature, setting in plan] + [a[0] for a in racing.values()])
-        for number, (temperature, setting) in enumerate(plan, 1):
-            console.print(f"{number} of {len(plan)}: {setting.name}, T = {temperature:g}", style="bold", markup=False)
+        timed = None if args.timed_setting is None else parse_setting(args.timed_setting)
+        timed_specs: dict[str, list[RunSpec]] = {}
+        if timed is not None:
+            timed_specs = {
+                speculation: [
+                    spec_of(setting, args.temperatures[-1], speculation)
+                    for setting in (timed, *map(RouterSetting, ENDS))
+                ]
+                for speculation in ("off", "stand")
+            }
+        specs = [spec_of(setting, temperature) for temperature, setting in sweep]
+        validate_runs(specs + [three_specs[0] for three_specs in timed_specs.values()])
+        for number, (temperature, setting) in enumerate(sweep, 1):
+            console.print(f"{number} of {len(sweep)}: {setting.name}, T = {temperature:g}", style="bold", markup=False)
             folder = args.folder / f"{setting.name}-T{temperature:g}"
-            outcome = run_arm(arm_of(setting, temperature), folder, console)
-            sweeps[temperature].setdefault(setting.router, []).append(routed(setting, outcome, folder))
+            outcome = execute_run(specs[number - 1], folder, console)
+            points[temperature].setdefault(setting.router, []).append(load_point(setting, outcome, folder))
         plot = None if args.out is None else args.out.with_suffix(".png")
         if plot is not None:
-            draw_curves(plot, sweeps)
-        races = [] if racer is None else list(race(racer, racing, args.laps, console))
+            draw_router_curves(plot, points)
+        speed_runs = [] if timed is None else list(time_setting(timed, timed_specs, args.timing_repeats, console))
     except (ConfigError, ValueError) as error:
         console.print(str(error), style="red", markup=False)
         return 2
     except KeyboardInterrupt:
-        console.print(f"stopped; the same command goes on where it was (runs are in {args.folder})", markup=False)
+        console.print(f"stopped; the same command continues (runs are in {args.folder})", markup=False)
         return 130
-    text = report(
-        sweeps,
-        races,
+    text = format_report(
+        points,
+        speed_runs,
         command=shlex.join(["python", *sys.argv]),
-        machine=machine(),
+        machine=describe_machine(),
         about=f"{args.problems} problems, each sampled {args.samples} times at temperatures above 0. Means per sample; "
-        "intervals are 95 %, by bootstrap over problems. *Large tokens* are what the large model wrote, thrown away or "
-        "not; the oracle has both models write everything and is shown with what it kept. *Cost at 1:R*: large tokens "
-        "and small ones at 1/R of their price, target_only = 1; the bundled pair's own ratio says little about a pair "
-        "of billions of weights, so choose yours. *Area*: mean accuracy over the range of large tokens.",
+        "intervals are 95 %, by bootstrap over problems. *Large tokens* are those of the large model, discarded ones "
+        "included; with the oracle both models write everything, and only the steps in the tree count. *Cost at 1:R*: "
+        "large tokens, and small ones at 1/R of their price, target_only = 1; the ratio of the bundled pair says "
+        "little about models with billions of weights, so choose yours. *Area*: mean accuracy over the range of large "
+        "tokens.",
         ratios=args.ratios,
         plot=plot,
     )

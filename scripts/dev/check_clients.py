@@ -1,10 +1,10 @@
-"""Point the clients people use, unmodified, at a server, and say of each whether it got what it wanted.
+"""Run common unmodified clients of OpenAI's API against a server, and check their answers.
 
 python scripts/dev/check_clients.py                          starts scripts/serve.py on a free port
-python scripts/dev/check_clients.py --url http://HOST:PORT   asks one that is running
+python scripts/dev/check_clients.py --url http://HOST:PORT   uses a running server
 
-Checks the clients that are installed (pip install 'reason-search[clients]', perhaps in an environment of its own, for
-they pull in much and pin some of it) and names those that are not. Exit code 1 if a check fails.
+Checks the clients that are installed (pip install 'reason-search[clients]', perhaps in a separate environment,
+because they pin many dependencies) and names those that are not. Exit code 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODEL = "best-of-4"
 QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
 KEY = "unused"
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_API_KEY": KEY}
-"""Keeps the clients from asking anybody but the server."""
+"""Keeps the clients from connecting to anything but the server."""
 
 TOOL = {
     "type": "function",
@@ -37,15 +37,16 @@ TOOL = {
 }
 
 Check = Callable[[str], str]
+Fields = dict[str, Any]  # of a request
 
 
 def openai_sync(url: str) -> str:
-    """A conversation, choices, usage and our own fields, through the `openai` package."""
+    """Checks a conversation, choices, usage and our additional fields with the `openai` package."""
     from openai import OpenAI
 
     client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
     assert MODEL in [model.id for model in client.models.list()]
-    found = client.chat.completions.create(
+    answer = client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "system", "content": "You do sums."}, {"role": "user", "content": QUESTION}],
         n=2,
@@ -53,20 +54,20 @@ def openai_sync(url: str) -> str:
         max_completion_tokens=200,
         extra_body={"search": {"n": 3}},
     )
-    assert found.usage is not None
-    assert found.usage.completion_tokens_details is not None
-    assert 0 < (found.usage.completion_tokens_details.reasoning_tokens or 0) < found.usage.completion_tokens
-    texts = [choice.message.content for choice in found.choices]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    assert 0 < (answer.usage.completion_tokens_details.reasoning_tokens or 0) < answer.usage.completion_tokens
+    texts = [choice.message.content for choice in answer.choices]
     assert len(texts) == 2
     assert all(texts)
     again = client.completions.create(model=MODEL, prompt=f"Question: {QUESTION}\nSolution:\n", max_tokens=50)
     assert again.choices[0].text
-    assert found.model_extra is not None
-    return f"{found.usage.completion_tokens} tokens, tree at {found.model_extra['search']['tree']}"
+    assert answer.model_extra is not None
+    return f"{answer.usage.completion_tokens} tokens, tree at {answer.model_extra['search']['tree']}"
 
 
 def openai_async(url: str) -> str:
-    """Several at once."""
+    """Checks several concurrent requests."""
     from openai import AsyncOpenAI
 
     async def ask() -> list[str]:
@@ -75,7 +76,7 @@ def openai_async(url: str) -> str:
                 client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": QUESTION}], seed=seed)
                 for seed in range(3)
             ]
-            return [found.choices[0].message.content or "" for found in await asyncio.gather(*many)]
+            return [each.choices[0].message.content or "" for each in await asyncio.gather(*many)]
 
     texts = asyncio.run(ask())
     assert all(texts)
@@ -83,78 +84,78 @@ def openai_async(url: str) -> str:
 
 
 def openai_streaming(url: str) -> str:
-    """Progress as reasoning, then the answer, then the usage; the same answer as without streaming."""
+    """Checks a stream: progress as reasoning, then the answer, then the usage; the same answer as without streaming."""
     from openai import OpenAI
 
     client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
-    asked: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}]}
+    request: Fields = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}]}
     thoughts, text, usage = 0, "", None
-    for chunk in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+    for chunk in client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}):
         usage = chunk.usage or usage
         for choice in chunk.choices:
             thoughts += bool((choice.delta.model_extra or {}).get("reasoning_content"))
             text += choice.delta.content or ""
     assert thoughts >= 4
     assert usage is not None
-    assert text == client.chat.completions.create(**asked).choices[0].message.content
+    assert text == client.chat.completions.create(**request).choices[0].message.content
     return f"{thoughts} lines of progress, {len(text)} characters of answer"
 
 
 def openai_errors(url: str) -> str:
-    """What the server refuses is raised as the package's own errors."""
+    """Checks that refused requests raise the errors of the package."""
     import openai
 
     client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
-    asked: dict[str, Any] = {"messages": [{"role": "user", "content": QUESTION}]}
-    wrong: list[dict[str, Any]] = [
+    request: Fields = {"messages": [{"role": "user", "content": QUESTION}]}
+    wrong: list[Fields] = [
         {"model": MODEL, "tools": [TOOL]},
         {"model": MODEL, "extra_body": {"search": {"widht": 3}}},
         {"model": "gpt"},
     ]
-    params = [refused(partial(client.chat.completions.create, **asked, **more)) for more in wrong]
+    params = [refused_field(partial(client.chat.completions.create, **request, **more)) for more in wrong]
     assert params == ["tools", "search.widht", "model"]
     return f"refused: {', '.join(params)}"
 
 
-def refused(call: Callable[[], Any]) -> str:
-    """The field that the server refuses in this call. Raises: AssertionError if it refuses none."""
+def refused_field(call: Callable[[], object]) -> str:
+    """Returns the field that the server refuses in this call. Raises: AssertionError if it refuses none."""
     import openai
 
     try:
         call()
     except (openai.BadRequestError, openai.NotFoundError) as error:
         return str(error.param)
-    raise AssertionError("the server accepted what it cannot do")
+    raise AssertionError("the server accepted an unsupported field")
 
 
 def langchain(url: str) -> str:
-    """`ChatOpenAI`, in one piece and as a stream, and a tool refused."""
+    """Checks `ChatOpenAI`, complete and as a stream, and that a tool is refused."""
     from langchain_core.messages import HumanMessage, SystemMessage
     from langchain_openai import ChatOpenAI
 
     model = ChatOpenAI(model=MODEL, base_url=f"{url}/v1", api_key=KEY, temperature=0.8, max_retries=0)
-    said = [SystemMessage("You do sums."), HumanMessage(QUESTION)]
-    whole = model.invoke(said)
-    streamed = "".join(str(chunk.content) for chunk in model.stream(said))
+    messages = [SystemMessage("You do sums."), HumanMessage(QUESTION)]
+    whole = model.invoke(messages)
+    streamed = "".join(str(chunk.content) for chunk in model.stream(messages))
     assert whole.content == streamed != ""
     assert whole.usage_metadata["output_token_details"]["reasoning"] > 0
-    assert refused(lambda: model.bind_tools([TOOL]).invoke(said)) == "tools"
+    assert refused_field(lambda: model.bind_tools([TOOL]).invoke(messages)) == "tools"
     return f"{whole.usage_metadata['output_tokens']} tokens; with a tool: refused"
 
 
 def litellm(url: str) -> str:
-    """`completion`, in one piece and as a stream, with search settings."""
+    """Checks `completion`, complete and as a stream, with search settings."""
     import litellm as client
 
-    asked: dict[str, Any] = {
+    request: Fields = {
         "model": f"openai/{MODEL}",
         "api_base": f"{url}/v1",
         "api_key": KEY,
         "messages": [{"role": "user", "content": QUESTION}],
         "extra_body": {"search": {"n": 3}},
     }
-    whole = client.completion(**asked)
-    chunks = [chunk.choices[0].delta for chunk in client.completion(**asked, stream=True)]
+    whole = client.completion(**request)
+    chunks = [chunk.choices[0].delta for chunk in client.completion(**request, stream=True)]
     assert whole.choices[0].message.content == "".join(delta.content or "" for delta in chunks) != ""
     thoughts = sum(bool(getattr(delta, "reasoning_content", None)) for delta in chunks)
     assert thoughts >= 3
@@ -162,7 +163,7 @@ def litellm(url: str) -> str:
 
 
 def openai_agents(url: str) -> str:
-    """OpenAI's Agents SDK: a conversation of two turns without tools completes, one with a tool is refused."""
+    """Checks OpenAI's Agents SDK: two turns without tools complete, a request with a tool is refused."""
     import agents
     import openai
 
@@ -175,19 +176,22 @@ def openai_agents(url: str) -> str:
     assert first.final_output
     assert second.final_output
     tool = agents.FunctionTool(
-        name="add", description="adds", params_json_schema={"type": "object", "properties": {}}, on_invoke_tool=_never
+        name="add",
+        description="adds",
+        params_json_schema={"type": "object", "properties": {}},
+        on_invoke_tool=_never_called,
     )
     with_tool = agents.Agent(name="with a tool", model=model, tools=[tool])
-    assert refused(lambda: agents.Runner.run_sync(with_tool, QUESTION)) == "tools"
+    assert refused_field(lambda: agents.Runner.run_sync(with_tool, QUESTION)) == "tools"
     return "two turns; with a tool: refused"
 
 
-async def _never(context: Any, arguments: str) -> str:
+async def _never_called(context: object, arguments: str) -> str:
     raise AssertionError("a tool was called")
 
 
 def lm_eval(url: str) -> str:
-    """lm-evaluation-harness: `local-completions` on two problems from a local file."""
+    """Checks lm-evaluation-harness: `local-completions` on two problems from a local file."""
     from lm_eval import simple_evaluate
     from lm_eval.api.task import ConfigurableTask
     from lm_eval.tasks import TaskManager
@@ -246,12 +250,12 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "openai agents": ("agents", openai_agents),
     "lm-eval": ("lm_eval", lm_eval),
 }
-"""Each check with the package it needs; it is given the server's address and says what it got."""
+"""Each check with the package that it needs; it takes the address of the server and returns a summary."""
 
 
 @contextmanager
-def server(*settings: str) -> Iterator[str]:
-    """The address of a server of one's own, which is stopped at the end."""
+def start_server(*settings: str) -> Iterator[str]:
+    """Starts a server and yields its address; stops it at the end."""
     script = Path(__file__).resolve().parents[1] / "serve.py"
     command = [sys.executable, str(script), "serve.port=0", *settings]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -275,12 +279,12 @@ def main() -> int:
     args = top.parse_intermixed_args()
     if args.url:
         return check_all(args.url.rstrip("/"))
-    with server(*args.settings) as url:
+    with start_server(*args.settings) as url:
         return check_all(url)
 
 
 def check_all(url: str) -> int:
-    """Run every check that can be run; 1 if any fails."""
+    """Runs the checks of all installed clients; returns 1 if any fails."""
     os.environ |= ENVIRONMENT
     failed = False
     for name, (package, check) in CHECKS.items():

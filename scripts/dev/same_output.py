@@ -16,19 +16,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reason.build import check, task_of
-from reason.config.compose import composed, members
-from reason.runs.result import CHANGING, solution_row
+from reason.build import select_task, validate_settings
+from reason.config.compose import compose_settings, list_options
+from reason.config.renamed_settings import rename_overrides
+from reason.runs.result import UNSTABLE_USAGE_FIELDS, ProblemResult
 from reason.runs.run import tree_record
-from reason.runs.summary import summary_of
+from reason.runs.summary import summarise_results
 
 FLOAT64 = ("engine.dtype=float64", "scorer.dtype=float64")
-ROUTED = ("router=arbitrage", "router.dtype=float64", "draft.dtype=float64")
+ROUTED = ("router=arbitrage", "router.dtype=float64", "small.dtype=float64")
 
 
 def runs() -> Iterator[tuple[str, ...]]:
     """The settings of every run that is compared."""
-    for search in members("search"):
+    for search in list_options("search"):
         for speculation in ("off", "stand"):
             yield (f"search={search}", f"speculation={speculation}")
     for drafter in ("suffix", "hybrid", "token_recycling", "prompt_lookup", "stand_published"):
@@ -43,18 +44,23 @@ def runs() -> Iterator[tuple[str, ...]]:
 def output(settings: tuple[str, ...], problems: int) -> str:
     """Digest of all trees, rows and metrics of one run."""
     overrides = ("+task=synthetic", "task.difficulty=[2,3]", "search.n=4", *FLOAT64, *settings)
-    config, choices = composed(overrides)
-    plan = check(config, choices)
-    task, _ = task_of(plan, choices)
-    kept, rows = [], []
-    with plan.open(task) as solver:
+    config, choices = compose_settings(overrides)
+    plan = validate_settings(config, choices)
+    task, _ = select_task(plan, choices)
+    outputs, results = [], []
+    with plan.load_solver(task) as solver:
         for problem in list(task)[:problems]:
             solution = solver.solve(problem)
-            row = solution_row(solution, task.grade_text)
-            row["spent"] = {key: value for key, value in row["spent"].items() if key not in CHANGING}
-            kept.append([{**row, "accepted_length": None, "speedup": None}, tree_record(solution)])
-            rows.append(solution_row(solution, task.grade_text))
-    return hashlib.sha256(json.dumps(without_keys([kept, summary_of(rows)["metrics"]])).encode()).hexdigest()
+            result = ProblemResult.from_solution(solution, task.grade_text)
+            row = result.to_json()
+            row["usage"] = {key: value for key, value in row["usage"].items() if key not in UNSTABLE_USAGE_FIELDS}
+            row |= {"accepted_length": None, "speedup": None}
+            del row["shape"]  # newer than the first reference files
+            outputs.append([row, tree_record(solution)])
+            results.append(result)
+    return hashlib.sha256(
+        json.dumps(without_keys([outputs, summarise_results(results)["metrics"]])).encode()
+    ).hexdigest()
 
 
 def without_keys(value: Any) -> Any:
@@ -72,12 +78,14 @@ def main() -> None:
     arguments = parser.parse_args()
     found = {}
     for settings in runs():
-        found[" ".join(settings)] = output(settings, arguments.problems)
-        print(f"{found[' '.join(settings)][:12]}  {' '.join(settings)}", flush=True)
+        name = " ".join(setting for setting in settings if "dtype" not in setting)
+        found[name] = output(settings, arguments.problems)
+        print(f"{found[name][:12]}  {name}", flush=True)
     if not arguments.compare:
         arguments.file.write_text(json.dumps(found, indent=1) + "\n")
         return
-    before = json.loads(arguments.file.read_text())
+    saved = json.loads(arguments.file.read_text())
+    before = {" ".join(rename_overrides(name.split())): digest for name, digest in saved.items()}
     differ = [name for name in before | found if before.get(name) != found.get(name)]
     print(f"{len(before) - len(differ)} of {len(before)} runs the same", *differ, sep="\n  ")
     sys.exit(bool(differ))

@@ -1,7 +1,7 @@
-"""A*-style search: always continue the most promising branch of the whole tree (after arXiv 2505.13672).
+"""A*-style search: continues the most promising branch of the whole tree (after arXiv 2505.13672).
 
-The paper's exact costs are not public; ours follow the description of its survey: h is the judgement of the branch so
-far, g adds up only the rises of h along it, and f = g + h is to be as large as can be.
+The exact costs of the paper are not public; these follow its description in a survey: h is the score of the branch so
+far, g adds up only the rises of h along it, and the branch with the highest f = g + h is continued.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 from decoding.core import Tokens
 from decoding.validation import require_count
-from search.expand import Growth
-from search.step_search import TreeSearch
-from search.step_search_state import Walk
+from search.expand import ExpansionBatch
+from search.step_search import StepSearch
+from search.step_search_state import StepSearchState
 from search.strategy import Resources, SearchResult
 from search.tree import SearchTree
 
 
 @dataclass(frozen=True, kw_only=True)
-class AStar(TreeSearch):
-    """The branch with the highest f goes on, `branching` times; a finished one that comes first is a solution.
+class AStar(StepSearch):
+    """Continues the branch with the highest f `branching` times; a finished branch with the highest f is a solution.
 
-    Up to `parallel` expansions are under way at once. They are taken up in the order they were begun, whoever is done
-    first: the tree does not depend on timing, and a straggler holds up its search only when all behind it are done.
+    Up to `parallel` expansions run at a time. They are collected in the order of their start, not of their completion:
+    the tree does not depend on timing, and a slow expansion delays the search only when all later ones are complete.
 
     n           solutions after which the search ends
-    branching   continuations of a branch
-    parallel    expansions under way at once; 1 is strictly best-first
-    expansions  at most, if fewer than n solutions have been found by then
+    branching   continuations of each branch
+    parallel    concurrent expansions; 1 is strictly best-first
+    expansions  maximum number of expansions, if there are fewer than n solutions by then
     """
 
     n: int = 4
@@ -43,61 +43,65 @@ class AStar(TreeSearch):
             require_count(name, getattr(self, name), at_least=1)
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
-        walk = Walk(root, resources, self)
-        queue = Queue(walk)
-        under_way: deque[Growth] = deque()
-        found = expansions = 0
+        state = StepSearchState(root, resources, self)
+        queue = BranchQueue(state)
+        running: deque[ExpansionBatch] = deque()
+        num_solutions = num_expansions = 0
         while True:
-            while found < self.n and expansions < self.expansions and len(under_way) < self.parallel and queue:
-                if (node := queue.pop()) in walk.ended:
-                    found += 1
+            while (
+                num_solutions < self.n and num_expansions < self.expansions and len(running) < self.parallel and queue
+            ):
+                if (node := queue.pop_best()) in state.ended_nodes:
+                    num_solutions += 1
                     continue
-                growth = walk.launch([node] * self.branching)
-                if not growth:
-                    queue.push(node)
+                batch = state.start_batch([node] * self.branching)
+                if not batch:  # the budget may afford it once a running batch is collected
+                    queue.push_node(node)
                     break
-                expansions += 1
+                num_expansions += 1
                 if node != SearchTree.ROOT:
-                    walk.note([node], [len(growth)], still_open=queue.open_nodes())
-                under_way.append(growth)
-            if not under_way or walk.decided(self.n - found):
+                    state.record_decision([node], [len(batch)], still_open=queue.open_nodes())
+                running.append(batch)
+            if not running or state.update_decided(self.n - num_solutions):
                 break
-            before = len(walk.ended)
-            for leaf in [*await walk.collect(under_way.popleft()), *walk.ended[before:]]:
-                queue.push(leaf)
-        walk.run.cancel()
-        return walk.conclude()
+            num_ended = len(state.ended_nodes)
+            # The oldest batch, even if a later one is complete: else the tree would depend on timing.
+            for leaf in [*await state.collect_batch(running.popleft()), *state.ended_nodes[num_ended:]]:
+                queue.push_node(leaf)
+        state.expander.cancel_pending()
+        return state.build_result()
 
 
-class Queue:
-    """Branches by falling f; of equals the deeper, so that without a signal it still arrives, then the earlier."""
+class BranchQueue:
+    """Priority queue of branches by falling f. Ties go to the deeper branch, so that a search with equal scores still
+    reaches solutions, then to the earlier one."""
 
-    def __init__(self, walk: Walk) -> None:
-        self._walk = walk
+    def __init__(self, state: StepSearchState) -> None:
+        self._state = state
         self._heap: list[tuple[float, int, int]] = [(0.0, 0, SearchTree.ROOT)]
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def push(self, node: int) -> None:
-        """*Mutates* the queue."""
-        depth = 0 if node == SearchTree.ROOT else self._walk.tree.nodes[node].depth
-        heapq.heappush(self._heap, (-self.promise(node), -depth, node))
+    def push_node(self, node: int) -> None:
+        """Adds a node. *Mutates*."""
+        depth = 0 if node == SearchTree.ROOT else self._state.tree.nodes[node].depth
+        heapq.heappush(self._heap, (-self.priority_of(node), -depth, node))
 
-    def pop(self) -> int:
-        """The most promising node. *Mutates* the queue."""
+    def pop_best(self) -> int:
+        """Removes and returns the node with the highest f. *Mutates*."""
         return heapq.heappop(self._heap)[-1]
 
     def open_nodes(self) -> list[int]:
-        """Who waits to be continued."""
-        ended = set(self._walk.ended)
+        """Nodes in the queue that can be continued."""
+        ended = set(self._state.ended_nodes)
         return [node for *_, node in self._heap if node not in ended and node != SearchTree.ROOT]
 
-    def promise(self, node: int) -> float:
-        """f = g + h. A step without a score counts as no better than the one before."""
+    def priority_of(self, node: int) -> float:
+        """f = g + h of a node. A step that is not scored keeps h as it was before."""
         g, h = 0.0, None
-        for step in self._walk.tree.path(node):
-            score = self._walk.tree.score(step, self._walk.knobs.agg_strategy)
+        for step in self._state.tree.path_nodes(node):
+            score = self._state.tree.path_score(step, self._state.strategy.agg_strategy)
             if score is not None:
                 g, h = g + (0.0 if h is None else max(0.0, score - h)), score
         return g + (h or 0.0)

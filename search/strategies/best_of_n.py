@@ -1,40 +1,42 @@
-"""Sample `n` whole solutions and keep the best scored."""
+"""Best-of-N: samples `n` whole solutions and chooses the one with the highest score."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from decoding.core import SamplingParams, Tokens
 from decoding.validation import require_count
-from search.aggregation import check_aggregation
 from search.sample import sample_and_choose
 from search.strategy import Resources, SearchResult
+from search.voting import validate_aggregation
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestOfN:
-    """`n` independent samples; the solution with the highest score wins, those with an answer first.
+    """Chooses the solution with the highest score among `n` independent samples, those with an answer first.
 
-    n             how many solutions
+    n             number of solutions
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
-    sampling      how each solution is sampled
+    sampling      sampling parameters of each solution
 
-    Raises: ValueError naming the knob, what was wanted and what was got.
+    Raises: ValueError naming the knob, its constraint and its value.
     """
 
     n: int = 16
     agg_strategy: str = "last"
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
+    select: ClassVar[str] = "best"
     needs_scorer = True
     needs_embedder = False
     by_steps = False
 
     def __post_init__(self) -> None:
         require_count("n", self.n, at_least=1)
-        check_aggregation(self.agg_strategy)
+        validate_aggregation(self.agg_strategy)
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
         return await sample_and_choose(
-            root, resources, n=self.n, sampling=self.sampling, rule="best", agg_strategy=self.agg_strategy
+            root, resources, n=self.n, sampling=self.sampling, voting_rule=self.select, agg_strategy=self.agg_strategy
         )

@@ -1,4 +1,4 @@
-"""DVTS: independent subtrees, each going on with its own best branch, so that the winners differ.
+"""DVTS: beam search in independent subtrees, so that the solutions differ.
 
 Diverse verifier tree search, from the search-and-learn code base (Beeching, Tunstall, Rush 2024).
 """
@@ -9,19 +9,20 @@ from collections import Counter
 from dataclasses import dataclass
 
 from decoding.validation import require_count
-from search.allocation import best_widths
+from search.allocation import allocate_to_best
 from search.level_search import Allocation, Frontier, LevelSearch
 from search.tree import SearchTree
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dvts(LevelSearch):
-    """`n / beam_width` subtrees; in each, every level, the best branch goes on `beam_width` times.
+    """Continues the best branch of each of `n / beam_width` subtrees `beam_width` times per level.
 
-    A finished branch is a candidate, best of its subtree or not, and narrows its own subtree by one, unless it hands
-    its width back to it. (The published code goes on until the best is finished, and hands in unfinished siblings.)
+    A finished branch is a candidate, whether it is the best of its subtree or not, and narrows its subtree by one
+    unless `keep_width`. (The published code continues until the best branch is finished, and returns unfinished
+    siblings as candidates.)
 
-    n             how many branches at once; a multiple of beam_width
+    n             number of branches at a time; a multiple of beam_width
     beam_width    continuations of the best branch of a subtree
     """
 
@@ -34,17 +35,19 @@ class Dvts(LevelSearch):
         if self.n % self.beam_width:
             raise ValueError(f"n must be a multiple of beam_width={self.beam_width}, got {self.n}")
 
-    async def allocate(self, frontier: Frontier, width: int) -> Allocation:
-        tree = frontier.walk.tree
+    async def allocate_widths(self, frontier: Frontier, width: int) -> Allocation:
+        tree = frontier.state.tree
+        # The first `beam_width` steps below the prompt found subtree 0, the next ones subtree 1, and so on.
         first_steps = [i for i, node in enumerate(tree.nodes) if node.parent == SearchTree.ROOT]
-        subtree = {node: place // self.beam_width for place, node in enumerate(first_steps)}
-        ended = Counter(subtree[tree.path(node)[0]] for node in frontier.walk.ended)
-        members: dict[int, list[int]] = {}
+        subtree_of = {node: i // self.beam_width for i, node in enumerate(first_steps)}
+        num_ended = Counter(subtree_of[tree.path_nodes(node)[0]] for node in frontier.state.ended_nodes)
+        branches: dict[int, list[int]] = {}
         for i, node in enumerate(frontier.nodes):
-            members.setdefault(subtree[tree.path(node)[0]], []).append(i)
+            branches.setdefault(subtree_of[tree.path_nodes(node)[0]], []).append(i)
         widths = [0] * len(frontier.nodes)
-        for number, its in members.items():
-            left = self.beam_width - (0 if self.hand_back else ended[number])
-            for i, dealt in zip(its, best_widths([frontier.scores[i] for i in its], left, keep=1), strict=True):
-                widths[i] = dealt
+        for subtree, indices in branches.items():
+            remaining = self.beam_width - (0 if self.keep_width else num_ended[subtree])
+            allocated = allocate_to_best([frontier.scores[i] for i in indices], remaining, num_kept=1)
+            for i, count in zip(indices, allocated, strict=True):
+                widths[i] = count
         return Allocation(widths)

@@ -1,4 +1,4 @@
-"""ETS: REBASE on those leaves only that are worth the KV they pin (arXiv 2502.13575)."""
+"""ETS: REBASE restricted to the leaves that are worth their KV cache (arXiv 2502.13575)."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decoding.validation import require_choice, require_not_negative, require_positive, require_switch
-from search.allocation import best_first, softmax_widths
-from search.clustering import same_meaning
+from search.allocation import allocate_by_softmax, rank_by_score
+from search.clustering import cluster_steps
 from search.level_search import Allocation, Frontier, LevelSearch
-from search.strategies.ets_program import Kept, Program, solve
+from search.strategies.ets_program import EtsProgram, KeptLeaves, solve_program
 
 COSTS = ("nodes", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ets(LevelSearch):
-    """Every level a 0/1 program chooses the leaves to keep, and the whole width is dealt to them as in REBASE.
+    """Chooses the leaves to keep by a 0/1 program per level, and distributes the width over them as REBASE does.
 
     temperature   of the softmax over scores
-    penalty       what KV costs: the paper's lambda_b; 1.0 as published
-    coverage      what different ideas are worth: the paper's lambda_d; 1.5, 1.4, 1.45 at widths 16, 64, 256 as
-                  published, tuned there on the test set; 0 leaves the term out, and needs no embedder
-    cost          what a node costs: `nodes`, one each, as published, or `tokens`, the KV it holds
-    cover_first   every kept cluster gets a continuation before the rest is dealt by score. The published way (false)
-                  lets low scores starve a cluster that the program has just paid for
-    solver_seconds  after which the best choice so far, or the greedy's, is taken, and the gap noted
+    penalty       weight of the KV cost: lambda_b in the paper; 1.0 as published
+    coverage      weight of semantic diversity: lambda_d in the paper; 1.5, 1.4, 1.45 at widths 16, 64, 256, tuned there
+                  on the test set; 0 drops the term and needs no embedder
+    cost          cost of a node: `nodes`, one each, as published, or `tokens`, its number of tokens
+    cover_first   whether every kept cluster gets one continuation before the rest is distributed by score. Without it,
+                  as published, a cluster with low scores may get none although the program kept it
+    solver_seconds  time limit of the program; then the best solution found, with its optimality gap
     """
 
     temperature: float = 0.2
@@ -47,57 +47,65 @@ class Ets(LevelSearch):
 
     @property
     def needs_embedder(self) -> bool:
-        """Coverage, like merging, compares steps by what they say."""
+        """Whether steps are compared by their meaning; coverage and merging do."""
         return self.merge or self.coverage > 0
 
-    async def allocate(self, frontier: Frontier, width: int) -> Allocation:
-        clusters = await self._clusters(frontier)
-        program = self._program(frontier, width, clusters)
-        kept = await asyncio.to_thread(solve, program, self.solver_seconds)
-        widths = self._deal(frontier.scores, width, kept, clusters)
-        note = {"objective": round(kept.objective, 6), "gap": round(kept.gap, 6), "solver": kept.solver}
+    async def allocate_widths(self, frontier: Frontier, width: int) -> Allocation:
+        clusters = await self._cluster_branches(frontier)
+        program = self._build_program(frontier, width, clusters)
+        # In a thread: the solver takes up to `solver_seconds`, in which other searches of this event loop continue.
+        kept = await asyncio.to_thread(solve_program, program, self.solver_seconds)
+        widths = self._distribute_width(frontier.scores, width, kept, clusters)
+        note: dict[str, float | str] = {
+            "objective": round(kept.objective, 6),
+            "gap": round(kept.gap, 6),
+            "solver": kept.solver,
+        }
         if clusters:
-            note |= {"clusters": program.count, "covered": len({clusters[i] for i in kept.leaves})}
-        return Allocation(widths, _reasons(frontier.nodes, kept, clusters), note)
+            note |= {"clusters": program.num_clusters, "covered": len({clusters[i] for i in kept.leaves})}
+        return Allocation(widths, _explain_pruned(frontier.nodes, kept, clusters), note)
 
-    async def _clusters(self, frontier: Frontier) -> list[int]:
-        """A cluster per branch, or none where there is nothing to tell apart."""
-        texts = {frontier.walk.tree.nodes[node].step.text for node in frontier.nodes}
+    async def _cluster_branches(self, frontier: Frontier) -> list[int]:
+        """Cluster of each branch; empty where coverage is off or all steps have the same text."""
+        texts = {frontier.state.tree.nodes[node].step.text for node in frontier.nodes}
         if self.coverage == 0 or len(texts) < 2:
             return []
-        return await same_meaning(frontier.walk.run, frontier.nodes, frontier.walk.embedder)
+        return await cluster_steps(frontier.state.expander, frontier.nodes, frontier.state.embedder)
 
-    def _program(self, frontier: Frontier, width: int, clusters: list[int]) -> Program:
-        tree = frontier.walk.tree
-        shares = softmax_widths(frontier.scores, width, self.temperature)
-        nodes = sorted(tree.pinned(frontier.nodes))
-        number = {node: j for j, node in enumerate(nodes)}
+    def _build_program(self, frontier: Frontier, width: int, clusters: list[int]) -> EtsProgram:
+        tree = frontier.state.tree
+        shares = allocate_by_softmax(frontier.scores, width, self.temperature)
+        nodes = sorted(tree.pinned_nodes(frontier.nodes))
+        index_of = {node: j for j, node in enumerate(nodes)}
         weights = [1 if self.cost == "nodes" else len(tree.nodes[node].step.tokens) for node in nodes]
-        whole = sum(weights) + (self.cost == "nodes")  # the prompt counts as a node, and is always paid for
-        return Program(
+        total = sum(weights) + (self.cost == "nodes")  # the prompt counts as a node, and is always paid for
+        return EtsProgram(
             values=[share / width for share in shares],
-            paths=[[number[node] for node in tree.path(leaf)] for leaf in frontier.nodes],
-            costs=[weight / whole for weight in weights],
+            paths=[[index_of[node] for node in tree.path_nodes(leaf)] for leaf in frontier.nodes],
+            costs=[weight / total for weight in weights],
             clusters=clusters,
             penalty=self.penalty,
             coverage=self.coverage,
         )
 
-    def _deal(self, scores: Sequence[float], width: int, kept: Kept, clusters: list[int]) -> list[int]:
-        """The whole width for the kept leaves."""
+    def _distribute_width(
+        self, scores: Sequence[float], width: int, kept: KeptLeaves, clusters: list[int]
+    ) -> list[int]:
+        """Distributes the whole width over the kept leaves; 0 for the others."""
         widths = [0] * len(scores)
         if self.cover_first and clusters:
-            best = {clusters[i]: i for i in reversed(best_first(scores)) if i in kept.leaves}
-            for i in [i for i in best_first(scores) if i in best.values()][:width]:
+            # Reversed: of the kept leaves of a cluster, the one with the highest score is written last.
+            best = {clusters[i]: i for i in reversed(rank_by_score(scores)) if i in kept.leaves}
+            for i in [i for i in rank_by_score(scores) if i in best.values()][:width]:
                 widths[i] = 1
-        rest = softmax_widths([scores[i] for i in kept.leaves], width - sum(widths), self.temperature)
-        for i, more in zip(kept.leaves, rest, strict=True):
-            widths[i] += more
+        rest = allocate_by_softmax([scores[i] for i in kept.leaves], width - sum(widths), self.temperature)
+        for i, count in zip(kept.leaves, rest, strict=True):
+            widths[i] += count
         return widths
 
 
-def _reasons(nodes: Sequence[int], kept: Kept, clusters: list[int]) -> dict[int, str]:
-    """Why the program left a leaf out: its idea is covered by another, or it is not worth its KV."""
+def _explain_pruned(nodes: Sequence[int], kept: KeptLeaves, clusters: list[int]) -> dict[int, str]:
+    """Reason for each pruned leaf: `redundancy` if a kept one is of the same cluster, else `cost`."""
     covered = {clusters[i] for i in kept.leaves} if clusters else set()
-    out = [i for i in range(len(nodes)) if i not in set(kept.leaves)]
-    return {nodes[i]: "redundancy" if clusters and clusters[i] in covered else "cost" for i in out}
+    pruned = [i for i in range(len(nodes)) if i not in set(kept.leaves)]
+    return {nodes[i]: "redundancy" if clusters and clusters[i] in covered else "cost" for i in pruned}

@@ -1,4 +1,4 @@
-"""Monte Carlo tree search over steps, with the reward model's word for what has not been tried yet."""
+"""Monte Carlo tree search over steps; the reward model scores the nodes that no simulation has visited."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from decoding.core import Tokens
 from decoding.validation import require_choice, require_count, require_not_negative, require_positive
-from search.expand import Growth
-from search.step_search import TreeSearch
-from search.step_search_state import Walk
-from search.strategies.mcts_rules import RULES, Arm, best_arm, children_wanted
+from search.expand import ExpansionBatch
+from search.step_search import StepSearch
+from search.step_search_state import StepSearchState
+from search.strategies.mcts_rules import SELECTION_RULES, ChildStats, max_children, select_child
 from search.strategy import Resources, SearchResult
 from search.tree import SearchTree
 
@@ -20,23 +20,25 @@ VALUES = ("prm", "rollout")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mcts(TreeSearch):
-    """`n` simulations; each goes down the tree to a finished solution, and its score is told to every node on the way.
+class Mcts(StepSearch):
+    """Runs `n` simulations; each descends to a finished solution and backs its score up to all nodes on its path.
 
-    At a node a simulation first adds the children that progressive widening allows, then goes on to the child with the
-    highest upper bound. Below the nodes that were there, `value` says how the end is reached: `prm` goes on in the same
-    way, choosing the best scored of fresh children at every step (as in OpenR); `rollout` lets the writer finish.
+    At a node, a simulation first adds the children that progressive widening allows, then descends to the child with
+    the highest upper bound. Below the known nodes, `value` determines how it reaches the end: `prm` continues in the
+    same way and takes the child with the highest score at every step (as in OpenR); `rollout` generates the rest of the
+    solution in one request.
 
-    A simulation never ends twice at the same leaf: what has been seen to its end is left out, and its parent may have
-    another child. Up to `parallel` simulations are under way; virtual losses keep them apart. They are taken up in the
-    order in which they began to wait, whoever is done first, so that the tree does not depend on timing.
+    No leaf ends two simulations: an explored leaf is left out, and its parent may have another child. Up to `parallel`
+    simulations run at a time; virtual losses separate them. They resume in the order in which they began to wait, not
+    of completion, so that the tree does not depend on timing.
 
-    n                 simulations
-    rule, exploration `uct` or `puct`, and its constant; 1.0 as in LLM-reasoners
+    n                 number of simulations
+    rule              rule of the upper bound: `uct` or `puct`
+    exploration       exploration constant of the rule; 1.0 as in LLM-reasoners
     value             `prm` or `rollout`
-    branching         children of a node at most
+    branching         maximum children of a node
     widening, widening_power   a node visited N times may have widening * (1 + N) ** widening_power children
-    parallel          simulations under way at once; 1 is the textbook's
+    parallel          concurrent simulations; 1 is the textbook's
     """
 
     n: int = 16
@@ -50,7 +52,7 @@ class Mcts(TreeSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("rule", self.rule, RULES)
+        require_choice("rule", self.rule, SELECTION_RULES)
         require_choice("value", self.value, VALUES)
         require_not_negative("exploration", self.exploration)
         require_positive("widening", self.widening)
@@ -59,154 +61,167 @@ class Mcts(TreeSearch):
             require_count(name, getattr(self, name), at_least=1)
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
-        return await Simulations(self, Walk(root, resources, self)).run()
+        return await SimulationRunner(self, StepSearchState(root, resources, self)).run_all()
 
 
 @dataclass
 class Simulation:
-    """A way down the tree; `growth` is what it waits for, if anything, and `rollout` says it is the last of it."""
+    """Path of one simulation down the tree.
 
-    path: list[int]
-    growth: Growth | None = None
-    rollout: bool = False
-
-
-class Simulations:
-    """The simulations of one search, and what they found out.
-
-    asked     per node, children asked for so far
-    awaited   of these, how many are still being written
-    explored  nodes below which there is nothing new
+    path        nodes from the prompt to the current node
+    batch       children that the simulation waits for; None if it waits for those of another simulation, or not at all
+    is_rollout  whether `batch` is the rest of the solution
     """
 
-    def __init__(self, knobs: Mcts, walk: Walk) -> None:
-        self.knobs, self.walk = knobs, walk
-        self.arms: dict[int, Arm] = {SearchTree.ROOT: Arm()}
+    path: list[int]
+    batch: ExpansionBatch | None = None
+    is_rollout: bool = False
+
+
+class SimulationRunner:
+    """Runs the simulations of one search and holds their statistics.
+
+    stats          per node, statistics of its visits
+    children       per node, its children in the tree
+    num_requested  per node, children requested so far
+    num_pending    per node, requested children that are still being generated
+    explored       nodes below which there is nothing new
+    """
+
+    def __init__(self, strategy: Mcts, state: StepSearchState) -> None:
+        self.strategy, self.state = strategy, state
+        self.stats: dict[int, ChildStats] = {SearchTree.ROOT: ChildStats()}
         self.children: dict[int, list[int]] = {}
-        self.asked: Counter[int] = Counter()
-        self.awaited: Counter[int] = Counter()
+        self.num_requested: Counter[int] = Counter()
+        self.num_pending: Counter[int] = Counter()
         self.explored: set[int] = set()
         self._waiting: deque[Simulation] = deque()
         self._gave_up = False
 
-    async def run(self) -> SearchResult:
-        """All of them, or as many as budget and early stop allow."""
-        begun = 0
+    async def run_all(self) -> SearchResult:
+        """Runs all simulations, or as many as budget and early stop allow."""
+        num_started, n = 0, self.strategy.n
         while True:
-            while begun < self.knobs.n and len(self._waiting) < self.knobs.parallel and not self._at_an_end:
-                begun += 1
-                self.arms[SearchTree.ROOT].losses += 1
-                self._go_on(Simulation([SearchTree.ROOT]))
-            if not self._waiting or self.walk.decided(self.knobs.n - begun + len(self._waiting)):
+            while num_started < n and len(self._waiting) < self.strategy.parallel and not self._is_exhausted:
+                num_started += 1
+                self.stats[SearchTree.ROOT].virtual_losses += 1
+                self._advance(Simulation([SearchTree.ROOT]))
+            if not self._waiting or self.state.update_decided(n - num_started + len(self._waiting)):
                 break
-            await self._take_up(self._waiting.popleft())
-        self.walk.run.cancel()
-        return self.walk.conclude()
+            await self._resume(self._waiting.popleft())
+        self.state.expander.cancel_pending()
+        return self.state.build_result()
 
     @property
-    def _at_an_end(self) -> bool:
+    def _is_exhausted(self) -> bool:
         return self._gave_up or SearchTree.ROOT in self.explored
 
-    async def _take_up(self, simulation: Simulation) -> None:
-        """Lets a simulation go on with what it waited for."""
-        growth, simulation.growth = simulation.growth, None
-        if growth is not None:
-            before = len(self.walk.ended)
-            new = sorted({*await self.walk.collect(growth), *self.walk.ended[before:]})
+    async def _resume(self, simulation: Simulation) -> None:
+        """Continues a simulation once the children that it waits for are generated."""
+        batch, simulation.batch = simulation.batch, None
+        if batch is not None:
+            num_ended = len(self.state.ended_nodes)
+            # Open and ended children, in the order of their node numbers, so that ties between them are stable.
+            new = sorted({*await self.state.collect_batch(batch), *self.state.ended_nodes[num_ended:]})
             node = simulation.path[-1]
-            self.awaited[node] -= len(growth)
-            if simulation.rollout:
+            self.num_pending[node] -= len(batch)
+            if simulation.is_rollout:
                 for leaf in new:
-                    self._follow(simulation, leaf)
-                return self._arrive(simulation)
+                    self._follow_rollout(simulation, leaf)
+                return self._back_up(simulation)
             self._add_children(node, [child for child in new if child != node])
-        return self._go_on(simulation)
+        return self._advance(simulation)
 
-    def _go_on(self, simulation: Simulation) -> None:
-        """Down from where it stands, to where it has to wait or is at an end."""
+    def _advance(self, simulation: Simulation) -> None:
+        """Descends from the current node until the simulation has to wait or reaches an end."""
         while simulation.path:
             node = simulation.path[-1]
-            if node != SearchTree.ROOT and (node in self.walk.ended or not self.walk.is_open(node)):
-                return self._arrive(simulation)
-            if self._wants_rollout(node):
-                simulation.rollout = True
-                return self._wait(simulation, self.walk.launch_solution(node))
-            if missing := self._missing(node):
-                return self._wait(simulation, self.walk.launch([node] * missing))
-            if self._fresh(node):
+            if node != SearchTree.ROOT and (node in self.state.ended_nodes or not self.state.is_open(node)):
+                return self._back_up(simulation)
+            if self._needs_rollout(node):
+                simulation.is_rollout = True
+                return self._wait(simulation, self.state.start_solution(node))
+            if num_missing := self._num_missing(node):
+                return self._wait(simulation, self.state.start_batch([node] * num_missing))
+            if self._unexplored_children(node):
                 self._descend(simulation)
-            elif self.awaited[node]:
+            elif self.num_pending[node]:
                 return self._wait(simulation, None)
-            else:  # nothing new below it: back up a step, and elsewhere
+            else:  # nothing new below it: one step up, where another child may be selected
                 self.explored.add(node)
-                self.arms[simulation.path.pop()].losses -= 1
+                self.stats[simulation.path.pop()].virtual_losses -= 1
         return None
 
-    def _wants_rollout(self, node: int) -> bool:
-        """With `value=rollout`, a node nobody has been to is finished by the writer; the prompt is expanded first."""
-        return self.knobs.value == "rollout" and node != SearchTree.ROOT and self.arms[node].tries == 1
+    def _needs_rollout(self, node: int) -> bool:
+        """With `value=rollout`, the first visit to a node generates the rest; the prompt is always expanded first."""
+        # The virtual loss of this simulation is already counted, so a first visit has num_visits 1.
+        return self.strategy.value == "rollout" and node != SearchTree.ROOT and self.stats[node].num_visits == 1
 
-    def _missing(self, node: int) -> int:
-        """Children to ask for: what widening allows, and one more where all that have come are explored."""
-        knobs, asked = self.knobs, self.asked[node]
-        tries = self.arms[node].tries - 1  # this simulation is one of them
-        wanted = children_wanted(tries, knobs.widening, knobs.widening_power, knobs.branching)
-        if not self.awaited[node] and not self._fresh(node):
-            wanted = max(wanted, min(asked + 1, knobs.branching))
-        return max(0, wanted - asked)
+    def _num_missing(self, node: int) -> int:
+        """Children to request: those that widening allows, and one more where all children are explored."""
+        strategy, requested = self.strategy, self.num_requested[node]
+        num_visits = self.stats[node].num_visits - 1  # without this simulation
+        allowed = max_children(num_visits, strategy.widening, strategy.widening_power, strategy.branching)
+        if not self.num_pending[node] and not self._unexplored_children(node):
+            allowed = max(allowed, min(requested + 1, strategy.branching))
+        return max(0, allowed - requested)
 
-    def _fresh(self, node: int) -> list[int]:
+    def _unexplored_children(self, node: int) -> list[int]:
         return [child for child in self.children.get(node, []) if child not in self.explored]
 
-    def _wait(self, simulation: Simulation, growth: Growth | None) -> None:
-        """Puts a simulation at the end of the line, for its growth or for that of another; or gives it up."""
+    def _wait(self, simulation: Simulation, batch: ExpansionBatch | None) -> None:
+        """Queues a simulation until its batch, or that of another simulation, is complete; or gives it up."""
         node = simulation.path[-1]
-        if growth:
-            simulation.growth = growth
-            self.asked[node] += len(growth)
-            self.awaited[node] += len(growth)
+        if batch:
+            simulation.batch = batch
+            self.num_requested[node] += len(batch)
+            self.num_pending[node] += len(batch)
             if node != SearchTree.ROOT:
-                self.walk.note([node], [len(growth)], still_open=self._open_nodes())
-        elif not any(other.growth for other in self._waiting):
-            self._gave_up = True  # the budget grants nothing, and nothing is under way that could change that
+                self.state.record_decision([node], [len(batch)], still_open=self._open_nodes())
+        elif not any(other.batch for other in self._waiting):
+            # The budget affords nothing, and no batch is pending whose commit could change that.
+            self._gave_up = True
             for node in simulation.path:
-                self.arms[node].losses -= 1
+                self.stats[node].virtual_losses -= 1
             return
         self._waiting.append(simulation)
 
     def _descend(self, simulation: Simulation) -> None:
-        children = self._fresh(simulation.path[-1])
-        best = best_arm([self.arms[child] for child in children], self.knobs.rule, self.knobs.exploration)
-        self._step_to(simulation, children[best])
+        children = self._unexplored_children(simulation.path[-1])
+        stats = [self.stats[child] for child in children]
+        self._enter_child(simulation, children[select_child(stats, self.strategy.rule, self.strategy.exploration)])
 
-    def _step_to(self, simulation: Simulation, child: int) -> None:
-        self.arms[child].losses += 1
+    def _enter_child(self, simulation: Simulation, child: int) -> None:
+        self.stats[child].virtual_losses += 1
         simulation.path.append(child)
 
     def _add_children(self, parent: int, nodes: Sequence[int]) -> None:
-        tree = self.walk.tree
+        tree = self.state.tree
         for node in nodes:
-            likely, score = tree.nodes[node].step.mean_logprob, tree.score(node, self.knobs.agg_strategy)
-            self.arms[node] = Arm(first=score, prior=math.exp(likely or 0.0))
+            logprob, score = tree.nodes[node].step.mean_logprob, tree.path_score(node, self.strategy.agg_strategy)
+            self.stats[node] = ChildStats(initial_value=score, prior=math.exp(logprob or 0.0))
         self.children.setdefault(parent, []).extend(nodes)
 
-    def _follow(self, simulation: Simulation, leaf: int) -> None:
-        """The chain the writer wrote becomes part of the tree that simulations walk."""
-        path = self.walk.tree.path(leaf)
+    def _follow_rollout(self, simulation: Simulation, leaf: int) -> None:
+        """Adds the chain of a rollout to the statistics and descends along it."""
+        path = self.state.tree.path_nodes(leaf)
         for child in path[path.index(simulation.path[-1]) + 1 :]:
             self._add_children(simulation.path[-1], [child])
-            self._step_to(simulation, child)
+            self._enter_child(simulation, child)
 
-    def _arrive(self, simulation: Simulation) -> None:
-        """A simulation is at an end of the tree: what it is worth is told to every node on its way."""
+    def _back_up(self, simulation: Simulation) -> None:
+        """Ends a simulation: adds the score of its leaf to all nodes on its path and removes its virtual losses."""
         leaf = simulation.path[-1]
-        score = self.walk.tree.score(leaf, self.knobs.agg_strategy)
-        value = self.arms[leaf].mean if score is None else score
+        score = self.state.tree.path_score(leaf, self.strategy.agg_strategy)
+        # Read before the loop below changes the statistics of the leaf.
+        value = self.stats[leaf].mean_value if score is None else score
         for node in simulation.path:
-            arm = self.arms[node]
-            arm.losses, arm.visits, arm.total = arm.losses - 1, arm.visits + 1, arm.total + value
+            stats = self.stats[node]
+            stats.virtual_losses -= 1  # the virtual visit becomes a real one: num_visits stays the same
+            stats.visits += 1
+            stats.total_value += value
         self.explored.add(leaf)
 
     def _open_nodes(self) -> list[int]:
-        """Every branch a simulation may come back to."""
-        return [node for node in self.arms if node != SearchTree.ROOT and self.walk.is_open(node)]
+        """Nodes that a later simulation may continue."""
+        return [node for node in self.stats if node != SearchTree.ROOT and self.state.is_open(node)]

@@ -1,4 +1,4 @@
-"""The arithmetic of Monte Carlo tree search: which child, and how many of them. Pure."""
+"""Formulas of Monte Carlo tree search: which child to visit, and how many children a node may have. Pure."""
 
 from __future__ import annotations
 
@@ -6,62 +6,65 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-RULES = ("uct", "puct")
+SELECTION_RULES = ("uct", "puct")
 
 
 @dataclass
-class Arm:
-    """A child as its parent sees it.
+class ChildStats:
+    """Statistics of a child, from which its parent selects.
 
-    first    what it is believed to be worth before it was tried, as much as one visit; None if nobody knows
-    visits   simulations that went through it and are done; their values add up to `total`
-    losses   simulations on their way through it, each counted as a visit worth nothing (virtual loss)
-    prior    how likely the writer finds it, relative to its siblings
+    initial_value   value before the first visit, weighted as one visit; None if unknown
+    visits          completed simulations through the child; their values add up to `total_value`
+    total_value     sum of the values of completed simulations
+    virtual_losses  running simulations through the child, each counted as a visit with value 0
+    prior           probability of the child under the model, relative to its siblings
     """
 
-    first: float | None = None
+    initial_value: float | None = None
     visits: int = 0
-    total: float = 0.0
-    losses: int = 0
+    total_value: float = 0.0
+    virtual_losses: int = 0
     prior: float = 1.0
 
     @property
-    def tries(self) -> int:
-        """Visits, virtual ones included."""
-        return self.visits + self.losses
+    def num_visits(self) -> int:
+        """Number of visits, virtual ones included."""
+        return self.visits + self.virtual_losses
 
     @property
-    def mean(self) -> float:
-        """What a visit was worth on average; 0.5 where nothing is known."""
-        known = self.first is not None
-        count = self.tries + known
-        return (self.total + (self.first or 0.0)) / count if count else 0.5
+    def mean_value(self) -> float:
+        """Mean value per visit, the initial value included; 0.5 without any."""
+        has_initial = self.initial_value is not None
+        count = self.num_visits + has_initial
+        return (self.total_value + (self.initial_value or 0.0)) / count if count else 0.5
 
 
-def best_arm(arms: Sequence[Arm], rule: str, exploration: float) -> int:
-    """The index of the child to visit; of equals, the first.
+def select_child(children: Sequence[ChildStats], rule: str, exploration: float) -> int:
+    """Returns the index of the child with the highest upper bound; of equals, the first.
 
-    uct   mean + c sqrt(ln(1 + N) / (1 + n)), after UCB1 (Kocsis, Szepesvari 2006); the 1 stands for the first belief
+    uct   mean + c sqrt(ln(1 + N) / (1 + n)), after UCB1 (Kocsis, Szepesvari 2006); the 1 stands for the initial value
     puct  mean + c prior sqrt(1 + N) / (1 + n), as in AlphaZero (Silver et al. 2017); priors are normalised
 
-    N are the tries of all arms, n of this one. Means are in [0, 1].
+    N are the visits of all children, n of this one, virtual ones included. Means are in [0, 1].
     """
-    everyone = sum(arm.tries for arm in arms)
-    priors = math.fsum(arm.prior for arm in arms) or 1.0
+    total_visits = sum(child.num_visits for child in children)
+    total_prior = math.fsum(child.prior for child in children) or 1.0
 
-    def bound(index: int) -> float:
-        arm = arms[index]
+    def upper_bound(index: int) -> float:
+        child = children[index]
         if rule == "uct":
-            return arm.mean + exploration * math.sqrt(math.log1p(everyone) / (1 + arm.tries))
-        return arm.mean + exploration * (arm.prior / priors) * math.sqrt(1 + everyone) / (1 + arm.tries)
+            return child.mean_value + exploration * math.sqrt(math.log1p(total_visits) / (1 + child.num_visits))
+        # The order of these operations decides ties in the last bit, and with them the tree.
+        share = child.prior / total_prior
+        return child.mean_value + exploration * share * math.sqrt(1 + total_visits) / (1 + child.num_visits)
 
-    return max(range(len(arms)), key=bound)
+    return max(range(len(children)), key=upper_bound)
 
 
-def children_wanted(tries: int, constant: float, exponent: float, most: int) -> int:
-    """Progressive widening (Coulom 2007): a node may have `constant * (1 + tries) ** exponent` children, at least one.
+def max_children(num_visits: int, constant: float, exponent: float, limit: int) -> int:
+    """Progressive widening (Coulom 2007): `constant * (1 + num_visits) ** exponent` children, from 1 to `limit`.
 
-    >>> [children_wanted(tries, 2.0, 0.5, most=5) for tries in (0, 1, 3, 8)]
+    >>> [max_children(num_visits, 2.0, 0.5, limit=5) for num_visits in (0, 1, 3, 8)]
     [2, 2, 4, 5]
     """
-    return min(most, max(1, math.floor(constant * math.pow(1 + tries, exponent))))
+    return min(limit, max(1, math.floor(constant * math.pow(1 + num_visits, exponent))))

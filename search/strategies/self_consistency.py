@@ -1,4 +1,4 @@
-"""Sample `n` whole solutions and believe the answer most of them agree on."""
+"""Self-consistency: samples `n` whole solutions and chooses the most frequent answer."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams, Tokens
 from decoding.validation import require_count, require_number
-from search.aggregation import check_aggregation
 from search.sample import sample_and_choose
 from search.strategy import Resources, SearchResult
-from search.voting import check_rule
+from search.voting import validate_aggregation, validate_voting_rule
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfConsistency:
-    """`n` independent samples vote; the best scored solution with the winning answer is handed back.
+    """Chooses the solution with the highest score among those with the answer that wins the vote of `n` samples.
 
-    n             how many solutions
-    select        `majority` counts heads, `weighted` adds up scores, `best` is best-of-N
+    n             number of solutions
+    select        `majority` counts solutions, `weighted` adds up scores, `best` is best-of-N
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
-    stop_error    end before `n` once the count of heads is wrong with at most this probability; None draws all
-    sampling      how each solution is sampled
+    stop_error    ends the sampling when the majority is wrong with at most this probability; None samples all `n`
+    sampling      sampling parameters of each solution
 
-    Raises: ValueError naming the knob, what was wanted and what was got.
+    Raises: ValueError naming the knob, its constraint and its value.
     """
 
     n: int = 16
@@ -36,16 +35,16 @@ class SelfConsistency:
 
     def __post_init__(self) -> None:
         require_count("n", self.n, at_least=1)
-        check_rule(self.select)
-        check_aggregation(self.agg_strategy)
+        validate_voting_rule(self.select)
+        validate_aggregation(self.agg_strategy)
         if self.stop_error is not None:
             require_number("stop_error", self.stop_error, low=0, high=0.5)
             if self.select != "majority":
-                raise ValueError("stop_error needs select=majority: it counts heads")
+                raise ValueError("stop_error needs select=majority: it bounds the error of a count")
 
     @property
     def needs_scorer(self) -> bool:
-        """Counting heads needs no scores."""
+        """Whether votes depend on scores; counting solutions does not."""
         return self.select != "majority"
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
@@ -54,7 +53,7 @@ class SelfConsistency:
             resources,
             n=self.n,
             sampling=self.sampling,
-            rule=self.select,
+            voting_rule=self.select,
             agg_strategy=self.agg_strategy,
             stop_error=self.stop_error,
         )

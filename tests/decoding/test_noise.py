@@ -7,16 +7,17 @@ import pytest
 import torch
 
 from decoding.core import SamplingParams
-from decoding.noise import gumbel, row_keys
-from decoding.sampler import SamplingRows, processed_log_probs, sample
-from decoding.speculation.target_logits import Target
+from decoding.noise import gumbel_noise, noise_keys
+from decoding.sampler import SamplingBatch, processed_log_probs, sample_tokens
+from decoding.speculation.target_logits import TargetLogits
+from tests.support.enumeration import filtered_distribution
 
 EULER = 0.5772156649
 
 
 def grid(seeds: list[int], positions: list[int], ids: torch.Tensor) -> np.ndarray:
-    keys = torch.from_numpy(row_keys(seeds, positions))
-    return gumbel(keys, ids).double().numpy()
+    keys = torch.from_numpy(noise_keys(seeds, positions))
+    return gumbel_noise(keys, ids).double().numpy()
 
 
 def uniform(noise: np.ndarray) -> np.ndarray:
@@ -67,8 +68,8 @@ def test_rows_and_ids_do_not_trade_places() -> None:
 def test_argmax_frequencies_are_the_softmax(vary: str) -> None:
     n, logits = 40_000, torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5, 0.5, -3.0])
     seeds, positions = (range(n), [4] * n) if vary == "seed" else ([77] * n, range(n))
-    rows = SamplingRows.of([SamplingParams()] * n, list(seeds), list(positions))
-    tokens = sample(logits.expand(n, -1), rows)
+    rows = SamplingBatch.from_params([SamplingParams()] * n, list(seeds), list(positions))
+    tokens = sample_tokens(logits.expand(n, -1), rows)
     expected = logits.double().softmax(-1).numpy() * n
     counts = np.bincount(tokens.numpy(), minlength=len(logits))
     assert ((counts - expected) ** 2 / expected).sum() < 22.5  # 6 degrees of freedom, p = 0.001
@@ -76,32 +77,12 @@ def test_argmax_frequencies_are_the_softmax(vary: str) -> None:
 
 def test_adjacent_positions_draw_independently() -> None:
     n, logits = 40_000, torch.tensor([0.3, 0.0, -0.5])
-    rows = SamplingRows.of([SamplingParams()] * n, [5] * n, list(range(n)))
-    tokens = sample(logits.expand(n, -1), rows).numpy()
+    rows = SamplingBatch.from_params([SamplingParams()] * n, [5] * n, list(range(n)))
+    tokens = sample_tokens(logits.expand(n, -1), rows).numpy()
     joint = np.histogram2d(tokens[0::2], tokens[1::2], bins=3)[0]  # pairs that do not overlap
     p = logits.double().softmax(-1).numpy()
     expected = np.outer(p, p) * (n // 2)
     assert ((joint - expected) ** 2 / expected).sum() < 26.1  # 8 degrees of freedom, p = 0.001
-
-
-def by_hand(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
-    """The filtered distribution, one row, the slow and obvious way."""
-    if params.temperature == 0:
-        return np.array(np.eye(len(logits))[logits.argmax()])
-    z = logits.astype(np.float64) / params.temperature
-    order = np.argsort(-z, kind="stable")
-    keep = list(order[: params.top_k] if params.top_k else order)
-    p = np.exp(z - z.max())
-    mass, kept, total = 0.0, [], p[keep].sum()
-    for i in keep:
-        if mass / total >= params.top_p:
-            break
-        kept.append(i)
-        mass += p[i]
-    kept = [i for i in kept if p[i] >= params.min_p * p.max()]
-    out = np.zeros(len(logits))
-    out[kept] = p[kept] / p[kept].sum()
-    return out
 
 
 def test_filters_equal_the_obvious_way_row_by_row() -> None:
@@ -114,24 +95,27 @@ def test_filters_equal_the_obvious_way_row_by_row() -> None:
         for m in (0.0, 0.2)
     ]
     logits = torch.randn(len(params), 12, generator=generator) * 2
-    rows = SamplingRows.of(params, [1] * len(params), list(range(len(params))))
+    rows = SamplingBatch.from_params(params, [1] * len(params), list(range(len(params))))
     got = processed_log_probs(logits, rows).exp().numpy()
     for i, row in enumerate(params):
-        np.testing.assert_allclose(got[i], by_hand(logits[i].numpy(), row), atol=1e-6, err_msg=str(row))
+        np.testing.assert_allclose(got[i], filtered_distribution(logits[i].numpy(), row), atol=1e-6, err_msg=str(row))
 
 
 def test_a_row_does_not_depend_on_its_neighbours_filters() -> None:
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(3, 2000, generator=generator)
     params = [SamplingParams(top_k=3), SamplingParams(temperature=0.0), SamplingParams(top_p=0.9, temperature=0.7)]
-    together = sample(logits, SamplingRows.of(params, [1, 2, 3], [4, 5, 6])).tolist()
-    alone = [int(sample(logits[i : i + 1], SamplingRows.of([params[i]], [i + 1], [i + 4]))) for i in range(3)]
+    together = sample_tokens(logits, SamplingBatch.from_params(params, [1, 2, 3], [4, 5, 6])).tolist()
+    alone = [
+        int(sample_tokens(logits[i : i + 1], SamplingBatch.from_params([params[i]], [i + 1], [i + 4])))
+        for i in range(3)
+    ]
     assert together == alone
 
 
 def test_logprob_is_raw() -> None:
     """Temperature and filters change the choice, never the reported log-probability."""
     logits = torch.tensor([[1.0, 3.0, 2.0]])
-    target = Target(logits, SamplingRows.of([SamplingParams(temperature=0.3, top_k=1)], [1], [1]), (0,))
+    target = TargetLogits(logits, SamplingBatch.from_params([SamplingParams(temperature=0.3, top_k=1)], [1], [1]), (0,))
     assert target.tokens.tolist() == [1]
     assert float(target.logprobs[0]) == pytest.approx(float(logits.log_softmax(-1)[0, 1]))

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from decoding.core import SamplingParams
-from decoding.noise import row_keys
+from decoding.noise import noise_keys
 from decoding.sglang_plugin import requests
-from decoding.sglang_plugin.parts import Rule, parts
-from decoding.sglang_plugin.requests import branch_of
-from decoding.sglang_plugin.trees import committed, sampling_rows, trees
+from decoding.sglang_plugin.parts import RuleName, make_parts
+from decoding.sglang_plugin.requests import to_branch
+from decoding.sglang_plugin.trees import flatten_trees, sampling_rows, to_committed_arrays
 from decoding.speculation.acceptance.coupled import Coupled
-from decoding.speculation.interfaces import Branch, Draft, Feedback
-from decoding.speculation.target_logits import Target
+from decoding.speculation.draft import Draft
+from decoding.speculation.interfaces import Branch, Feedback
+from decoding.speculation.target_logits import TargetLogits
 from reason.engines.sglang_client import wire
 
 
@@ -43,34 +44,34 @@ def branch(*tokens: int, remaining: int = 99, seed: int = 7) -> Branch:
 
 
 def test_a_request_as_a_branch() -> None:
-    made = branch_of(request(), late=(4, 5))
+    made = to_branch(request(), late=(4, 5))
     assert (made.tokens, made.group, made.seed, made.remaining) == ((1, 2, 3, 4, 5), "p", -5, 6)
     assert made.params == SamplingParams(max_tokens=9, temperature=0.7, top_p=0.9)
 
 
 def test_greedy_as_sglang_writes_it() -> None:
-    assert branch_of(request(temperature=1.0, top_k=1)).params.temperature == 0
+    assert to_branch(request(temperature=1.0, top_k=1)).params.temperature == 0
 
 
 def test_a_request_of_a_stranger_has_a_seed_of_its_own_and_nobodys_problem() -> None:
-    made = branch_of(request(custom_params=None, sampling_seed=None))
+    made = to_branch(request(custom_params=None, sampling_seed=None))
     assert made.group == ""
-    assert made.seed == branch_of(request(custom_params=None, sampling_seed=None)).seed > 0
+    assert made.seed == to_branch(request(custom_params=None, sampling_seed=None)).seed > 0
 
 
 def test_client_and_plugin_mean_the_same_by_a_problem() -> None:
-    assert requests.PROBLEM == wire.PROBLEM
+    assert requests.PROBLEM_KEY == wire.PROBLEM_KEY
 
 
 def test_a_seed_keeps_its_noise_on_its_way_through_a_server() -> None:
     seeds = [0, 5, 2**63 - 1, 2**63, 2**64 - 1]
-    sent = [wire.signed(seed) for seed in seeds]
+    sent = [wire.to_signed_64(seed) for seed in seeds]
     assert all(-(2**63) <= seed < 2**63 for seed in sent)
-    assert (row_keys(seeds, range(5)) == row_keys(sent, range(5))).all()
+    assert (noise_keys(seeds, range(5)) == noise_keys(sent, range(5))).all()
 
 
 def test_trees_say_who_sees_whom_and_padding_is_seen_by_nobody() -> None:
-    tokens, seen = trees([branch(1, 2), branch(3)], [Draft((5, 6, 9), (-1, 0, 0)), Draft()], nodes=5)
+    tokens, seen = flatten_trees([branch(1, 2), branch(3)], [Draft((5, 6, 9), (-1, 0, 0)), Draft()], nodes=5)
     assert tokens.reshape(2, 5).tolist() == [[2, 5, 6, 9, 2], [3, 3, 3, 3, 3]]
     first, second = seen.reshape(2, 5, 5).astype(int)
     assert first.tolist() == [
@@ -85,7 +86,7 @@ def test_trees_say_who_sees_whom_and_padding_is_seen_by_nobody() -> None:
 
 def test_a_node_is_followed_with_the_noise_of_its_depth() -> None:
     rows = sampling_rows([branch(1, 2, 3)], [Draft((5, 6, 9), (-1, 0, 0))], nodes=4)
-    assert (rows.keys_T2 == row_keys([7] * 4, [3, 4, 5, 5])).all()
+    assert (rows.keys_T2 == noise_keys([7] * 4, [3, 4, 5, 5])).all()
 
 
 def test_what_is_committed_is_what_the_rule_kept() -> None:
@@ -94,8 +95,8 @@ def test_what_is_committed_is_what_the_rule_kept() -> None:
     for row, token in ((0, 5), (1, 9), (3, 8), (4, 2)):
         forced[row, token] = 50.0
     branches, drafts = [branch(1), branch(4)], [Draft((5, 6, 9), (-1, 0, 0)), Draft()]
-    target = Target(forced, sampling_rows(branches, drafts, 4), (0, 4))
-    said, lengths, kept = committed(Coupled().accept(branches, drafts, target), nodes=4)
+    target = TargetLogits(forced, sampling_rows(branches, drafts, 4), (0, 4))
+    said, lengths, kept = to_committed_arrays(Coupled().verify_drafts(branches, drafts, target), nodes=4)
     assert lengths.tolist() == [3, 1]
     assert [said[row] for row in kept[0] if row >= 0] == [5, 9, 8]
     assert kept.tolist() == [[0, 1, 3, -1], [4, -1, -1, -1]]
@@ -103,20 +104,22 @@ def test_what_is_committed_is_what_the_rule_kept() -> None:
 
 
 @pytest.mark.parametrize("rule", ["coupled", "recursive_rejection"])
-def test_a_rule_gets_drafts_it_may_judge_within_their_bounds(rule: Rule) -> None:
-    made = parts(6, rule)
+def test_a_rule_gets_drafts_it_may_judge_within_their_bounds(rule: RuleName) -> None:
+    made = make_parts(6, rule)
     text = branch(*[1, 2, 3, 4] * 6, remaining=3)
     ids = np.array([[1, 2, 3], [2, 3, 4]])
     logprobs = np.log(np.array([[0.5, 0.3, 0.2]] * 2, dtype=np.float32))
     made.drafter.observe([Feedback(text, Draft((1,), (-1,)), (), ids, logprobs)])
-    (draft,) = made.draft([text])
-    draft.check()
+    (draft,) = made.draft_trees([text])
+    draft.assert_invariants()
     assert 0 < len(draft) <= 6
     assert max(draft.depths) <= 2
     logits = torch.zeros(7, 10)
-    (outcome,) = made.acceptance.accept([text], [draft], Target(logits, sampling_rows([text], [draft], 7), (0,)))
+    (outcome,) = made.acceptance.verify_drafts(
+        [text], [draft], TargetLogits(logits, sampling_rows([text], [draft], 7), (0,))
+    )
     assert len(outcome.tokens) >= 1
 
 
 def test_a_branch_at_its_end_gets_no_draft() -> None:
-    assert parts(6, "coupled").draft([branch(*[1, 2, 3, 4] * 6, remaining=1)]) == [Draft()]
+    assert make_parts(6, "coupled").draft_trees([branch(*[1, 2, 3, 4] * 6, remaining=1)]) == [Draft()]

@@ -1,4 +1,4 @@
-"""Engines compute in their own thread, take helpers for long rounds, and leave everybody else's threads alone."""
+"""Engines compute in one thread, take helper threads for long rounds, and do not change other threads."""
 
 from __future__ import annotations
 
@@ -10,74 +10,77 @@ import pytest
 import torch
 
 from decoding import threads
-from decoding.engine_loop import Driver, Task
-from decoding.kv.kv_cache import SharedKV
-from decoding.kv.slots import PagePool
+from decoding.engine_loop import EngineLoop
+from decoding.kv.kv_cache import KVCache
+from decoding.kv.sequence import TokenSequence
+from decoding.kv.slots import SlotPool
 from decoding.scheduler import Scheduler
-from decoding.threads import WORTH_HELP, helped, work_alone
+from decoding.threads import MIN_PARALLEL_PRODUCTS, use_one_thread, with_helper_threads
 
 TASKS = Path("/proc/self/task")
-LONG = WORTH_HELP  # weights of which one row is worth help
+LONG = MIN_PARALLEL_PRODUCTS  # weights of which one row is worth help
 
 
 @pytest.fixture
-def of_three() -> Iterator[ThreadPoolExecutor]:
+def three_threads() -> Iterator[ThreadPoolExecutor]:
     """A thread that torch gives three threads, whatever this machine has."""
 
-    def have_three() -> None:
+    def set_three() -> None:
         torch.get_num_threads()  # torch's own choice comes first
-        threads.threads(3)
+        threads.limit_threads(3)
 
-    with ThreadPoolExecutor(max_workers=1, initializer=have_three) as thread:
+    with ThreadPoolExecutor(max_workers=1, initializer=set_three) as thread:
         yield thread
 
 
-def counts() -> tuple[int, int, int]:
+def count_threads() -> tuple[int, int, int]:
     """Threads for a short pass, for a long one, and after it."""
-    with helped(1000, rows=16):
+    with with_helper_threads(1000, num_tokens=16):
         short = torch.get_num_threads()
-    with helped(LONG, rows=1):
+    with with_helper_threads(LONG, num_tokens=1):
         long = torch.get_num_threads()
     return short, long, torch.get_num_threads()
 
 
-def test_a_worker_computes_alone_and_takes_as_many_helpers_as_it_had_for_a_long_round(
-    of_three: ThreadPoolExecutor,
+def test_a_worker_uses_one_thread_and_its_former_number_for_a_long_round(
+    three_threads: ThreadPoolExecutor,
 ) -> None:
-    of_three.submit(work_alone).result()
-    assert of_three.submit(counts).result() == (1, 3, 1)
+    three_threads.submit(use_one_thread).result()
+    assert three_threads.submit(count_threads).result() == (1, 3, 1)
 
 
-def test_only_a_worker_is_held_to_anything(of_three: ThreadPoolExecutor) -> None:
-    assert of_three.submit(counts).result() == (3, 3, 3)
+def test_threads_without_the_setting_keep_their_number(three_threads: ThreadPoolExecutor) -> None:
+    assert three_threads.submit(count_threads).result() == (3, 3, 3)
 
 
-def test_what_is_long_counts_the_weights_as_well_as_the_rows(of_three: ThreadPoolExecutor) -> None:
+def test_a_long_round_is_one_of_many_weights_times_tokens(three_threads: ThreadPoolExecutor) -> None:
     def many(weights: int, rows: int) -> int:
-        with helped(weights, rows):
+        with with_helper_threads(weights, rows):
             return torch.get_num_threads()
 
-    of_three.submit(work_alone).result()
-    assert [of_three.submit(many, 2_000_000, rows).result() for rows in (1, 64, 2000)] == [1, 1, 3]
-    assert [of_three.submit(many, 500_000_000, rows).result() for rows in (1, 64)] == [3, 3]
+    three_threads.submit(use_one_thread).result()
+    assert [three_threads.submit(many, 2_000_000, rows).result() for rows in (1, 64, 2000)] == [1, 1, 3]
+    assert [three_threads.submit(many, 500_000_000, rows).result() for rows in (1, 64)] == [3, 3]
 
 
-def test_a_driver_works_alone_and_its_caller_keeps_its_threads() -> None:
-    seen: list[int] = []
+def test_an_engine_loop_uses_one_thread_and_its_caller_keeps_its_threads() -> None:
+    thread_counts: list[int] = []
     before = torch.get_num_threads()
-    pool = SharedKV(PagePool.of_bytes(1 << 10, 1))
-    driver: Driver[Task[None]] = Driver(Scheduler(pool, max_running=1, max_rows=1), lambda: None, name="test")
-    driver.call_idle(lambda: seen.append(torch.get_num_threads()))
-    driver.close()
-    assert seen == [1]
+    scheduler: Scheduler[TokenSequence] = Scheduler(
+        KVCache(SlotPool(1000)), max_running_requests=1, max_batched_tokens=1
+    )
+    loop: EngineLoop[TokenSequence, None] = EngineLoop(scheduler, lambda: (), name="test")
+    loop.call_when_idle(lambda: thread_counts.append(torch.get_num_threads()))
+    loop.close()
+    assert thread_counts == [1]
     assert torch.get_num_threads() == before
 
 
 @pytest.mark.skipif(not TASKS.exists(), reason="counts this process's threads as Linux lists them")
-def test_the_library_of_matrix_products_keeps_to_it_too() -> None:
-    """It has its own mind about threads: what torch says of them is not all."""
+def test_the_library_of_matrix_products_uses_one_thread_too() -> None:
+    """It counts threads by itself: torch's number alone proves nothing."""
 
-    def helpers_called(begin: Callable[[], None]) -> int:
+    def count_helpers(begin: Callable[[], None]) -> int:
         def product() -> int:
             begin()
             before = set(TASKS.iterdir())
@@ -87,5 +90,5 @@ def test_the_library_of_matrix_products_keeps_to_it_too() -> None:
         with ThreadPoolExecutor(max_workers=1) as thread:
             return thread.submit(product).result()
 
-    assert helpers_called(work_alone) == 0
-    assert helpers_called(lambda: None) == torch.get_num_threads() - 1
+    assert count_helpers(use_one_thread) == 0
+    assert count_helpers(lambda: None) == torch.get_num_threads() - 1

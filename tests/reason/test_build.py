@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 
 import reason
 from reason import ConfigError, build
-from reason.config.compose import composed
-from reason.engines.openai_api.settings import Endpoints
+from reason.config.compose import compose_settings
+from reason.engines.openai_api.settings import OpenAISettings
 from reason.runs import resume
-from reason.scorers.likelihood import Likelihood
+from reason.scorers.likelihood import LikelihoodScorer
 from search.strategies.self_consistency import SelfConsistency
 
 SC = ("search=self_consistency",)
@@ -43,7 +43,7 @@ WRONG = {
     ("search.sampling.top_p=2",): "search.sampling.top_p must be in (0, 1], got 2",
     ("seed=-1",): "seed must be an int >= 0, got -1",
     ("concurrency=0",): "concurrency must be an int >= 1, got 0",
-    ("limit=0",): "limit must be an int >= 1, got 0",
+    ("limit=0",): "limit must be an int >= 1 or null, got 0",
     ("budget.tokens=0",): "budget.tokens must be a positive number or null, got 0",
     ("~scorer",): "scorer is not set",
     ("engine._target_=os.system",): "engine._target_ must be one of ours",
@@ -69,10 +69,10 @@ WRONG = {
     ("engine=sglang", "engine.urls=[localhost:30000]"): "engine.urls must be addresses like http://host:30000, got",
     ("engine=sglang", "engine.urls=[]"): "engine.urls must be one or more addresses, got ",
     ("engine=sglang", "engine.urls=[http://a:1,http://a:1/]"): "engine.urls must differ, got http://a:1, http://a:1",
-    ("engine=sglang", "engine.losses=0"): "engine.losses must be an int >= 1, got 0",
-    ("engine=sglang", "engine.patience_s=soon"): "engine.patience_s must be a number of seconds > 0, got 'soon'",
+    ("engine=sglang", "engine.max_retries=0"): "engine.max_retries must be an int >= 1, got 0",
+    ("engine=sglang", "engine.cooldown_s=soon"): "engine.cooldown_s must be a number > 0, got 'soon'",
     ("engine=sglang", "engine.url=http://a:1"): "(did you mean engine.urls?)",
-    ("engine=sglang", "speculation=stand"): "speculation=stand guesses inside engine=local; with engine=sglang leave",
+    ("engine=sglang", "speculation=stand"): "speculation=stand drafts inside engine=local; with engine=sglang leave",
     ("engine=sglang", "search=ets"): "embedder=hidden_states needs hidden states, which engine=sglang does not give",
     ("engine=openai", "engine.urls=[localhost:8000]"): "engine.urls must be addresses like http://host:8000/v1, got",
     ("engine=openai", "engine.urls=[http://me:pw@a/v1]"): "/v1, without a name or a password in them",
@@ -94,14 +94,14 @@ WRONG = {
         "engine=openai",
         *SC,
         "speculation=stand",
-    ): "speculation=stand guesses inside engine=local; with engine=openai leave",
+    ): "speculation=stand drafts inside engine=local; with engine=openai leave",
     ("engine=openai", "search=ets", "model=bundled"): "needs hidden states, which engine=openai does not give",
     (
         "engine=openai",
         "search=beam_search",
         "scorer=likelihood",
-    ): "search=beam_search goes on with what was written, and engine.api=chat",
-    ("engine=openai", *SC, "router=draft_only"): "router=draft_only goes on with what was written, and engine.api=chat",
+    ): "search=beam_search continues earlier output, and engine.api=chat",
+    ("engine=openai", *SC, "router=draft_only"): "router=draft_only continues earlier output, and engine.api=chat",
     (
         "engine=openai",
         *SC,
@@ -115,7 +115,7 @@ WRONG = {
         "engine=openai",
         *SC,
         "scorer=likelihood",
-    ): "scorer=likelihood needs log-probabilities, which engine=openai is told",
+    ): "scorer=likelihood needs log-probabilities, which engine=openai has only where",
     ("engine=openai", *SC, "engine.logprobs=true"): "engine.logprobs are of tokens, which model=served does not know",
     ("engine=openai", *SC, "engine.omit=[top_p]"): "top_p=0.95 is not sent (engine.omit); set search.sampling.top_p=1",
     (
@@ -131,9 +131,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def planned(*overrides: str) -> tuple[build.Plan, dict[str, str]]:
-    config, choices = composed(overrides)
-    return build.check(config, choices), choices
+def planned(*overrides: str) -> tuple[build.SolveSpec, dict[str, str]]:
+    config, choices = compose_settings(overrides)
+    return build.validate_settings(config, choices), choices
 
 
 @pytest.mark.parametrize("overrides", WRONG, ids=" ".join)
@@ -156,12 +156,12 @@ def test_a_key_is_looked_up_and_not_written_down(monkeypatch: pytest.MonkeyPatch
     settings = ("engine=openai", "engine.api_key='${oc.env:A_KEY}'", *SC)
     monkeypatch.setenv("A_KEY", "sk-secret")
     plan, _ = planned(*settings)
-    assert isinstance(plan.engine.servers, Endpoints)
-    assert plan.engine.servers.api_key == "sk-secret"
+    assert isinstance(plan.engine.settings, OpenAISettings)
+    assert plan.engine.settings.api_key == "sk-secret"
     assert plan.config["engine"]["api_key"] == "${oc.env:A_KEY}"
     assert "sk-secret" not in repr(plan)
     monkeypatch.setenv("A_KEY", "sk-another")
-    assert planned(*settings)[0].digest == plan.digest
+    assert planned(*settings)[0].config_hash == plan.config_hash
 
 
 def test_a_wrong_setting_costs_no_import_of_torch() -> None:
@@ -169,8 +169,8 @@ def test_a_wrong_setting_costs_no_import_of_torch() -> None:
         "import sys, reason\ntry: reason.load('search.n=0')\nexcept reason.ConfigError as e: print(e)\n"
         "print([m for m in ('torch', 'transformers') if m in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.splitlines() == ["search.n must be an int >= 1, got 0", "[]"]
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == ["search.n must be an int >= 1, got 0", "[]"]
 
 
 def test_the_strategy_is_checked_before_the_model_is_looked_for() -> None:
@@ -203,7 +203,7 @@ def test_the_writers_tokenizer_is_compared_again_when_it_is_loaded(tiny: list[st
     plan, _ = planned(f"model.path={other}", *tiny[1:])
     (other / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"^scorer\.path=.*vocabulary is another one"):
-        plan.open()
+        plan.load_solver()
 
 
 def test_a_checkpoint_without_tokenizer_is_named(tiny: list[str], tmp_path: Path) -> None:
@@ -220,51 +220,53 @@ def test_a_plan_holds_objects_and_no_config(tiny: list[str]) -> None:
     assert isinstance(plan.strategy, SelfConsistency)
     assert (plan.strategy.n, plan.strategy.sampling.temperature) == (3, 0.5)
     assert isinstance(plan.strategy.sampling.stop, tuple)
-    assert isinstance(plan.scorer, Likelihood)
-    assert plan.checkpoint.window == 512
+    assert isinstance(plan.scorer, LikelihoodScorer)
+    assert plan.checkpoint.context_window == 512
 
 
 def test_the_digest_is_about_what_can_change_a_row(tiny: list[str]) -> None:
-    digest = planned(*tiny)[0].digest
-    assert planned(*tiny, "limit=3", "concurrency=2")[0].digest == digest
-    assert planned(*tiny, "seed=3")[0].digest != digest
-    assert planned(*tiny, "search.n=3")[0].digest != digest
+    digest = planned(*tiny)[0].config_hash
+    assert planned(*tiny, "limit=3", "concurrency=2")[0].config_hash == digest
+    assert planned(*tiny, "seed=3")[0].config_hash != digest
+    assert planned(*tiny, "search.n=3")[0].config_hash != digest
 
 
 class TestTask:
     """What is solved: a question, a task, its stand-in, or the model's default."""
 
     def test_a_question_is_a_task_of_one_problem(self, tiny: list[str]) -> None:
-        task, stands_in_for = build.task_of(*planned(*tiny, "question='What is 1+1?'"))
+        task, stands_in_for = build.select_task(*planned(*tiny, "question='What is 1+1?'"))
         assert ([p.question for p in task], stands_in_for) == (["What is 1+1?"], None)
 
     def test_both_a_question_and_a_task_are_one_too_many(self, tiny: list[str]) -> None:
         with pytest.raises(ConfigError, match="question and task are both set"):
-            build.task_of(*planned(*tiny, "question=why", "+task=aime"))
+            build.select_task(*planned(*tiny, "question=why", "+task=aime"))
 
     def test_without_either_the_bundled_model_has_a_default_and_others_ask(self, tiny: list[str]) -> None:
-        task, stands_in_for = build.task_of(*planned(*tiny))
+        task, stands_in_for = build.select_task(*planned(*tiny))
         assert (task.name.startswith("synthetic"), stands_in_for) == (True, None)
-        with pytest.raises(ConfigError, match=r"say what to solve: question=\.\.\. or \+task=\.\.\.; tasks are: aime"):
-            build.task_of(*planned(*tiny[:1], "model=hf"))
+        with pytest.raises(
+            ConfigError, match=r"nothing to solve: set question=\.\.\. or \+task=\.\.\.; tasks are: aime"
+        ):
+            build.select_task(*planned(*tiny[:1], "model=hf"))
 
     def test_the_bundled_model_gets_the_stand_in_and_says_so(self, tiny: list[str]) -> None:
-        task, stands_in_for = build.task_of(*planned(*tiny, "+task=aime", "task.limit=3"))
+        task, stands_in_for = build.select_task(*planned(*tiny, "+task=aime", "task.limit=3"))
         assert (task.name.startswith("synthetic"), stands_in_for, len(task)) == (True, "aime", 3)
 
     def test_a_file_of_ones_own_is_never_replaced(self, tiny: list[str], tmp_path: Path) -> None:
         file = tmp_path / "mine.jsonl"
         file.write_text('{"problem": "What is 1+1?", "answer": "2"}\n')
-        task, stands_in_for = build.task_of(*planned(*tiny, "+task=aime", f"task.path={file}"))
+        task, stands_in_for = build.select_task(*planned(*tiny, "+task=aime", f"task.path={file}"))
         assert ([p.answer for p in task], stands_in_for) == (["2"], None)
 
     def test_a_missing_file_is_named(self, tiny: list[str]) -> None:
         with pytest.raises(ConfigError, match=r"task\.path.*no/such"):
-            build.task_of(*planned(*tiny, "+task=aime", "task.path=/no/such.jsonl"))
+            build.select_task(*planned(*tiny, "+task=aime", "task.path=/no/such.jsonl"))
 
     def test_a_real_model_does_not_get_the_stand_in(self, tiny: list[str]) -> None:
         with pytest.raises(ConfigError, match=r"task\.path=FILE\.jsonl"):
-            build.task_of(*planned(*tiny[:1], "model=hf", "+task=aime"))
+            build.select_task(*planned(*tiny[:1], "model=hf", "+task=aime"))
 
 
 def test_a_wrong_engine_knob_is_named(tiny: list[str]) -> None:
@@ -276,17 +278,17 @@ def test_load_gives_a_solver_that_solves(tiny: list[str]) -> None:
     with reason.load(*tiny, "search.n=3", "search.sampling.max_tokens=40") as solver:
         solution = solver.solve("What is 1+1?")
     assert len(solution.result.candidates) == 3
-    solution.tree.check()
+    solution.tree.assert_invariants()
 
 
 def test_from_config_is_load_for_a_composed_config(tiny: list[str]) -> None:
-    config, _ = composed([*tiny, "search.n=2", "search.sampling.max_tokens=40"])
+    config, _ = compose_settings([*tiny, "search.n=2", "search.sampling.max_tokens=40"])
     with reason.from_config(OmegaConf.create(config)) as solver:
         assert len(solver.solve("What is 1+1?").result.candidates) == 2
 
 
 def test_a_changed_setting_is_named_before_a_run_goes_on() -> None:
     then = {"search": {"n": 4, "agg": "last"}, "limit": 3, "seed": 0}
-    resume.require_same(then, then | {"limit": None})
+    resume.require_same_settings(then, then | {"limit": None})
     with pytest.raises(ConfigError, match=r"resume: search\.n was 4, now 8; seed was 0, now 1$"):
-        resume.require_same(then, {"search": {"n": 8, "agg": "last"}, "limit": 3, "seed": 1})
+        resume.require_same_settings(then, {"search": {"n": 8, "agg": "last"}, "limit": 3, "seed": 1})

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reason
-from reason.config.compose import members
+from reason.config.compose import list_options
 from tests.support.pretended_gpu import pretended_gpu, some_gpu
 
 QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
@@ -30,7 +30,7 @@ def texts(*overrides: str) -> list[str]:
     """What the search wrote, leaf by leaf."""
     with reason.load("search.n=2", "engine.dtype=float32", *overrides) as solver:
         tree = solver.solve(QUESTION).tree
-        return [tree.text(leaf) for leaf in tree.leaves()]
+        return [tree.path_text(leaf) for leaf in tree.leaf_nodes()]
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def texts(*overrides: str) -> list[str]:
     [
         ["speculation=off"],
         ["search=ets", "speculation=stand_draft_model"],
-        ["search=rebase", "speculation=suffix", "router=arbitrage", "router.dtype=float32", "draft.dtype=float32"],
-        ["search=rebase", "router=entropy", "draft.dtype=float32", "speculation=off", "scorer=likelihood"],
-        *(["speculation=stand", "controller=chain", f"acceptance={rule}"] for rule in members("acceptance")),
+        ["search=rebase", "speculation=suffix", "router=arbitrage", "router.dtype=float32", "small.dtype=float32"],
+        ["search=rebase", "router=entropy", "small.dtype=float32", "speculation=off", "scorer=likelihood"],
+        *(["speculation=stand", "controller=chain", f"acceptance={rule}"] for rule in list_options("acceptance")),
     ],
     ids=" ".join,
 )

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from reason.config.compose import composed, make
+from reason.config.compose import compose_settings, instantiate, list_options
 from reason.models.checkpoint import load_tokenizer
 from reason.prompt import Prompt, PromptFormat
-from tests.test_conf import names
-
-
-class WordTokenizer:
-    """Words are tokens and a leading space is dropped when decoding, as SentencePiece does."""
-
-    chat_template: str | None = "given"
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self.templated: dict[str, Any] = {}
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        words = (["<s>"] if add_special_tokens else []) + text.split(" ")
-        self.words += [word for word in words if word not in self.words]
-        return [self.words.index(word) for word in words]
-
-    def decode(self, token_ids: Sequence[int], **_: Any) -> str:
-        return " ".join(self.words[i] for i in token_ids)
-
-    def apply_chat_template(self, conversation: list[dict[str, str]], **kwargs: Any) -> str:
-        self.templated = kwargs
-        return " ".join(f"[{m['role']}] {m['content']}" for m in conversation) + " [assistant] "
+from tests.support.fakes import WordTokenizer
 
 
 def test_texts_of_steps_join_to_the_text_of_the_whole() -> None:
@@ -76,11 +52,11 @@ def test_a_wrong_format_names_its_setting(wrong: dict[str, str]) -> None:
         PromptFormat(**wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("model", names("model"))
+@pytest.mark.parametrize("model", list_options("model"))
 def test_every_model_asks_for_a_box_unless_it_was_trained_to_write_one(model: str) -> None:
-    config, _ = composed([f"model={model}", "model.path=somewhere"])
-    form: PromptFormat = make("model.prompt", config["model"]["prompt"])
-    assert form.raw is not None or "\\boxed{" in str(form.conversation([{"role": "user", "content": "?"}]))
+    config, _ = compose_settings([f"model={model}", "model.path=somewhere"])
+    form: PromptFormat = instantiate("model.prompt", config["model"]["prompt"])
+    assert form.raw is not None or "\\boxed{" in str(form.build_conversation([{"role": "user", "content": "?"}]))
 
 
 def test_a_checkpoints_tokenizer_is_the_one_in_its_file(tiny_writer: Path) -> None:

@@ -9,36 +9,17 @@ from typing import Any
 
 import pytest
 
-from decoding.core import Generation, GenerationRequest, Tokens
+from decoding.core import Generation, GenerationRequest
 from reason.problem import Problem, Solution
-from reason.prompt import PromptFormat
 from reason.scorers.none import NoScorer
 from reason.solver import Solver
-from search.strategies.best_of_n import BestOfN
 from search.strategies.self_consistency import SelfConsistency
-from search.strategy import Budget, Strategy
-from tests.support.toy_search import ToyEngine, ToyScorer, decode
+from search.strategy import Budget
+from tests.support.fakes import EngineWithoutModel
+from tests.support.toy_search import ToyEngine
+from tests.support.toy_solver import toy_solver
 
 PROBLEMS = [Problem(id=f"p{i}", question=f"What is {i}?") for i in range(9)]
-
-
-class BytePrompt:
-    """Encodes a question as its bytes."""
-
-    form = PromptFormat()
-
-    def encode(self, question: str) -> Tokens:
-        if question == "bad":
-            raise RuntimeError("this one breaks")
-        return tuple(f"Question: {question}\n".encode())
-
-    def decode(self, tokens: Tokens) -> str:
-        return decode(tokens)
-
-
-class AnyScorer(NoScorer):
-    def bind(self, question: str, prompt: Tokens) -> Any:
-        return ToyScorer()
 
 
 class CountingEngine(ToyEngine):
@@ -64,23 +45,18 @@ class CountingEngine(ToyEngine):
             self.under_way.remove(requests[0].group)
 
 
-def solver(strategy: Strategy | None = None, **more: Any) -> Solver:
-    given: dict[str, Any] = {"engine": ToyEngine(), "scorer": AnyScorer(), "prompt": BytePrompt()}
-    return Solver(strategy=strategy or BestOfN(n=4), **(given | more))
-
-
 def plain(solution: Solution) -> tuple[object, ...]:
     return solution.problem.id, solution.answer, solution.text, solution.score, solution.votes, solution.tree.to_dict()
 
 
 def test_the_solution_says_what_the_tree_says() -> None:
-    with solver() as one:
+    with toy_solver() as one:
         solution = one.solve("What is 3?")
     assert solution.result.best is not None
-    assert solution.text == solution.tree.text(solution.result.best)
+    assert solution.text == solution.tree.path_text(solution.result.best)
     assert f"boxed{{{solution.answer}}}" in solution.text
     assert solution.score == max(solution.votes.values()) == solution.votes[solution.answer or ""]
-    assert solution.spent.calls == 4
+    assert solution.usage.calls == 4
     assert solution.problem.question == "What is 3?"
 
 
@@ -88,20 +64,20 @@ def test_blocking_and_awaiting_give_the_same_also_inside_a_running_loop() -> Non
     async def within(one: Solver) -> tuple[Solution, Solution]:
         return one.solve(PROBLEMS[0]), await one.asolve(PROBLEMS[0])
 
-    with solver() as one:
+    with toy_solver() as one:
         expected = plain(one.solve(PROBLEMS[0]))
         assert [plain(s) for s in asyncio.run(within(one))] == [expected] * 2
 
 
 def test_company_does_not_change_a_result() -> None:
-    with solver() as one:
+    with toy_solver() as one:
         alone = [plain(one.solve(problem)) for problem in PROBLEMS]
         outcomes = {p.id: s for p, s in one.solve_many(reversed(PROBLEMS))}
     assert [plain(outcomes[p.id]) for p in PROBLEMS] == alone  # type: ignore[arg-type]
 
 
 def test_results_depend_on_the_seed_and_the_id() -> None:
-    with solver() as one, solver(seed=1) as other:
+    with toy_solver() as one, toy_solver(seed=1) as other:
         again = Problem(id="other", question=PROBLEMS[0].question)
         trees = {str(s.solve(problem).tree.to_dict()) for s in (one, other) for problem in (PROBLEMS[0], again)}
     assert len(trees) == 4
@@ -109,14 +85,14 @@ def test_results_depend_on_the_seed_and_the_id() -> None:
 
 def test_concurrency_is_bounded_and_used() -> None:
     engine = CountingEngine()
-    with solver(engine=engine, concurrency=3) as one:
+    with toy_solver(engine=engine, concurrency=3) as one:
         assert len(list(one.solve_many(PROBLEMS))) == len(PROBLEMS)
     assert engine.most_problems == 3
 
 
 def test_a_failing_problem_is_an_outcome_and_the_others_are_solved() -> None:
     broken = Problem(id="broken", question="bad")
-    with solver() as one:
+    with toy_solver() as one:
         outcomes = {p.id: outcome for p, outcome in one.solve_many([PROBLEMS[0], broken, PROBLEMS[1]])}
     assert isinstance(outcomes["broken"], RuntimeError)
     assert isinstance(outcomes["p0"], Solution)
@@ -124,7 +100,7 @@ def test_a_failing_problem_is_an_outcome_and_the_others_are_solved() -> None:
 
 
 def test_alone_a_failure_is_raised() -> None:
-    with solver() as one, pytest.raises(RuntimeError, match="this one breaks"):
+    with toy_solver() as one, pytest.raises(RuntimeError, match="this one breaks"):
         one.solve("bad")
 
 
@@ -132,14 +108,14 @@ def test_async_iteration_yields_the_same_as_blocking() -> None:
     async def collect(one: Solver) -> dict[str, Any]:
         return {p.id: outcome async for p, outcome in one.asolve_many(PROBLEMS)}
 
-    with solver() as one:
+    with toy_solver() as one:
         blocking = {p.id: plain(s) for p, s in one.solve_many(PROBLEMS)}  # type: ignore[arg-type]
         assert {i: plain(s) for i, s in asyncio.run(collect(one)).items()} == blocking
 
 
 def test_closing_the_iterator_cancels_what_is_under_way() -> None:
     engine = CountingEngine()
-    with solver(engine=engine, concurrency=5) as one:
+    with toy_solver(engine=engine, concurrency=5) as one:
         stream = one.solve_many(PROBLEMS)
         next(stream)
         stream.close()  # type: ignore[attr-defined]
@@ -148,7 +124,7 @@ def test_closing_the_iterator_cancels_what_is_under_way() -> None:
 
 
 def test_cancelling_an_await_cancels_the_search() -> None:
-    class Stuck:
+    class Stuck(EngineWithoutModel):
         cancelled = False
 
         async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -165,14 +141,14 @@ def test_cancelling_an_await_cancels_the_search() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(one.asolve("?"), 0.05)
 
-    with solver(engine=engine) as one:
+    with toy_solver(engine=engine) as one:
         asyncio.run(give_up(one))
     assert engine.cancelled
 
 
 def test_closing_ends_the_thread_and_is_harmless_twice() -> None:
     others = set(threading.enumerate())
-    one = solver()
+    one = toy_solver()
     one.solve("What is 3?")
     (ours,) = (thread for thread in threading.enumerate() if thread not in others and thread.name == "reason-loop")
     one.close()
@@ -181,18 +157,18 @@ def test_closing_ends_the_thread_and_is_harmless_twice() -> None:
 
 
 def test_the_budget_is_each_problems_own() -> None:
-    with solver(budget=Budget(tokens=100)) as one:
-        spent = [s.spent.tokens for _, s in one.solve_many(PROBLEMS) if isinstance(s, Solution)]
+    with toy_solver(budget=Budget(tokens=100)) as one:
+        spent = [s.usage.tokens for _, s in one.solve_many(PROBLEMS) if isinstance(s, Solution)]
     assert len(spent) == len(PROBLEMS)
     assert all(tokens <= 100 for tokens in spent)
     assert sum(spent) > 100
 
 
 def test_no_scorer_is_no_score() -> None:
-    with solver(SelfConsistency(n=3), scorer=NoScorer()) as one:
+    with toy_solver(SelfConsistency(n=3), scorer=NoScorer()) as one:
         assert one.solve("What is 3?").score is None
 
 
 def test_an_empty_question_is_refused() -> None:
-    with solver() as one, pytest.raises(ValueError, match="question must not be empty"):
+    with toy_solver() as one, pytest.raises(ValueError, match="question must not be empty"):
         one.solve("  ")

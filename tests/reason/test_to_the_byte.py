@@ -8,7 +8,7 @@ import json
 import pytest
 
 import reason
-from reason.config.compose import members
+from reason.config.compose import list_options
 
 QUESTIONS = (
     "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3.",
@@ -36,8 +36,8 @@ def saved(*overrides: str, at_once: bool) -> list[str]:
 @pytest.mark.parametrize(
     "chosen",
     [
-        *([f"search={name}"] for name in members("search")),
-        ["search=rebase", "router=arbitrage", "router.dtype=float64", "draft.dtype=float64"],
+        *([f"search={name}"] for name in list_options("search")),
+        ["search=rebase", "router=arbitrage", "router.dtype=float64", "small.dtype=float64"],
     ],
 )
 def test_speculation_and_company_leave_no_trace(chosen: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Bench and tuning run, on sizes too small to mean anything, and end with one JSON object."""
+"""The benchmark scripts run, on sizes too small for conclusions, and end with one JSON object."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.paths import ROOT
+from tests.support.paths import SCRIPTS
 
 
 def run(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / script), *arguments]
+    command = [sys.executable, str(SCRIPTS / "bench" / script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
 def test_bench_engine_reports_ratios_and_ends_with_json(tmp_path: Path) -> None:
     report = tmp_path / "report.md"
     sizes = ["--branches", "1,2", "--prompt", "24", "--new", "6", "--repeats", "1", "--threads", "1"]
-    done = run("bench.py", "engine", *sizes, "--out", str(report), cwd=tmp_path)
+    done = run("engine.py", *sizes, "--out", str(report), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert [point["branches"] for point in result["points"]] == [1, 2]
@@ -28,13 +28,20 @@ def test_bench_engine_reports_ratios_and_ends_with_json(tmp_path: Path) -> None:
 def test_bench_speculation_reports_verdicts_and_ends_with_json(tmp_path: Path) -> None:
     sizes = ["--quick", "--trajectories", "2", "--max-tokens", "8", "--nodes", "4", "--live", "1,2", "--threads", "1"]
     tuning = ["--tuning-trajectories", "1", "--tuning-nodes", "8", "--templates", "templates"]
-    names = ["--contenders", "stand_coupled,stand_rejection", "--racers", "stand,oracle", "--out", "report.md"]
-    done = run("bench.py", "speculation", *sizes, *tuning, *names, cwd=tmp_path)
+    names = [
+        "--drafter-setups",
+        "stand_coupled,stand_rejection",
+        "--speed-setups",
+        "stand,oracle",
+        "--out",
+        "report.md",
+    ]
+    done = run("speculation.py", *sizes, *tuning, *names, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
-    assert [row["contender"] for row in result["acceptance"]] == ["stand_coupled", "stand_rejection"]
+    assert [row["setup"] for row in result["acceptance"]] == ["stand_coupled", "stand_rejection"]
     assert [row["live"] for row in result["speed"]] == [1, 1, 2, 2]
-    assert {row["differing"] for row in result["speed"]} == {0}
+    assert {row["num_differing"] for row in result["speed"]} == {0}
     assert (tmp_path / "templates" / "stand_rejection_1.json").exists()
     assert "| verdict |" in (tmp_path / "report.md").read_text()
 

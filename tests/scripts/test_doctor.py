@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from tests.support.paths import SCRIPTS
-from tests.support.scripted_openai_server import ScriptedEndpoint
+from tests.support.scripted_openai_server import ScriptedOpenAIServer
 
 SCRIPT = SCRIPTS / "doctor.py"
 
@@ -58,11 +58,11 @@ def test_wrong_settings_are_said_and_counted(doctor: ModuleType, capsys: pytest.
     assert doctor.main(["model.path=/no/such"]) == 1
     out = capsys.readouterr().out
     assert "BROKEN  settings                    model.path=/no/such: there is no such folder" in out
-    assert out.splitlines()[-1] == "1 to mend"
+    assert out.splitlines()[-1] == "1 to repair"
 
 
 def test_an_extra_is_missing_and_a_dependency_is_broken(doctor: ModuleType) -> None:
-    needed, extra = doctor.packages({"": ["torch", "no-such-package"], "plots": ["neither-this-one"]})
+    needed, extra = doctor.check_packages({"": ["torch", "no-such-package"], "plots": ["neither-this-one"]})
     assert (needed.state, extra.state) == ("BROKEN", "missing")
     assert str(needed).startswith(
         "BROKEN  packages                    without no-such-package; pip install reason-search,"
@@ -71,33 +71,33 @@ def test_an_extra_is_missing_and_a_dependency_is_broken(doctor: ModuleType) -> N
 
 
 def test_every_extra_is_looked_at(doctor: ModuleType) -> None:
-    assert {"", "serve", "sglang", "dev"} <= set(doctor.wanted())
-    assert "torch" in doctor.wanted()[""]
+    assert {"", "serve", "sglang", "dev"} <= set(doctor.required_packages())
+    assert "torch" in doctor.required_packages()[""]
 
 
 def test_servers(doctor: ModuleType) -> None:
     with answering(200) as well, answering(503) as loading:
-        states = [doctor.server(url).state for url in (well, loading)]
+        states = [doctor.check_server(url).state for url in (well, loading)]
     assert states == ["ok", "BROKEN"]
-    gone = doctor.server(well)
-    assert (gone.state, gone.seen.startswith("nothing answers")) == ("BROKEN", True)
-    (settings, *servers) = doctor.settings(["engine=sglang", f"engine.urls=[{well}]", "embedder=words"])
-    assert (settings.state, [found.what for found in servers]) == ("ok", [well])
+    gone = doctor.check_server(well)
+    assert (gone.state, gone.observation.startswith("nothing answers")) == ("BROKEN", True)
+    (settings, *servers) = doctor.check_settings(["engine=sglang", f"engine.urls=[{well}]", "embedder=words"])
+    assert (settings.state, [found.subject for found in servers]) == ("ok", [well])
 
 
 def test_a_server_that_lists_models(doctor: ModuleType) -> None:
-    server = ScriptedEndpoint(models=["toy"])
+    server = ScriptedOpenAIServer(models=["toy"])
     settings = ["engine=openai", f"engine.urls=[{server.url}]", "search=self_consistency"]
     found = {
-        name: list(doctor.settings([*settings, *more]))[-1]
+        name: list(doctor.check_settings([*settings, *more]))[-1]
         for name, more in {"known": ["engine.model=toy"], "unknown": ["engine.model=toyota"], "none": []}.items()
     }
     server.close()
-    assert (found["known"].state, found["known"].seen) == ("ok", "has toy")
-    assert found["unknown"].seen == f"engine.model=toyota is not there; {server.url} offers toy"
-    assert found["none"].seen == f"engine.model must be set; {server.url} offers toy"
+    assert (found["known"].state, found["known"].observation) == ("ok", "has toy")
+    assert found["unknown"].observation == f"engine.model=toyota is not there; {server.url} offers toy"
+    assert found["none"].observation == f"engine.model must be set; {server.url} offers toy"
 
 
 def test_no_browser_is_no_disaster(doctor: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert doctor.browser().state == "missing"
+    assert doctor.check_browser().state == "missing"

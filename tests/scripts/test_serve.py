@@ -1,4 +1,4 @@
-"""The server as a program: it says where it is, answers, refuses wrong settings at once, and stops when told to."""
+"""The server as a program: it prints its address, answers, refuses wrong settings at once, and stops on a signal."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def start(folder: Path, *settings: str) -> subprocess.Popen[str]:
 def test_it_says_where_it_is_answers_and_stops_in_good_order(tmp_path: Path) -> None:
     process = start(tmp_path, "serve.port=0", "serve.folder=kept", "serve.api_key=${oc.env:USER_KEY,secret}")
     assert process.stdout is not None
-    said = [process.stdout.readline() for _ in range(4)]
-    assert said[0] == "loading model bundled, scorer prm, engine local ...\n"
-    assert said[1] == "serving best-of-4\n"
-    found = re.fullmatch(r"base url (http://127\.0\.0\.1:\d+)/v1\n", said[2])
+    lines = [process.stdout.readline() for _ in range(4)]
+    assert lines[0] == "loading model bundled, scorer prm, engine local ...\n"
+    assert lines[1] == "serving best-of-4\n"
+    found = re.fullmatch(r"base url (http://127\.0\.0\.1:\d+)/v1\n", lines[2])
     assert found is not None
-    assert said[3].startswith(f'try: curl {found[1]}/v1/chat/completions -H "Authorization: Bearer $KEY"')
-    body = re.search(r"-d '(.*)'", said[3])
+    assert lines[3].startswith(f'try: curl {found[1]}/v1/chat/completions -H "Authorization: Bearer $KEY"')
+    body = re.search(r"-d '(.*)'", lines[3])
     assert body is not None
     headers = {"authorization": "Bearer secret", "content-type": "application/json"}
     response = httpx.post(f"{found[1]}/v1/chat/completions", content=body[1], headers=headers, timeout=300)
@@ -68,7 +68,7 @@ def test_wrong_settings_are_one_sentence_and_exit_code_2(wrong: str, message: st
     assert len(err.splitlines()) == 1
 
 
-def test_a_port_that_is_taken_is_said_before_models_are_loaded(tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error_before_models_are_loaded(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = start(tmp_path, f"serve.port={port}")

@@ -1,6 +1,6 @@
-"""What starts the servers, from outside: refusals before anything starts, the printed line, a clean end in every case.
+"""scripts/serve_models.py: refusals before anything starts, the printed command line, a clean end in every case.
 
-The Python that is to have SGLang is a script here, and its servers are web servers of Python's own.
+The Python that has SGLang is a shell script here, and its servers are Python's http.server.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from reason.config.compose import composed
+from reason.config.compose import compose_settings
 from reason.config.errors import ConfigError
-from reason.engines.launcher.spec import Plan, check
+from reason.engines.launcher.spec import LaunchSpec, validate_launch
 from tests.support.paths import SCRIPTS
 
 SERVER = """
@@ -38,10 +38,10 @@ EVERYTHING = '{"sglang": "0", "sglang-router": "0", "reason-search": "0", "sgl_k
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    return stand_in(tmp_path, EVERYTHING)
+    return write_python(tmp_path, EVERYTHING)
 
 
-def stand_in(folder: Path, has: str) -> Path:
+def write_python(folder: Path, has: str) -> Path:
     """A Python with these packages, in which the server of a model in `.../prm` says a word and ends."""
     (folder / "health").write_text("well")
     (folder / "readiness").write_text("well")
@@ -64,33 +64,33 @@ def start(folder: Path, python: Path, *settings: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True)
 
 
-def planned(python: Path, *settings: str) -> Plan:
-    return check(composed([f"serve_models.python={python}", *settings], "serve_models")[0])
+def launch_spec(python: Path, *settings: str) -> LaunchSpec:
+    return validate_launch(compose_settings([f"serve_models.python={python}", *settings], "serve_models")[0])
 
 
-FREE = ("target.port=0", "draft.port=0", "prm.port=0", "router.port=0")
+FREE = ("target.port=0", "small.port=0", "prm.port=0", "router.port=0")
 
 
-def test_all_are_started_used_by_the_printed_line_and_stopped_by_a_signal(tmp_path: Path, python: Path) -> None:
-    wanted = "serve_models.servers=[target,draft,router]"
-    process = start(tmp_path, python, wanted, "target.workers=2", "hydra.run.dir=logs", *FREE)
+def test_servers_start_print_the_solve_command_and_stop_at_a_signal(tmp_path: Path, python: Path) -> None:
+    selection = "serve_models.servers=[target,small,router]"
+    process = start(tmp_path, python, selection, "target.workers=2", "hydra.run.dir=logs", *FREE)
     assert process.stdout is not None
-    said: list[str] = []
-    while not said or not said[-1].startswith("Ctrl-C"):
-        said.append(process.stdout.readline())
-        assert said[-1], process.communicate()
-    assert said[0].startswith("starting target-1, target-2, draft, router; logs in ")
-    assert {line.split()[0] for line in said if " is up at http://127.0.0.1:" in line} == {
+    lines: list[str] = []
+    while not lines or not lines[-1].startswith("Ctrl-C"):
+        lines.append(process.stdout.readline())
+        assert lines[-1], process.communicate()
+    assert lines[0].startswith("starting target-1, target-2, small, router; logs in ")
+    assert {line.split()[0] for line in lines if " is up at http://127.0.0.1:" in line} == {
         "target-1",
         "target-2",
-        "draft",
+        "small",
         "router",
     }
-    settings = shlex.split(said[-2])[2:]
-    config, choices = composed(settings)
-    assert choices["engine"] == choices["engine@draft"] == "sglang"
-    assert len(config["engine"]["urls"]) == len(config["draft"]["urls"]) == 1
-    ports = [int(line.split()[4].rpartition(":")[2]) for line in said if " is up at " in line]
+    settings = shlex.split(lines[-2])[2:]
+    config, choices = compose_settings(settings)
+    assert choices["engine"] == choices["engine@small"] == "sglang"
+    assert len(config["engine"]["urls"]) == len(config["small"]["urls"]) == 1
+    ports = [int(line.split()[4].rpartition(":")[2]) for line in lines if " is up at " in line]
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "stopping\nstopped\n", "")
@@ -100,12 +100,12 @@ def test_all_are_started_used_by_the_printed_line_and_stopped_by_a_signal(tmp_pa
     assert {file.name for file in (tmp_path / "logs").glob("*.log")} == {
         "target-1.log",
         "target-2.log",
-        "draft.log",
+        "small.log",
         "router.log",
     }
 
 
-def test_one_that_ends_takes_the_others_with_it_and_is_told_with_its_log(tmp_path: Path, python: Path) -> None:
+def test_exited_server_stops_the_others_and_shows_its_log(tmp_path: Path, python: Path) -> None:
     process = start(tmp_path, python, "serve_models.servers=[target,prm]", *FREE)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -114,7 +114,7 @@ def test_one_that_ends_takes_the_others_with_it_and_is_told_with_its_log(tmp_pat
     assert out.endswith("stopped\n")
 
 
-def test_a_wrong_setting_is_one_sentence_and_exit_code_2(tmp_path: Path, python: Path) -> None:
+def test_wrong_setting_is_one_sentence_and_exit_code_2(tmp_path: Path, python: Path) -> None:
     process = start(tmp_path, python, "serve_models.servers=[targte]")
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
@@ -128,7 +128,7 @@ def test_a_wrong_setting_is_one_sentence_and_exit_code_2(tmp_path: Path, python:
         (["serve_models.servers=[router]"], "serve_models.servers: router is in front of target; add target"),
         (["serve_models.servers=[target,target]"], "serve_models.servers must differ"),
         (["serve_models.packages=nowhere"], "serve_models.packages=nowhere: there is no such folder"),
-        (["serve_models.patience_s=0"], "serve_models.patience_s must be an int >= 1, got 0"),
+        (["serve_models.startup_timeout_s=0"], "serve_models.startup_timeout_s must be an int >= 1, got 0"),
         (["target.workers=two"], "target.workers must be an int >= 1, got 'two'"),
         (["target.gpus=[0,1]"], "target.gpus must be 1 for 1 worker(s) of tp=1, got [0, 1]"),
         (["target.gpus=[0,0]", "target.tp=2"], "target.gpus must differ"),
@@ -137,24 +137,24 @@ def test_a_wrong_setting_is_one_sentence_and_exit_code_2(tmp_path: Path, python:
         (["target.port=70000"], "target.port must be an int from 0 to 65535"),
         (["target.flags=[[1]]"], "target.flags must be a list"),
         (["target.path=/no/such"], "target.path=/no/such: there is no such folder"),
-        (["target.model=nobody"], "there is no model=nobody"),
+        (["target.model=no_such_model"], "there is no model=no_such_model"),
         (["prm.format=likelihood"], "prm.format must be a reward model"),
-        (["draft.port=30200"], "prm.port=30200: draft has port 30200"),
+        (["small.port=30200"], "prm.port=30200: small has port 30200"),
         (["target.gpus=[0]", "prm.gpus=[0]"], "prm.gpus and target.gpus both have GPU 0"),
     ],
 )
-def test_what_cannot_be_started_is_refused_with_the_setting(python: Path, wrong: list[str], message: str) -> None:
-    settings = wrong if "servers=" in wrong[0] else ["serve_models.servers=[target,draft,prm]", *wrong]
+def test_validation_names_the_setting(python: Path, wrong: list[str], message: str) -> None:
+    settings = wrong if "servers=" in wrong[0] else ["serve_models.servers=[target,small,prm]", *wrong]
     with pytest.raises(ConfigError) as caught:
-        planned(python, *settings)
+        launch_spec(python, *settings)
     assert str(caught.value).startswith(message)
 
 
-def test_a_port_that_is_taken_is_said(python: Path) -> None:
+def test_port_in_use_is_named(python: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"^target\.port: nothing can listen at 127\.0\.0\.1:{port} \("):
-            planned(python, f"target.port={port}")
+            launch_spec(python, f"target.port={port}")
 
 
 @pytest.mark.parametrize(
@@ -167,28 +167,28 @@ def test_a_port_that_is_taken_is_said(python: Path) -> None:
         ("no json", (), "is not a Python that runs"),
     ],
 )
-def test_what_the_other_python_lacks_is_said(tmp_path: Path, has: str, settings: tuple[str, ...], message: str) -> None:
+def test_missing_package_is_named(tmp_path: Path, has: str, settings: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=r"^serve_models\.python") as caught:
-        planned(stand_in(tmp_path, has), *settings, *FREE)
+        launch_spec(write_python(tmp_path, has), *settings, *FREE)
     assert message in str(caught.value)
 
 
-def test_gpus_are_dealt_out_and_may_be_shared_by_those_who_say_their_share(python: Path) -> None:
+def test_gpus_are_assigned_and_shared_only_with_memory_limits(python: Path) -> None:
     share = "[--mem-fraction-static,0.4]"
     both = ("target.gpus=[2,3,4,5]", "target.workers=2", "target.tp=2", "prm.gpus=[5]")
-    plan = planned(
+    spec = launch_spec(
         python, "serve_models.servers=[target,prm]", *both, *FREE, f"target.flags={share}", f"prm.flags={share}"
     )
-    seen = {name: launch.environment["CUDA_VISIBLE_DEVICES"] for name, launch in plan.launches.items()}
-    assert seen == {"target-1": "2,3", "target-2": "4,5", "prm": "5"}
-    assert plan.launches["target-2"].command[-4:] == ["--tp-size", "2", "--mem-fraction-static", "0.4"]
+    gpus = {name: command.environment["CUDA_VISIBLE_DEVICES"] for name, command in spec.commands.items()}
+    assert gpus == {"target-1": "2,3", "target-2": "4,5", "prm": "5"}
+    assert spec.commands["target-2"].command[-4:] == ["--tp-size", "2", "--mem-fraction-static", "0.4"]
 
 
-def test_servers_get_what_our_client_wants_of_them(python: Path) -> None:
-    plan = planned(python, "serve_models.servers=[target,prm]", "target.speculation=REASON", *FREE)
-    target, prm = plan.launches.values()
+def test_commands_have_the_flags_that_our_client_relies_on(python: Path) -> None:
+    spec = launch_spec(python, "serve_models.servers=[target,prm]", "target.speculation=REASON", *FREE)
+    target, prm = spec.commands.values()
     assert target.command[-4:] == ["--max-total-tokens", "16384", "--speculative-algorithm", "REASON"]
     assert target.environment["SGLANG_RETURN_ORIGINAL_LOGPROB"] == "1"
     assert target.environment["PYTHONPATH"].split(os.pathsep) == os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    assert prm.url in plan.settings[-1]
-    assert plan.settings[2:4] == ("scorer=sglang_prm", "scorer.format=prm")
+    assert prm.url in spec.solve_settings[-1]
+    assert spec.solve_settings[2:4] == ("scorer=sglang_prm", "scorer.format=prm")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from reason.config import compose
-from reason.runs.result import CHANGING
+from reason.runs.result import UNSTABLE_USAGE_FIELDS
 from tests.support.paths import SCRIPTS
 
 SCRIPT = SCRIPTS / "solve.py"
@@ -64,8 +64,8 @@ def steady(folder: Path) -> list[dict[str, Any]]:
     """The rows without what depends on time, on what was worth guessing, or on rounding in a batch of another shape."""
     rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     for row in rows:
-        for part in CHANGING:
-            del row["spent"][part]
+        for part in UNSTABLE_USAGE_FIELDS:
+            del row["usage"][part]
         del row["accepted_length"], row["speedup"]
         row["versions"].pop("git", None)  # somebody may commit between two runs
         row["score"] = round(row["score"], 4)
@@ -218,5 +218,5 @@ def test_a_question_may_hold_what_hydra_reads_as_syntax(question: str) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config, _ = compose.composed(module.questions_as_text([f"question={question}"]))
+    config, _ = compose.compose_settings(module.quote_question([f"question={question}"]))
     assert config["question"] == question

@@ -6,66 +6,66 @@ import random
 
 import pytest
 
-from decoding.core import Spent
-from search.budget import Ledger
+from decoding.core import Usage
+from search.budget import BudgetTracker
 from search.strategy import Budget
 
 
-def test_without_a_budget_everything_is_granted() -> None:
-    assert Ledger(Budget()).grant(3, max_tokens=9) == [9, 9, 9]
+def test_without_a_budget_everything_is_reserved() -> None:
+    assert BudgetTracker(Budget()).reserve(3, max_tokens=9) == [9, 9, 9]
 
 
 def test_calls_are_counted() -> None:
-    ledger = Ledger(Budget(calls=3))
-    assert len(ledger.grant(2, max_tokens=9)) == 2
-    ledger.settle(9, Spent(calls=1))
-    assert len(ledger.grant(2, max_tokens=9)) == 1
-    ledger.settle(9, Spent(calls=1))
-    ledger.settle(9, Spent(calls=1))
-    assert ledger.grant(2, max_tokens=9) == []
-    assert (ledger.under_way, ledger.spent.calls) == (0, 3)
+    tracker = BudgetTracker(Budget(calls=3))
+    assert len(tracker.reserve(2, max_tokens=9)) == 2
+    tracker.commit(9, Usage(calls=1))
+    assert len(tracker.reserve(2, max_tokens=9)) == 1
+    tracker.commit(9, Usage(calls=1))
+    tracker.commit(9, Usage(calls=1))
+    assert tracker.reserve(2, max_tokens=9) == []
+    assert (tracker.num_reserved, tracker.usage.calls) == (0, 3)
 
 
-def test_time_up_grants_nothing_and_the_deadline_is_fixed_at_the_start() -> None:
+def test_after_the_deadline_nothing_is_reserved_and_the_deadline_is_fixed_at_the_start() -> None:
     now = 100.0
-    ledger = Ledger(Budget(seconds=5), clock=lambda: now)
-    assert ledger.deadline == 105.0
-    assert ledger.grant(1, max_tokens=9) == [9]
+    tracker = BudgetTracker(Budget(seconds=5), clock=lambda: now)
+    assert tracker.deadline == 105.0
+    assert tracker.reserve(1, max_tokens=9) == [9]
     now = 105.0
-    assert ledger.grant(1, max_tokens=9) == []
-    assert ledger.spent.seconds == 5.0
+    assert tracker.reserve(1, max_tokens=9) == []
+    assert tracker.usage.seconds == 5.0
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_budget_of_forwards_holds_and_lets_more_tokens_through_where_a_pass_gives_several(seed: int) -> None:
     rng = random.Random(seed)
     budget, per_pass = rng.randrange(10, 200), rng.randrange(1, 5)
-    ledger = Ledger(Budget(forwards=budget))
-    while granted := ledger.grant(rng.randrange(1, 6), max_tokens=rng.randrange(1, 40)):
-        for grant in granted:
-            ledger.settle(grant, Spent(calls=1, tokens=grant, forwards=-(-grant // per_pass)))
-        assert ledger.spent.forwards <= budget
-    assert ledger.spent.forwards == budget
-    assert ledger.spent.tokens >= budget * (per_pass + 1) / 2 or per_pass == 1
+    tracker = BudgetTracker(Budget(forwards=budget))
+    while limits := tracker.reserve(rng.randrange(1, 6), max_tokens=rng.randrange(1, 40)):
+        for limit in limits:
+            tracker.commit(limit, Usage(calls=1, tokens=limit, forwards=-(-limit // per_pass)))
+        assert tracker.usage.forwards <= budget
+    assert tracker.usage.forwards == budget
+    assert tracker.usage.tokens >= budget * (per_pass + 1) / 2 or per_pass == 1
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_a_token_budget_holds_and_is_used_up_whatever_the_requests_use_and_however_they_overlap(seed: int) -> None:
     rng = random.Random(seed)
     budget, max_tokens = rng.randrange(1, 300), rng.randrange(1, 80)
-    ledger = Ledger(Budget(tokens=budget))
-    under_way: list[int] = []
+    tracker = BudgetTracker(Budget(tokens=budget))
+    running: list[int] = []
     while True:
-        granted = ledger.grant(rng.randrange(1, 10), max_tokens=max_tokens)
-        assert all(1 <= grant <= max_tokens for grant in granted)
-        under_way += granted
-        if not under_way:
+        limits = tracker.reserve(rng.randrange(1, 10), max_tokens=max_tokens)
+        assert all(1 <= limit <= max_tokens for limit in limits)
+        running += limits
+        if not running:
             break
-        for _ in range(rng.randint(1, len(under_way))):
-            grant = under_way.pop(rng.randrange(len(under_way)))
-            ledger.settle(grant, Spent(calls=1, tokens=rng.randint(1, grant)))
-            assert ledger.spent.tokens <= budget
-    assert ledger.spent.tokens == budget
+        for _ in range(rng.randint(1, len(running))):
+            limit = running.pop(rng.randrange(len(running)))
+            tracker.commit(limit, Usage(calls=1, tokens=rng.randint(1, limit)))
+            assert tracker.usage.tokens <= budget
+    assert tracker.usage.tokens == budget
 
 
 @pytest.mark.parametrize(

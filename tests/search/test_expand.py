@@ -8,60 +8,60 @@ from collections.abc import Sequence
 
 import pytest
 
-from decoding.core import Generation, GenerationRequest, SamplingParams, Spent
+from decoding.core import Generation, GenerationRequest, SamplingParams, Usage
 from search.expand import Expander
 from search.strategy import Budget, ScoredPaths
 from search.tree import SearchTree, Step
-from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, UnsteadyEngine, resources
+from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, UnsteadyEngine, toy_resources
 
 SAMPLING = SamplingParams(max_tokens=200)
 
 
 def test_a_solution_becomes_a_chain_of_its_steps() -> None:
-    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One.\n\nTwo.\n\n\\boxed{3}")))
-    (leaf,) = asyncio.run(run.solutions([SearchTree.ROOT], SAMPLING))
-    assert [step.text for step in run.tree.steps(leaf)] == ["One.\n\n", "Two.\n\n", "\\boxed{3}"]
-    assert [run.tree.nodes[i].finish for i in run.tree.path(leaf)] == [None, None, "eos"]
-    assert run.tree.finished() == [leaf]
+    run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda *_: "One.\n\nTwo.\n\n\\boxed{3}")))
+    (leaf,) = asyncio.run(run.sample_continuations([SearchTree.ROOT], SAMPLING, one_step=False))
+    assert [step.text for step in run.tree.path_steps(leaf)] == ["One.\n\n", "Two.\n\n", "\\boxed{3}"]
+    assert [run.tree.nodes[i].finish for i in run.tree.path_nodes(leaf)] == [None, None, "eos"]
+    assert run.tree.finished_leaves() == [leaf]
 
 
 def test_a_step_ends_at_the_delimiter_and_can_grow() -> None:
-    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One.\n\nTwo.")))
-    (node,) = asyncio.run(run.steps([SearchTree.ROOT], SAMPLING))
-    assert (run.tree.text(node), run.tree.nodes[node].finish) == ("One.\n\n", None)
+    run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda *_: "One.\n\nTwo.")))
+    (node,) = asyncio.run(run.sample_continuations([SearchTree.ROOT], SAMPLING, one_step=True))
+    assert (run.tree.path_text(node), run.tree.nodes[node].finish) == ("One.\n\n", None)
 
 
-def test_a_stop_the_caller_asked_for_ends_the_path_even_in_steps() -> None:
-    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One. DONE and more\n\nTwo.")))
-    (node,) = asyncio.run(run.steps([SearchTree.ROOT], SamplingParams(stop=("DONE",))))
+def test_a_stop_of_the_sampling_parameters_ends_the_path_even_in_steps() -> None:
+    run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda *_: "One. DONE and more\n\nTwo.")))
+    (node,) = asyncio.run(run.sample_continuations([SearchTree.ROOT], SamplingParams(stop=("DONE",)), one_step=True))
     assert run.tree.nodes[node].finish == "stop"
 
 
 def test_growing_by_steps_reaches_solutions_and_keeps_the_tree_sound() -> None:
-    run = Expander(ROOT, resources())
+    run = Expander(ROOT, toy_resources())
     frontier = [SearchTree.ROOT] * 4
     for _ in range(20):
-        nodes = asyncio.run(run.steps(frontier, SAMPLING))
+        nodes = asyncio.run(run.sample_continuations(frontier, SAMPLING, one_step=True))
         frontier = [node for node in nodes if run.tree.nodes[node].finish is None]
-        run.tree.check()
-    assert run.tree.finished() == run.tree.leaves()
+        run.tree.assert_invariants()
+    assert run.tree.finished_leaves() == run.tree.leaf_nodes()
 
 
-def test_siblings_get_different_seeds_also_when_asked_for_later() -> None:
+def test_siblings_get_different_seeds_also_in_later_batches() -> None:
     engine = ToyEngine()
-    run = Expander(ROOT, resources(engine=engine))
-    asyncio.run(run.solutions([SearchTree.ROOT] * 3, SAMPLING))
-    asyncio.run(run.solutions([SearchTree.ROOT] * 3, SAMPLING))
+    run = Expander(ROOT, toy_resources(engine=engine))
+    asyncio.run(run.sample_continuations([SearchTree.ROOT] * 3, SAMPLING, one_step=False))
+    asyncio.run(run.sample_continuations([SearchTree.ROOT] * 3, SAMPLING, one_step=False))
     assert len({request.seed for request in engine.requests}) == 6
 
 
 def test_a_branch_does_not_depend_on_what_else_was_expanded_before() -> None:
     async def second_child_of_first(others_first: bool) -> str:
-        run = Expander(ROOT, resources(engine=ToyEngine(lambda seed, _: f"{seed}.\n\nmore")))
-        one, two = await run.steps([SearchTree.ROOT] * 2, SAMPLING)
+        run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda seed, _: f"{seed}.\n\nmore")))
+        one, two = await run.sample_continuations([SearchTree.ROOT] * 2, SAMPLING, one_step=True)
         if others_first:
-            await run.steps([two] * 3, SAMPLING)
-        return run.tree.text((await run.steps([one] * 2, SAMPLING))[1])
+            await run.sample_continuations([two] * 3, SAMPLING, one_step=True)
+        return run.tree.path_text((await run.sample_continuations([one] * 2, SAMPLING, one_step=True))[1])
 
     assert asyncio.run(second_child_of_first(True)) == asyncio.run(second_child_of_first(False))
 
@@ -69,13 +69,13 @@ def test_a_branch_does_not_depend_on_what_else_was_expanded_before() -> None:
 def test_another_problem_seed_gives_other_branches() -> None:
     trees = []
     for seed in (1, 2):
-        run = Expander(ROOT, resources(seed=seed))
-        asyncio.run(run.solutions([SearchTree.ROOT] * 4, SAMPLING))
+        run = Expander(ROOT, toy_resources(seed=seed))
+        asyncio.run(run.sample_continuations([SearchTree.ROOT] * 4, SAMPLING, one_step=False))
         trees.append(run.tree.to_dict())
     assert trees[0] != trees[1]
 
 
-def test_a_branch_is_scored_while_others_are_being_written() -> None:
+def test_a_branch_is_scored_while_others_are_generated() -> None:
     log: list[str] = []
 
     class Slow(ToyEngine):
@@ -84,33 +84,33 @@ def test_a_branch_is_scored_while_others_are_being_written() -> None:
             self.requests += requests
             await asyncio.sleep(0.01 if number else 0.2)  # the first of them takes longest
             log.append(f"wrote {number}")
-            return [self._continue(request) for request in requests]
+            return [self.continue_prefix(request) for request in requests]
 
     class Noted(ToyScorer):
         async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
             log.append("scored")
             return await super().score(paths)
 
-    run = Expander(ROOT, resources(engine=Slow(), scorer=Noted()))
-    asyncio.run(run.solutions([SearchTree.ROOT] * 3, SAMPLING))
+    run = Expander(ROOT, toy_resources(engine=Slow(), scorer=Noted()))
+    asyncio.run(run.sample_continuations([SearchTree.ROOT] * 3, SAMPLING, one_step=False))
     assert log.index("scored") < log.index("wrote 0")
     assert log.count("scored") == 2
-    assert all(node.score == ToyScorer.of(node.step.text) for node in run.tree.nodes)
+    assert all(node.score == ToyScorer.score_text(node.step.text) for node in run.tree.nodes)
 
 
-def test_what_was_written_together_is_scored_in_one_call() -> None:
+def test_branches_that_end_together_are_scored_in_one_call() -> None:
     scorer = ToyScorer()
-    run = Expander(ROOT, resources(scorer=scorer))
-    asyncio.run(run.solutions([SearchTree.ROOT] * 5, SAMPLING))
+    run = Expander(ROOT, toy_resources(scorer=scorer))
+    asyncio.run(run.sample_continuations([SearchTree.ROOT] * 5, SAMPLING, one_step=False))
     assert scorer.calls == [5]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_tree_does_not_depend_on_who_is_done_first(seed: int) -> None:
+def test_the_tree_does_not_depend_on_the_order_of_completion(seed: int) -> None:
     trees = []
     for engine in (ToyEngine(), UnsteadyEngine(seed)):
-        run = Expander(ROOT, resources(engine=engine))
-        asyncio.run(run.solutions([SearchTree.ROOT] * 8, SAMPLING))
+        run = Expander(ROOT, toy_resources(engine=engine))
+        asyncio.run(run.sample_continuations([SearchTree.ROOT] * 8, SAMPLING, one_step=False))
         trees.append(run.tree.to_dict())
     assert trees[0] == trees[1]
 
@@ -123,14 +123,14 @@ def test_a_scorer_that_takes_too_long_leaves_the_path_unscored(caplog: pytest.Lo
                 await asyncio.sleep(60)
             return await super().score(paths)
 
-    run = Expander(ROOT, resources(scorer=Hangs(), scorer_timeout=0.05))
-    late = asyncio.run(run.solutions([SearchTree.ROOT] * 3, SAMPLING))
-    in_time = asyncio.run(run.solutions([SearchTree.ROOT] * 2, SAMPLING))
-    assert [run.tree.score(leaf, "last") is None for leaf in (*late, *in_time)] == [True] * 3 + [False] * 2
+    run = Expander(ROOT, toy_resources(scorer=Hangs(), scorer_timeout=0.05))
+    late = asyncio.run(run.sample_continuations([SearchTree.ROOT] * 3, SAMPLING, one_step=False))
+    in_time = asyncio.run(run.sample_continuations([SearchTree.ROOT] * 2, SAMPLING, one_step=False))
+    assert [run.tree.path_score(leaf, "last") is None for leaf in (*late, *in_time)] == [True] * 3 + [False] * 2
     assert "no scores after 0.05 s" in caplog.text
 
 
-def test_an_error_cancels_whatever_else_is_under_way() -> None:
+def test_an_error_cancels_all_pending_requests() -> None:
     cancelled: list[int] = []
 
     class Breaks(ToyEngine):
@@ -146,11 +146,11 @@ def test_an_error_cancels_whatever_else_is_under_way() -> None:
             return []
 
     async def both() -> None:
-        run = Expander(ROOT, resources(engine=Breaks()))
-        other = run.launch([SearchTree.ROOT] * 2, SAMPLING, one_step=True)
+        run = Expander(ROOT, toy_resources(engine=Breaks()))
+        other = run.start_batch([SearchTree.ROOT] * 2, SAMPLING, one_step=True)
         assert len(other) == 2
         with pytest.raises(RuntimeError, match="gone"):
-            await run.steps([SearchTree.ROOT], SAMPLING)
+            await run.sample_continuations([SearchTree.ROOT], SAMPLING, one_step=True)
         await asyncio.sleep(0.01)
 
     asyncio.run(both())
@@ -160,44 +160,46 @@ def test_an_error_cancels_whatever_else_is_under_way() -> None:
 @pytest.mark.parametrize("tokens", [1, 7, 50, 200, 431, 1000])
 def test_a_token_budget_holds_and_is_reported_with_waves_that_fit(tokens: int) -> None:
     engine = ToyEngine()
-    run = Expander(ROOT, resources(engine=engine, budget=Budget(tokens=tokens)))
-    leaves = asyncio.run(run.solutions([SearchTree.ROOT] * 50, SAMPLING))
-    assert run.spent.tokens == sum(len(node.step.tokens) for node in run.tree.nodes) <= tokens
-    assert run.spent.calls == len(leaves) == len(engine.requests) < 50
-    assert run.stopped == "budget"
+    run = Expander(ROOT, toy_resources(engine=engine, budget=Budget(tokens=tokens)))
+    leaves = asyncio.run(run.sample_continuations([SearchTree.ROOT] * 50, SAMPLING, one_step=False))
+    assert run.usage.tokens == sum(len(node.step.tokens) for node in run.tree.nodes) <= tokens
+    assert run.usage.calls == len(leaves) == len(engine.requests) < 50
+    assert run.stop_reason == "budget"
 
 
 def test_concurrent_expansions_share_one_budget() -> None:
     async def both() -> Expander:
-        run = Expander(ROOT, resources(budget=Budget(tokens=500)))
-        await asyncio.gather(*(run.solutions([SearchTree.ROOT] * 9, SAMPLING) for _ in range(4)))
+        run = Expander(ROOT, toy_resources(budget=Budget(tokens=500)))
+        await asyncio.gather(
+            *(run.sample_continuations([SearchTree.ROOT] * 9, SAMPLING, one_step=False) for _ in range(4))
+        )
         return run
 
     run = asyncio.run(both())
-    assert run.spent.tokens <= 500
+    assert run.usage.tokens <= 500
 
 
 def test_a_budget_that_suffices_is_not_the_end() -> None:
-    run = Expander(ROOT, resources(budget=Budget(tokens=10_000, calls=4, seconds=1000)))
-    assert len(asyncio.run(run.solutions([SearchTree.ROOT] * 4, SAMPLING))) == 4
-    assert run.stopped == "done"
+    run = Expander(ROOT, toy_resources(budget=Budget(tokens=10_000, calls=4, seconds=1000)))
+    assert len(asyncio.run(run.sample_continuations([SearchTree.ROOT] * 4, SAMPLING, one_step=False))) == 4
+    assert run.stop_reason == "done"
 
 
 def test_the_deadline_travels_with_every_request() -> None:
     engine = ToyEngine()
-    run = Expander(ROOT, resources(engine=engine, budget=Budget(seconds=9)))
-    asyncio.run(run.solutions([SearchTree.ROOT] * 2, SAMPLING))
+    run = Expander(ROOT, toy_resources(engine=engine, budget=Budget(seconds=9)))
+    asyncio.run(run.sample_continuations([SearchTree.ROOT] * 2, SAMPLING, one_step=False))
     assert len({request.deadline for request in engine.requests}) == 1
     assert engine.requests[0].deadline is not None
 
 
-def test_a_request_never_asks_for_more_than_the_window_holds() -> None:
+def test_a_request_is_limited_by_the_context_window() -> None:
     engine = ToyEngine()
-    run = Expander(ROOT, resources(engine=engine, window=len(ROOT) + 20))
-    asyncio.run(run.solutions([SearchTree.ROOT] * 2, SAMPLING))
+    run = Expander(ROOT, toy_resources(engine=engine, context_window=len(ROOT) + 20))
+    asyncio.run(run.sample_continuations([SearchTree.ROOT] * 2, SAMPLING, one_step=False))
     assert [request.params.max_tokens for request in engine.requests] == [20, 20]
     assert {node.finish for node in run.tree.nodes} <= {None, "length", "eos"}
-    assert run.stopped == "done"  # the window is not the budget
+    assert run.stop_reason == "done"  # the window is not the budget
 
 
 def test_an_empty_generation_adds_no_node() -> None:
@@ -205,9 +207,11 @@ def test_an_empty_generation_adds_no_node() -> None:
         async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
             return [Generation(tokens=(), logprobs=(), finish="deadline") for _ in requests]
 
-    run = Expander(ROOT, resources(engine=OutOfTime()))
-    assert asyncio.run(run.solutions([SearchTree.ROOT] * 2, SAMPLING)) == [SearchTree.ROOT] * 2
-    assert (len(run.tree), run.stopped) == (0, "budget")
+    run = Expander(ROOT, toy_resources(engine=OutOfTime()))
+    assert (
+        asyncio.run(run.sample_continuations([SearchTree.ROOT] * 2, SAMPLING, one_step=False)) == [SearchTree.ROOT] * 2
+    )
+    assert (len(run.tree), run.stop_reason) == (0, "budget")
 
 
 class Scores:
@@ -217,12 +221,12 @@ class Scores:
         self.scores, self.copies = scores, copies
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
-        return ScoredPaths([self.scores] * (len(paths) if self.copies is None else self.copies), Spent())
+        return ScoredPaths([self.scores] * (len(paths) if self.copies is None else self.copies), Usage())
 
 
 def scored_by(scorer: Scores) -> SearchTree:
-    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One.\n\nTwo."), scorer=scorer))
-    asyncio.run(run.solutions([SearchTree.ROOT], SAMPLING))
+    run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda *_: "One.\n\nTwo."), scorer=scorer))
+    asyncio.run(run.sample_continuations([SearchTree.ROOT], SAMPLING, one_step=False))
     return run.tree
 
 
@@ -232,10 +236,10 @@ def test_a_path_that_cannot_be_scored_has_no_scores() -> None:
 
 def test_nan_counts_as_not_scored() -> None:
     tree = scored_by(Scores([0.5, math.nan]))
-    assert tree.score(1, "last") is None
+    assert tree.path_score(1, "last") is None
 
 
-def test_a_scorer_that_loses_steps_or_paths_is_told_so() -> None:
+def test_a_scorer_that_loses_steps_or_paths_is_an_error() -> None:
     with pytest.raises(ValueError, match="1 scores for a path of 2 steps"):
         scored_by(Scores([0.5]))
     with pytest.raises(ValueError, match="given 1 paths and returned scores for 2"):
@@ -243,8 +247,8 @@ def test_a_scorer_that_loses_steps_or_paths_is_told_so() -> None:
 
 
 def test_an_ancestor_keeps_its_first_score() -> None:
-    run = Expander(ROOT, resources(engine=ToyEngine(lambda *_: "One.\n\nTwo."), scorer=Scores([0.5])))
-    (node,) = asyncio.run(run.steps([SearchTree.ROOT], SAMPLING))
+    run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda *_: "One.\n\nTwo."), scorer=Scores([0.5])))
+    (node,) = asyncio.run(run.sample_continuations([SearchTree.ROOT], SAMPLING, one_step=True))
     run.resources.scorer.scores = [0.9, 0.1]  # type: ignore[union-attr]
-    asyncio.run(run.steps([node], SAMPLING))
+    asyncio.run(run.sample_continuations([node], SAMPLING, one_step=True))
     assert [n.score for n in run.tree.nodes] == [0.5, 0.1]

@@ -1,4 +1,4 @@
-"""The options of every search over steps: merging what says the same, and ending when the vote is decided."""
+"""Knobs and limits of every search over steps: merged siblings, early stop, missing scores, recorded decisions."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ from typing import Any
 
 import pytest
 
+from search.level_search import LevelSearch
 from search.selection import REASONS
-from search.strategies.astar import AStar
+from search.step_search import StepSearch
 from search.strategies.beam_search import BeamSearch
-from search.strategies.dvts import Dvts
-from search.strategies.ets import Ets
-from search.strategies.mcts import Mcts
-from search.strategies.rebase import Rebase
 from search.strategy import Budget, ScoredPaths, SearchResult
 from search.tree import Step
-from tests.search.test_level_search import children, long_winded
-from tests.support import toy_search as toy
-from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, resources
+from tests.support.searches import search_classes
+from tests.support.toy_search import (
+    ROOT,
+    ConstantScorer,
+    ToyEngine,
+    ToyScorer,
+    nodes_by_parent,
+    run_search,
+    toy_resources,
+    write_five_steps,
+)
 
-STRATEGIES: dict[str, Any] = {
-    "astar": AStar,
-    "beam_search": BeamSearch,
-    "dvts": Dvts,
-    "ets": Ets,
-    "mcts": Mcts,
-    "rebase": Rebase,
-}
+STRATEGIES = search_classes(StepSearch)
 every_strategy = pytest.mark.parametrize("name", STRATEGIES)
 
 
 def run(strategy: Any, **changes: Any) -> SearchResult:
-    return toy.run(strategy, **{"engine": ToyEngine(long_winded)} | changes)
+    return run_search(strategy, **{"engine": ToyEngine(write_five_steps)} | changes)
 
 
 def last_digit(text: str) -> str:
@@ -43,15 +41,15 @@ def last_digit(text: str) -> str:
 @every_strategy
 class TestMerging:
     def test_a_branch_is_decided_about_once_per_meaning(self, name: str) -> None:
-        """The toy's steps say the same if they end with the same digit."""
+        """Steps of the toy have the same meaning if they end with the same digit."""
         result = run(STRATEGIES[name](n=8, merge=True))
         tree = result.tree
         for decision in result.selections:
             by_parent: dict[int, list[str]] = {}
             for node in decision.nodes:
                 by_parent.setdefault(tree.nodes[node].parent, []).append(last_digit(tree.nodes[node].step.text))
-            for said in by_parent.values():
-                assert len(said) == len(set(said))
+            for meanings in by_parent.values():
+                assert len(meanings) == len(set(meanings))
 
     def test_it_solves_and_can_be_repeated(self, name: str) -> None:
         one, other = (run(STRATEGIES[name](n=8, merge=True)) for _ in range(2))
@@ -63,10 +61,10 @@ class TestMerging:
 
 
 def test_merged_branches_take_turns() -> None:
-    """All of the first level say the same; the only branch left has all the width, and its members share it."""
+    """All first steps have the same meaning: one branch gets the whole width, and its members share it."""
     same = ToyEngine(lambda seed, prefix: f"Try {seed % 97}1.\n\nTry {seed % 89}2.\n\n\\boxed{{3}}")
     result = run(BeamSearch(n=8, beam_width=8, merge=True), engine=same)
-    below = children(result.tree)
+    below = nodes_by_parent(result.tree)
     first = below[-1]
     assert [len(below[node]) for node in first] == [1] * 8
     assert result.selections[0].widths == (8,)
@@ -83,12 +81,12 @@ class TestEarlyStop:
 
         whole = run(STRATEGIES[name](n=32), engine=ToyEngine(sure))
         short = run(STRATEGIES[name](n=32, early_stop=0.5, select="majority"), engine=ToyEngine(sure))
-        assert short.stopped == "decided"
-        assert whole.stopped == "done"
-        assert short.spent.tokens < whole.spent.tokens
+        assert short.stop_reason == "decided"
+        assert whole.stop_reason == "done"
+        assert short.usage.tokens < whole.usage.tokens
         assert short.votes.keys() == {"7"}
 
-    def test_it_is_off_unless_asked_for(self, name: str) -> None:
+    def test_it_is_off_by_default(self, name: str) -> None:
         assert STRATEGIES[name]().early_stop is None
 
     @pytest.mark.parametrize("wrong", [0, 1.5, True, "soon"])
@@ -101,7 +99,7 @@ class TestEarlyStop:
 
 @every_strategy
 class TestScorers:
-    def test_scores_that_are_missing_or_nonsense_stop_nobody(self, name: str) -> None:
+    def test_scores_that_are_missing_or_nonsense_do_not_end_a_search(self, name: str) -> None:
         class Moody(ToyScorer):
             async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
                 scored = await super().score(paths)
@@ -109,7 +107,7 @@ class TestScorers:
                     None if i % 3 == 0 else [float("nan")] * len(scores or []) if i % 3 == 1 else scores
                     for i, scores in enumerate(scored.scores)
                 ]
-                return ScoredPaths(odd, scored.spent)
+                return ScoredPaths(odd, scored.usage)
 
         assert run(STRATEGIES[name](n=8), scorer=Moody()).best is not None
 
@@ -138,33 +136,28 @@ class TestScorers:
         assert result.best is not None
         assert any(node.score is not None for node in result.tree.nodes)
 
-    def test_a_scorer_that_breaks_is_heard_and_leaves_nothing_under_way(self, name: str) -> None:
+    def test_an_error_of_the_scorer_is_raised_and_leaves_no_task(self, name: str) -> None:
         class Broken(ToyScorer):
             async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
                 raise RuntimeError("no more scores")
 
         async def tasks_left() -> int:
             with pytest.raises(RuntimeError, match="no more scores"):
-                await STRATEGIES[name](n=8)(ROOT, resources(scorer=Broken()))
+                await STRATEGIES[name](n=8)(ROOT, toy_resources(scorer=Broken()))
             await asyncio.sleep(0)
             return len(asyncio.all_tasks()) - 1
 
         assert asyncio.run(tasks_left()) == 0
 
     def test_ties_are_settled_the_same_way_every_time(self, name: str) -> None:
-        class Indifferent(ToyScorer):
-            @staticmethod
-            def of(text: str) -> float:
-                return 0.5
-
-        one, other = (run(STRATEGIES[name](n=8), scorer=Indifferent()) for _ in range(2))
+        one, other = (run(STRATEGIES[name](n=8), scorer=ConstantScorer()) for _ in range(2))
         assert one.best is not None
         assert one.tree.to_dict() == other.tree.to_dict()
 
 
-@pytest.mark.parametrize("name", ["beam_search", "dvts", "ets", "rebase"])
+@pytest.mark.parametrize("name", search_classes(LevelSearch))
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_decided_for_good_is_what_the_whole_search_would_have_said(name: str, seed: int) -> None:
+def test_a_decided_vote_is_the_vote_of_the_whole_search(name: str, seed: int) -> None:
     for select in ("majority", "weighted"):
         whole, short = (
             run(STRATEGIES[name](n=16, early_stop=stop, select=select), engine=ToyEngine(), seed=seed)
@@ -175,11 +168,11 @@ def test_what_is_decided_for_good_is_what_the_whole_search_would_have_said(name:
             return max(result.votes, key=lambda answer: result.votes[answer])
 
         assert leader(whole) == leader(short)
-        assert short.spent.tokens <= whole.spent.tokens
+        assert short.usage.tokens <= whole.usage.tokens
 
 
 @every_strategy
-def test_decisions_are_told_with_reasons_and_kv(name: str) -> None:
+def test_decisions_are_recorded_with_reasons_and_kv(name: str) -> None:
     result = run(STRATEGIES[name](n=8))
     assert result.selections
     sizes = [decision.size for decision in result.selections]
@@ -193,13 +186,13 @@ def test_decisions_are_told_with_reasons_and_kv(name: str) -> None:
 
 
 @every_strategy
-def test_what_is_left_open_says_why(name: str) -> None:
+def test_open_leaves_have_the_reason_of_the_end(name: str) -> None:
     for why, result in {
         "budget": run(STRATEGIES[name](n=8), budget=Budget(tokens=250)),
         "decided": run(STRATEGIES[name](n=32, early_stop=0.01, select="majority"), engine=ToyEngine()),
     }.items():
-        assert result.stopped == why
-        told = {node for decision in result.selections for node in decision.reasons}
-        open_leaves = {i for i in result.tree.leaves() if result.tree.nodes[i].finish is None}
-        assert open_leaves <= told
+        assert result.stop_reason == why
+        explained = {node for decision in result.selections for node in decision.reasons}
+        open_leaves = {i for i in result.tree.leaf_nodes() if result.tree.nodes[i].finish is None}
+        assert open_leaves <= explained
         assert why in result.selections[-1].reasons.values() or not open_leaves

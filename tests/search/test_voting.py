@@ -7,62 +7,62 @@ import random
 import numpy as np
 import pytest
 
-from search.voting import RULES, choose, risk, tally
+from search.voting import VOTING_RULES, choose_solution, majority_error_bound, tally_votes
 
 
-def test_majority_counts_heads_and_ignores_scores() -> None:
-    choice = choose(["1", "2", "2"], [0.9, 0.1, 0.2], "majority")
+def test_majority_counts_solutions_and_ignores_scores() -> None:
+    choice = choose_solution(["1", "2", "2"], [0.9, 0.1, 0.2], "majority")
     assert choice.votes == {"1": 1.0, "2": 2.0}
     assert choice.index == 2  # the better scored of the two
 
 
 def test_weighted_adds_up_scores() -> None:
-    assert choose(["1", "2", "2"], [0.9, 0.4, 0.4], "weighted").index == 0
-    assert choose(["1", "2", "2"], [0.7, 0.4, 0.4], "weighted").index == 1
+    assert choose_solution(["1", "2", "2"], [0.9, 0.4, 0.4], "weighted").index == 0
+    assert choose_solution(["1", "2", "2"], [0.7, 0.4, 0.4], "weighted").index == 1
 
 
 def test_best_takes_the_highest_score_of_those_with_an_answer() -> None:
-    assert choose(["1", None, "2"], [0.3, 0.9, 0.4], "best").index == 2
+    assert choose_solution(["1", None, "2"], [0.3, 0.9, 0.4], "best").index == 2
 
 
 def test_ties_go_to_what_came_first() -> None:
-    for rule in RULES:
-        assert choose(["5", "4", "4", "5"], [0.5] * 4, rule).index == 0
+    for rule in VOTING_RULES:
+        assert choose_solution(["5", "4", "4", "5"], [0.5] * 4, rule).index == 0
 
 
-def test_without_any_answer_the_best_scored_is_chosen_and_nobody_votes() -> None:
-    for rule in RULES:
-        choice = choose([None, None, None], [0.1, 0.8, None], rule)
+def test_without_any_answer_the_best_scored_is_chosen_without_votes() -> None:
+    for rule in VOTING_RULES:
+        choice = choose_solution([None, None, None], [0.1, 0.8, None], rule)
         assert (choice.index, choice.votes) == (1, {})
 
 
 def test_nothing_to_choose_from_is_a_value() -> None:
-    assert choose([], [], "majority").index is None
+    assert choose_solution([], [], "majority").index is None
 
 
 def test_not_scored_is_not_zero() -> None:
-    assert choose(["1", "2"], [None, 0.0], "best").index == 1
-    assert tally(["1", "2"], [None, 0.0], "weighted") == {"2": 0.0}
+    assert choose_solution(["1", "2"], [None, 0.0], "best").index == 1
+    assert tally_votes(["1", "2"], [None, 0.0], "weighted") == {"2": 0.0}
 
 
-def test_where_nothing_is_scored_every_rule_counts_heads() -> None:
-    for rule in RULES:
-        assert tally(["1", "2", "2"], [None] * 3, rule) == {"1": 1.0, "2": 2.0}
+def test_where_nothing_is_scored_every_rule_counts_solutions() -> None:
+    for rule in VOTING_RULES:
+        assert tally_votes(["1", "2", "2"], [None] * 3, rule) == {"1": 1.0, "2": 2.0}
 
 
 def test_an_unknown_rule_names_the_choices() -> None:
     with pytest.raises(ValueError, match="majority, weighted, best"):
-        choose([], [], "loudest")
+        choose_solution([], [], "loudest")
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", VOTING_RULES)
 def test_the_chosen_answer_has_most_votes_and_no_solution_with_it_scores_higher(rule: str) -> None:
     rng = random.Random(rule)
     for _ in range(300):
         n = rng.randrange(1, 9)
         answers = [rng.choice(["1", "2", "3", None]) for _ in range(n)]
         scores = [rng.choice([None, 0.25, 0.5, 0.75]) for _ in range(n)]
-        index, votes = (choice := choose(answers, scores, rule)).index, choice.votes
+        index, votes = (choice := choose_solution(answers, scores, rule)).index, choice.votes
         assert index is not None
         answer = answers[index]
         assert answer in votes or (answer is None and not votes)
@@ -73,17 +73,19 @@ def test_the_chosen_answer_has_most_votes_and_no_solution_with_it_scores_higher(
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 0), (4, 1), (9, 3)])
-def test_the_risk_is_how_often_the_leader_is_behind_when_shares_are_drawn_anew(first: int, second: int) -> None:
+def test_the_majority_error_bound_is_the_frequency_of_a_wrong_leader_over_random_shares(
+    first: int, second: int
+) -> None:
     """Shares as likely as any before the count, kept where they give this very count."""
     rng = np.random.default_rng(first)
     shares = rng.random(400_000)
     kept = shares[rng.binomial(first + second, shares) == first]
-    assert risk({"7": first, "8": second}) == pytest.approx((kept < 0.5).mean(), abs=0.01)
+    assert majority_error_bound({"7": first, "8": second}) == pytest.approx((kept < 0.5).mean(), abs=0.01)
 
 
 def test_a_tally_does_not_depend_on_the_order_of_the_solutions() -> None:
     rng = random.Random(3)
     pairs = [(rng.choice("12"), rng.random()) for _ in range(50)]
-    forwards = tally([a for a, _ in pairs], [s for _, s in pairs], "weighted")
-    backwards = tally([a for a, _ in pairs[::-1]], [s for _, s in pairs[::-1]], "weighted")
+    forwards = tally_votes([a for a, _ in pairs], [s for _, s in pairs], "weighted")
+    backwards = tally_votes([a for a, _ in pairs[::-1]], [s for _, s in pairs[::-1]], "weighted")
     assert forwards == backwards

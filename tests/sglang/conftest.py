@@ -14,7 +14,6 @@ from tests.support import sglang_solvers as solving
 from tests.support.sglang_servers import DRAFT, VENV, RealServer
 
 CORE_EACH = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}  # SGLang wants a NUMA node for each rank, or to be told
-collect_ignore = ["shim"]
 BUILT = (VENV / "bin" / "python").exists()
 SKIP = f"SGLang is not installed in {VENV.name}; tests/sglang/setup.sh does it (make sglang)"
 

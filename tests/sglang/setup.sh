@@ -1,7 +1,7 @@
 #!/bin/sh
 # setup.sh [FOLDER]: SGLang on a CPU, in a virtual environment of its own (.venv-sglang), with our plugin in it.
 # SGLang declares GPU packages that do not load here, so it comes without its dependencies, and requirements.txt has
-# those it really imports. What is compiled for GPUs only stands in tests/sglang/shim.
+# those it really imports. decoding/sglang_plugin/cpu_stand_ins replaces the packages that are compiled for GPUs only.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:-"$here/../../.venv-sglang"}

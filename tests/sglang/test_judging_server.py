@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from decoding.core import Tokens
-from reason.scorers.formats.expectation import Expectation
+from reason.scorers.formats.expectation import ExpectationPrm
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
-from reason.scorers.sglang_reader import HEADS, ServedPrm
+from reason.scorers.sglang_reader import SglangPrmScorer
 from search.tree import Step
-from tests.reason.scorers.test_formats import CASES, Case
 from tests.sglang.conftest import BUILT, SKIP
+from tests.support.prm_cases import CASES, FormatCase
 from tests.support.sglang_servers import RealServer
 from tests.support.tiny_prm import Tiny, byte_tokenizer, llama_config, save_causal
 
@@ -46,12 +46,12 @@ def verifier_reference(model: Tiny, question: str, steps: Sequence[str]) -> list
     return scores
 
 
-WAVES: dict[str, dict[str, Case]] = {
+WAVES: dict[str, dict[str, FormatCase]] = {
     "heads": {"qwen_prm": CASES["qwen"], "skywork_prm": CASES["skywork"], "token_classification": CASES["trl"]},
     "words": {
         "math_shepherd": CASES["math_shepherd"],
         "rlhflow_prm": CASES["rlhflow"],
-        "expectation": Case(Expectation(), save_verifier, verifier_reference),
+        "expectation": FormatCase(ExpectationPrm(), save_verifier, verifier_reference),
     },
 }
 """Servers that run at the same time; a server wants two GB. The bundled model is asked in test_models_script.py."""
@@ -67,8 +67,8 @@ class Judge:
     server: RealServer
     plain: Callable[[Sequence[str]], list[float]]
 
-    def served(self) -> ServedPrm:
-        return ServedPrm(format=self.name, path=str(self.folder), urls=self.server.url, max_tokens=500)
+    def served(self) -> SglangPrmScorer:
+        return SglangPrmScorer(format=self.name, path=str(self.folder), urls=self.server.url, max_tokens=500)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def judges(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for name, case in WAVES[request.param].items():
             path = folder / name
             plain = partial(case.reference, case.save(path), QUESTION)
-            variables = ours if case.adapter.head in HEADS else {}
+            variables = ours if case.adapter.head.needs_sglang_plugin else {}
             server = RealServer(folder / f"{name}.log", model=path, variables=variables)
             stack.callback(server.kill)
             made[name] = Judge(name, path, server, plain)
@@ -95,7 +95,7 @@ def judges(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def scores(scorer: PrmScorer, *batches: Sequence[Sequence[str]]) -> list[list[float] | None]:
     """Of the paths of the batches, one batch after the other."""
     with closing(scorer):
-        encode = partial(scorer.loaded.tokenizer.encode, add_special_tokens=False)
+        encode = partial(scorer.loaded_prm.tokenizer.encode, add_special_tokens=False)
         prompt: Tokens = tuple(encode(QUESTION))
         bound = scorer.bind(QUESTION, prompt)
 
@@ -141,14 +141,14 @@ def test_a_path_that_is_too_long_is_not_scored(judges: dict[str, Judge]) -> None
 def test_a_server_of_another_vocabulary_is_refused(judges: dict[str, Judge]) -> None:
     one, other = judges["qwen_prm"], judges["skywork_prm"]
     with pytest.raises(ValueError, match=r"vocabulary is another one|not a server of this model"):
-        ServedPrm(format="qwen_prm", path=str(one.folder), urls=other.server.url).load()
+        SglangPrmScorer(format="qwen_prm", path=str(one.folder), urls=other.server.url).load()
 
 
 @pytest.mark.parametrize("judges", ["words"], indirect=True)
 def test_a_language_model_where_a_head_is_wanted_is_refused(judges: dict[str, Judge]) -> None:
     judge = judges["rlhflow_prm"]
     with pytest.raises(ValueError, match="SGLANG_EXTERNAL_MODEL_PACKAGE"):
-        ServedPrm(
+        SglangPrmScorer(
             format="token_classification", path=str(judge.folder), urls=judge.server.url, adapter=_Misread()
         ).load()
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.sglang.conftest import BUILT, SKIP
 from tests.support.paths import ROOT
-from tests.support.sglang_servers import HERE, VENV
+from tests.support.sglang_servers import VENV
 
 SOLVE = ("limit=8", "search=beam_search", "search.n=4", "search.sampling.temperature=0.0")
 HAS_ROUTER = any(VENV.glob("lib/python*/site-packages/sglang_router"))
@@ -41,7 +41,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         pytest.skip(f"sglang-router is not installed in {VENV.name}; tests/sglang/setup.sh does it (make sglang)")
     folder = tmp_path_factory.mktemp("models")
     settings = [
-        *(f"serve_models.python={VENV}", f"serve_models.packages={HERE / 'shim'}"),
+        *(f"serve_models.python={VENV}", "serve_models.packages=cpu_stand_ins"),
         *("serve_models.servers=[target,prm,router]", "target.workers=2", "target.speculation=REASON"),
         *("target.port=0", "prm.port=0", "router.port=0", "hydra.run.dir=logs"),
     ]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx2
 import pytest
 import torch
 
 from decoding.core import GenerationRequest, OversizedRequest, SamplingParams
-from reason.engines.sglang_client.errors import Refused
-from reason.engines.sglang_client.server import Server
-from reason.engines.sglang_client.wire import generate_body, reply_of
+from reason.engines.http.errors import RequestRejected
+from reason.engines.sglang_client.server import SGLangServer
+from reason.engines.sglang_client.wire import build_generate_body, parse_generate_response
 from reason.solver import Solver
 from tests.support import sglang_solvers as solving
 from tests.support.sglang_servers import TARGET, RealServer
@@ -28,19 +28,19 @@ def there(plain: RealServer) -> Iterator[Solver]:
         yield made
 
 
-def talk(server: RealServer, work: Callable[[Server], Awaitable[T]]) -> T:
+def talk(server: RealServer, work: Callable[[SGLangServer], Awaitable[T]]) -> T:
     """What comes of talking to a server without an engine in between, which would refuse much before it is sent."""
 
     async def story() -> T:
         async with httpx2.AsyncClient(timeout=120) as http:
-            return await work(Server(server.url, http))
+            return await work(SGLangServer(server.url, http))
 
     return asyncio.run(story())
 
 
 def body(prefix: tuple[int, ...], max_tokens: int, **more: Any) -> dict[str, Any]:
     request = GenerationRequest(prefix=prefix, params=SamplingParams(max_tokens=max_tokens), seed=0)
-    made = generate_body(request, "a-name", max_tokens)
+    made: dict[str, Any] = build_generate_body(request, "a-name", max_tokens)
     made["sampling_params"] |= more
     return made
 
@@ -82,7 +82,7 @@ def test_the_same_search_tree_where_nothing_is_drawn(plain: RealServer) -> None:
 def test_siblings_find_their_prompt_in_the_cache(there: Solver) -> None:
     solving.write(there, SamplingParams(max_tokens=4))
     again = solving.write(there, SamplingParams(max_tokens=4))
-    assert all(generation.spent.cached_tokens >= generation.spent.prompt_tokens - 1 for generation in again)
+    assert all(generation.usage.cached_tokens >= generation.usage.prompt_tokens - 1 for generation in again)
 
 
 def test_a_full_queue_loses_nobody(there: Solver) -> None:
@@ -95,12 +95,12 @@ def test_a_full_queue_loses_nobody(there: Solver) -> None:
 
 
 def test_an_aborted_request_comes_back_with_what_it_has(plain: RealServer) -> None:
-    async def story(server: Server) -> Any:
+    async def story(server: SGLangServer) -> Any:
         asked = asyncio.create_task(server.generate(body((5, 6, 7), 2000, ignore_eos=True)))
-        while not (await server.ask("GET", "/v1/loads"))["loads"][0]["num_running_reqs"]:
+        while not cast(Any, await server.request_json("GET", "/v1/loads"))["loads"][0]["num_running_reqs"]:
             await asyncio.sleep(0.01)
-        await server.abort("a-name")
-        return reply_of(await asked)
+        await server.abort_request("a-name")
+        return parse_generate_response(await asked)
 
     reply = talk(plain, story)
     assert reply.reason == "abort"
@@ -110,13 +110,13 @@ def test_an_aborted_request_comes_back_with_what_it_has(plain: RealServer) -> No
 def test_too_long_a_prompt_is_an_oversized_request(plain: RealServer) -> None:
     for made in (body((5,) * 2100, 1), body((5,) * 2000, 100)):
         with pytest.raises(OversizedRequest, match="context length"):
-            talk(plain, partial(Server.generate, body=made))
+            talk(plain, partial(SGLangServer.generate, body=made))
 
 
 def test_a_wrong_setting_is_refused_with_its_sentence(plain: RealServer) -> None:
-    with pytest.raises(Refused, match=r"says 400: .*top_p"):
+    with pytest.raises(RequestRejected, match=r"says 400: .*top_p"):
         talk(plain, lambda server: server.generate(body((5,), 1, top_p=2)))
-    with pytest.raises(Refused, match="unknown field `tempreature`"):
+    with pytest.raises(RequestRejected, match="unknown field `tempreature`"):
         talk(plain, lambda server: server.generate(body((5,), 1, tempreature=2)))
 
 

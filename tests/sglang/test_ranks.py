@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decoding.core import SamplingParams, Spent
+from decoding.core import SamplingParams, Usage
 from tests.sglang.conftest import Fleet
 from tests.support import sglang_solvers as solving
 from tests.support.sglang_servers import DRAFT
@@ -19,4 +19,4 @@ def test_two_ranks_write_what_this_process_writes(fleet: Fleet, temperature: flo
     with solving.here(*SETTINGS) as here, solving.there([fleet.ranks], *SETTINGS) as there:
         ours, theirs = (solving.write(made, params, each=6) for made in (here, there))
     assert [generation.tokens for generation in ours] == [generation.tokens for generation in theirs]
-    assert sum((generation.spent for generation in theirs), Spent()).accepted > 0, "nothing was guessed"
+    assert sum((generation.usage for generation in theirs), Usage()).accepted > 0, "nothing was guessed"

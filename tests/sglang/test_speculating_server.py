@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from decoding.core import GenerationRequest, SamplingParams, Spent
+from decoding.core import GenerationRequest, SamplingParams, Usage
 from reason.solver import Solver
 from tests.sglang.conftest import Fleet
 from tests.support import sglang_solvers as solving
@@ -42,7 +42,7 @@ def test_the_same_seed_gives_the_tokens_of_plain_decoding_in_this_process(
     ours, theirs = (solving.write(made, params, each=6) for made in (here, there))
     assert [generation.tokens for generation in ours] == [generation.tokens for generation in theirs]
     assert [generation.finish for generation in ours] == [generation.finish for generation in theirs]
-    assert sum((generation.spent for generation in theirs), Spent()).accepted > 0, "nothing was guessed"
+    assert sum((generation.usage for generation in theirs), Usage()).accepted > 0, "nothing was guessed"
 
 
 def test_a_mixed_batch_writes_what_each_would_alone(here: Solver, there: Solver) -> None:
@@ -58,7 +58,7 @@ def test_a_mixed_batch_writes_what_each_would_alone(here: Solver, there: Solver)
     ]
 
     async def written(made: Solver) -> list[tuple[int, ...]]:
-        return [generation.tokens for generation in await made.engine.generate(requests)]  # type: ignore[union-attr]
+        return [generation.tokens for generation in await made.engine.generate(requests)]
 
     assert asyncio.run(written(here)) == asyncio.run(written(there))
 
@@ -85,7 +85,7 @@ def test_what_many_seeds_write_is_distributed_as_the_model_has_it(fleet: Fleet, 
             for seed in range(count)
         ]
         generations = asyncio.run(solving.remote(there).generate(requests))
-    assert sum((generation.spent for generation in generations), Spent()).accepted > 0, "nothing was guessed"
+    assert sum((generation.usage for generation in generations), Usage()).accepted > 0, "nothing was guessed"
     seen = Counter(generation.tokens[:2] for generation in generations)
     model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32)
     with torch.no_grad():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from tests.support.sglang_servers import HERE
+from decoding.sglang_plugin import CPU_STAND_INS
 
 # Node 0 is the last committed token; 1, 2 and 3 are below it, 4 below 1. Node 3 repeats node 1, as padding does.
 TOKENS, CHILD, SIBLING = [9, 1, 3, 1, 0], [1, 4, -1, -1, -1], [-1, 2, 3, -1, -1]
@@ -18,7 +18,7 @@ MANY = 6000
 
 @pytest.fixture(scope="module")
 def stand_in() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tree_sampling", HERE / "shim" / "sgl_kernel" / "tree_sampling.py")
+    spec = importlib.util.spec_from_file_location("tree_sampling", CPU_STAND_INS / "sgl_kernel" / "tree_sampling.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from reason.engines.launcher.server_command import free_port
-from reason.engines.openai_api.wire import first_stop
+from reason.engines.launcher.server_command import find_free_port
+from reason.engines.openai_api.wire import find_first_stop
 from reason.solver import Solver
 
 
@@ -30,7 +30,7 @@ class CompletionsServer:
         app = FastAPI()
         app.get("/v1/models")(lambda: {"data": [{"id": "bundled"}]})
         app.post("/v1/completions", response_model=None)(self.complete)
-        port = free_port()
+        port = find_free_port()
         self.url = f"http://127.0.0.1:{port}/v1"
         self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -49,7 +49,7 @@ class CompletionsServer:
         if body.get("stream"):
             return StreamingResponse(self._events(generation), media_type="text/event-stream")
         text = self._text(generation.tokens)
-        end = first_stop(text, body.get("stop", ()))
+        end = find_first_stop(text, body.get("stop", ()))
         matched = next((stop for stop in body.get("stop", ()) if end and text[:end].endswith(stop)), None)
         shown = text if end is None or matched is None else text[: end - len(matched)]
         finish = "length" if generation.finish == "length" else "stop"
@@ -71,7 +71,7 @@ class CompletionsServer:
         )
         prefix = tuple(self._tokenizer.encode(body["prompt"]))
         request = GenerationRequest(prefix=prefix, params=params, seed=body.get("seed", 0))
-        (generation,) = self._solver.run(self._solver.engine.generate([request]))  # type: ignore[union-attr]
+        (generation,) = self._solver.run_coroutine(self._solver.engine.generate([request]))
         assert isinstance(generation, Generation)
         return generation
 
@@ -84,7 +84,7 @@ class CompletionsServer:
         yield f"data: {json.dumps({'choices': [], **self._usage(generation)})}\n\ndata: [DONE]\n\n"
 
     def _usage(self, generation: Generation) -> dict[str, Any]:
-        spent = generation.spent
+        spent = generation.usage
         return {"usage": {"prompt_tokens": spent.prompt_tokens, "completion_tokens": len(generation.tokens)}}
 
     def _text(self, tokens: tuple[int, ...]) -> str:

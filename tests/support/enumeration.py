@@ -1,4 +1,4 @@
-"""Exact laws by enumeration: every way the drafter may draw and the rule's coins may fall, with its probability.
+"""Exact laws by enumeration: every draft and every decision of the rule, each with its probability.
 
 The law compared is the joint law of all tokens a round may commit: three for a tree of depth two. Where the round
 commits fewer, the target itself draws the rest. Numbers are fractions, so "equal" means equal; they are floats where a
@@ -18,17 +18,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from decoding.core import Tokens
-from decoding.speculation.acceptance.uniform_stream import Coins, Vector
-from decoding.speculation.acceptance.verify import P, Walked
-from decoding.speculation.interfaces import Draft, DrawKind, Drawn
+from decoding.core import SamplingParams, Tokens
+from decoding.speculation.acceptance.uniform_stream import UniformStream, Vector
+from decoding.speculation.acceptance.verify import P
+from decoding.speculation.draft import Draft, DraftSampling, SamplingRecord, VerifiedPath
 
 T = TypeVar("T")
 Law = dict[Tokens, Any]
-Walk = Callable[[Draft, P, Coins], Walked]
+VerifyTree = Callable[[Draft, P, UniformStream], VerifiedPath]
 
 
-class ScriptedCoins:
+class ScriptedStream:
     """Falls as the script says, then takes the first possible way each time, and notes the others."""
 
     def __init__(self, script: Sequence[Any]) -> None:
@@ -45,26 +45,26 @@ class ScriptedCoins:
         self._at += 1
         return self.taken[self._at - 1]
 
-    def accept(self, p: Any, q: Any = 1) -> bool:
+    def accept_ratio(self, p: Any, q: Any = 1) -> bool:
         chance = 1 if p >= q and p > 0 else p / q if p > 0 else 0
         way = self._next(lambda: [way for way, some in ((True, chance), (False, 1 - chance)) if some > 0])
         self.chance *= chance if way else 1 - chance
         return bool(way)
 
-    def choose(self, weights_V: Vector) -> int:
+    def sample_index(self, weights_V: Vector) -> int:
         way = self._next(lambda: [i for i, weight in enumerate(weights_V) if weight > 0])
         self.chance *= weights_V[way] / weights_V.sum()
         return int(way)
 
 
-def outcomes(play: Callable[[Coins], T]) -> Iterator[tuple[T, Any]]:
+def enumerate_outcomes(play: Callable[[UniformStream], T]) -> Iterator[tuple[T, Any]]:
     """Everything `play` may return, with its probability."""
     todo: list[list[Any]] = [[]]
     while todo:
-        coins = ScriptedCoins(todo.pop())
-        result = play(coins)
-        todo += coins.others
-        yield result, coins.chance
+        stream = ScriptedStream(todo.pop())
+        result = play(stream)
+        todo += stream.others
+        yield result, stream.chance
 
 
 @dataclass(frozen=True)
@@ -92,27 +92,27 @@ class Instance:
     @cached_property
     def law(self) -> Law:
         """The target's own."""
-        return self.continued({(): 1})
+        return self.continue_law({(): 1})
 
-    def continued(self, law: Law) -> Law:
-        """A law of shorter sequences, continued by the target to full length."""
+    def continue_law(self, law: Law) -> Law:
+        """A law of shorter sequences, continue_law by the target to full length."""
         total: Law = defaultdict(int)
         for tokens, mass in law.items():
             if len(tokens) == self.length:
                 total[tokens] += mass
             else:
                 for token, p in enumerate(self.p[tokens]):
-                    for longer, more in self.continued({(*tokens, token): mass * p}).items():
+                    for longer, more in self.continue_law({(*tokens, token): mass * p}).items():
                         total[longer] += more
         return dict(total)
 
 
-def after(draft: Draft, node: int) -> Tokens:
+def tokens_after(draft: Draft, node: int) -> Tokens:
     """The tokens from the anchor down to `node`."""
     return tuple(draft.tokens[i] for i in draft.path_to(node))
 
 
-def draw(kind: DrawKind, fans: Sequence[int], q: dict[Tokens, Vector], coins: Coins) -> Draft:
+def draw_tree(kind: DraftSampling, fans: Sequence[int], q: dict[Tokens, Vector], stream: UniformStream) -> Draft:
     """A tree with `fans[d]` draws below every node of depth d."""
     tokens: list[int] = []
     parents: list[int] = []
@@ -123,10 +123,10 @@ def draw(kind: DrawKind, fans: Sequence[int], q: dict[Tokens, Vector], coins: Co
         deeper: list[int] = []
         for parent in level:
             draft = Draft(tuple(tokens), tuple(parents))
-            q_V = q[after(draft, parent)]
+            q_V = q[tokens_after(draft, parent)]
             children: dict[int, int] = {}
             order = []
-            for token in _picks(kind, fan, q_V, coins):
+            for token in _picks(kind, fan, q_V, stream):
                 if token not in children:
                     children[token] = len(tokens)
                     tokens.append(token)
@@ -135,18 +135,18 @@ def draw(kind: DrawKind, fans: Sequence[int], q: dict[Tokens, Vector], coins: Co
             draws[parent], qs[parent] = tuple(order), (np.arange(len(q_V)), q_V)
             deeper += children.values()
         level = deeper
-    made = Draft(tuple(tokens), tuple(parents), drawn=Drawn(kind, draws, qs))
-    made.check()
+    made = Draft(tuple(tokens), tuple(parents), sampling_record=SamplingRecord(kind, draws, qs))
+    made.assert_invariants()
     return made
 
 
-def _picks(kind: DrawKind, fan: int, q_V: Vector, coins: Coins) -> Iterator[int]:
+def _picks(kind: DraftSampling, fan: int, q_V: Vector, stream: UniformStream) -> Iterator[int]:
     left_V = q_V.copy()
     for _ in range(fan):
         if kind == "likely":
             token = int(np.argmax(left_V))
         else:
-            token = coins.choose(left_V)
+            token = stream.sample_index(left_V)
         if kind != "iid":
             left_V[token] = 0
         yield token
@@ -154,32 +154,56 @@ def _picks(kind: DrawKind, fan: int, q_V: Vector, coins: Coins) -> Iterator[int]
 
 @dataclass(frozen=True)
 class Report:
-    """What a rule made of an instance: how far its law is from the target's in total variation, and how many draft
-    tokens it kept on average."""
+    """What a rule made of an instance: its distance from the target's law in total variation, and the mean
+    number of accepted draft tokens."""
 
     distance: float
-    kept: float
+    mean_accepted: float
 
 
-def judged(walk: Walk, draft: Draft, instance: Instance) -> dict[Walked, Any]:
+def verify_outcomes(verify_tree: VerifyTree, draft: Draft, instance: Instance) -> dict[VerifiedPath, Any]:
     """The law of what becomes of one draft."""
-    law: dict[Walked, Any] = defaultdict(int)
-    for walked, chance in outcomes(lambda coins: walk(draft, lambda node: instance.p[after(draft, node)], coins)):
-        law[walked] += chance
+    law: dict[VerifiedPath, Any] = defaultdict(int)
+    for path, chance in enumerate_outcomes(
+        lambda stream: verify_tree(draft, lambda node: instance.p[tokens_after(draft, node)], stream)
+    ):
+        law[path] += chance
     return dict(law)
 
 
-def enumerated(instance: Instance, drawing: Callable[[Coins], Draft], walk: Walk) -> Report:
-    """Every draft that may be drawn, judged in every way it may be."""
+def enumerate_drafts(
+    instance: Instance, draw_draft: Callable[[UniformStream], Draft], verify_tree: VerifyTree
+) -> Report:
+    """Returns the report over every draft and every decision of the rule."""
     law: Law = defaultdict(int)
-    kept: Any = 0
-    for draft, drawn in outcomes(drawing):
-        for (path, last), chance in judged(walk, draft, instance).items():
-            law[(*(draft.tokens[i] for i in path), last)] += drawn * chance
-            kept += drawn * chance * len(path)
-    return Report(distance(instance.continued(law), instance.law), float(kept))
+    mean_accepted: Any = 0
+    for draft, drafted in enumerate_outcomes(draw_draft):
+        for (path, last), chance in verify_outcomes(verify_tree, draft, instance).items():
+            law[(*(draft.tokens[i] for i in path), last)] += drafted * chance
+            mean_accepted += drafted * chance * len(path)
+    return Report(distance(instance.continue_law(law), instance.law), float(mean_accepted))
 
 
 def distance(law: Law, other: Law) -> float:
     """Total variation."""
     return float(sum(abs(law.get(key, 0) - other.get(key, 0)) for key in law.keys() | other.keys()) / 2)
+
+
+def filtered_distribution(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
+    """The distribution after temperature, top-k, top-p and min-p, for one row `[V]`: slow and direct."""
+    if params.temperature == 0:
+        return np.array(np.eye(len(logits))[logits.argmax()])
+    z = logits.astype(np.float64) / params.temperature
+    order = np.argsort(-z, kind="stable")
+    keep = list(order[: params.top_k] if params.top_k else order)
+    p = np.exp(z - z.max())
+    mass, selected, total = 0.0, [], p[keep].sum()
+    for i in keep:
+        if mass / total >= params.top_p:
+            break
+        selected.append(i)
+        mass += p[i]
+    selected = [i for i in selected if p[i] >= params.min_p * p.max()]
+    out = np.zeros(len(logits))
+    out[selected] = p[selected] / p[selected].sum()
+    return out

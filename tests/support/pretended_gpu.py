@@ -37,9 +37,9 @@ def some_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @contextmanager
-def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[_PretendedGpu]:
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     """In this thread and those started meanwhile there is a pretended CUDA device; it counts copies to the host."""
-    mode, run = _PretendedGpu(), threading.Thread.run
+    mode, run = PretendedGpu(), threading.Thread.run
 
     def inside(thread: threading.Thread) -> None:
         with mode:
@@ -51,7 +51,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[_PretendedGpu]:
         yield mode
 
 
-class _PretendedGpu(TorchFunctionMode):
+class PretendedGpu(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._there: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
@@ -59,13 +59,13 @@ class _PretendedGpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        there, here = self._sorted(args, kwargs)
+        there, here = self._split_by_device(args, kwargs)
         if func == Property.device.__get__:  # made anew at every reading: never identical
             return CUDA if there else func(*args)
         if func in (Property.is_cuda.__get__, Property.is_cpu.__get__):
             return bool(there) == (func == Property.is_cuda.__get__)
         if func in (Tensor.to, Tensor.cpu, Tensor.cuda):
-            return self._moved(func, *args, **kwargs)
+            return self._move_tensor(func, *args, **kwargs)
         self.copies_to_host += bool(there) and func in READS
         if there and func in HOST_ONLY:
             raise TypeError(f"{resolve_name(func)} of a tensor on {CUDA}")
@@ -76,29 +76,31 @@ class _PretendedGpu(TorchFunctionMode):
             on_cuda = torch.device(kwargs["device"]).type == "cuda"
             kwargs["device"] = CPU if on_cuda else kwargs["device"]
         result = func(*args, **kwargs)
-        return self._put(result) if on_cuda else result
+        return self._mark_on_cuda(result) if on_cuda else result
 
-    def _sorted(self, *values: Any) -> tuple[list[Tensor], list[Tensor]]:
+    def _split_by_device(self, *values: Any) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors in `values`: those on CUDA, those elsewhere."""
         with torch._C.DisableTorchFunction():
             there: dict[bool, list[Tensor]] = {True: [], False: []}
-            for tensor in _tensors(values):
+            for tensor in _iter_tensors(values):
                 there[id(tensor.untyped_storage()) in self._there].append(tensor)
         return there[True], there[False]
 
-    def _put(self, result: Any) -> Any:
+    def _mark_on_cuda(self, result: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            for tensor in _tensors(result):
+            for tensor in _iter_tensors(result):
                 storage = tensor.untyped_storage()
                 self._there[id(storage)] = storage
         return result
 
-    def _moved(self, func: Callable[..., Any], tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Tensor:
+    def _move_tensor(
+        self, func: Callable[..., Any], tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any
+    ) -> Tensor:
         device, dtype = (CPU if func == Tensor.cpu else CUDA), None
-        was = bool(self._sorted(tensor)[0])
+        was = bool(self._split_by_device(tensor)[0])
         if func == Tensor.to:
             if args and isinstance(args[0], Tensor):
-                args = (CUDA if self._sorted(args[0])[0] else CPU, args[0].dtype, *args[1:])
+                args = (CUDA if self._split_by_device(args[0])[0] else CPU, args[0].dtype, *args[1:])
             device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
         wanted = was if device is None else device.type == "cuda"
         with torch._C.DisableTorchFunction():
@@ -106,12 +108,12 @@ class _PretendedGpu(TorchFunctionMode):
             if moved is tensor and (copy or wanted != was):
                 moved = tensor.clone()
         self.copies_to_host += was and not wanted
-        return self._put(moved) if wanted else moved
+        return self._mark_on_cuda(moved) if wanted else moved
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _iter_tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, Sequence)) and not isinstance(value, str):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(item)
+            yield from _iter_tensors(item)

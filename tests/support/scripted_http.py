@@ -1,4 +1,4 @@
-"""A web server in a thread of its own, for tests in which servers misbehave: subclasses say what it answers."""
+"""A web server in its own thread, for tests in which servers misbehave; subclasses define the replies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reason.engines.event_loop import LoopThread
+from reason.engines.event_loop import EventLoopThread
 
 
 @dataclass(frozen=True)
-class Request:
-    """What was asked. `rest` is what the client sends after it: nothing, then the end of the stream when it leaves."""
+class ScriptedRequest:
+    """A received request. `rest` is the stream after it: nothing, then its end when the client disconnects."""
 
     path: str
     fields: Mapping[str, str]
@@ -25,14 +25,14 @@ class ScriptedHttp:
     """Listens at `port` of this machine, a free one for 0."""
 
     def __init__(self, port: int = 0) -> None:
-        self._loop = LoopThread()
+        self._loop = EventLoopThread()
         self._server = self._loop.run(asyncio.start_server(self._serve, "127.0.0.1", port))
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Dies: nobody is answered any more, connections break."""
+        """Stops answering and breaks all connections, like a server that dies."""
 
-        async def shut() -> None:  # on its own loop: connections may be ending there
+        async def shut() -> None:  # on the server's loop: connections may be ending there
             self._server.close()
 
         self._loop.run(shut())
@@ -45,13 +45,33 @@ class ScriptedHttp:
                 fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
                 size = int(fields.get("content-length", 0))
                 body = json.loads(await reader.readexactly(size)) if size else None
-                if not await self._respond(Request(lines[0].split()[1], fields, body, reader), writer):
+                if not await self._respond(ScriptedRequest(lines[0].split()[1], fields, body, reader), writer):
                     break
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
-        """Answers; False where the connection is to be closed."""
+    async def _respond(self, request: ScriptedRequest, writer: asyncio.StreamWriter) -> bool:
+        """Writes the reply; returns False where the connection is to be closed."""
         raise NotImplementedError
+
+
+async def send_json(
+    writer: asyncio.StreamWriter,
+    status: int,
+    body: Any,
+    headers: Mapping[str, str] | None = None,
+    *,
+    cut: bool = False,
+) -> bool:
+    """Writes a reply of JSON, or of plain text where `body` is a string; only half of it if `cut`.
+
+    Returns whether the connection stays open.
+    """
+    content = (body if isinstance(body, str) else json.dumps(body)).encode()
+    more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    writer.write(f"HTTP/1.1 {status} X\r\n{more}Content-Length: {len(content)}\r\n\r\n".encode())
+    writer.write(content[: len(content) // 2] if cut else content)
+    await writer.drain()
+    return not cut

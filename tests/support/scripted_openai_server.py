@@ -1,4 +1,4 @@
-"""An HTTP server that speaks as much of OpenAI's protocol as the client hears, and fails on request."""
+"""An HTTP server with the part of OpenAI's protocol that the client uses; it fails where the script says so."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from typing import Any, Literal
 
-from reason.engines.openai_api.wire import first_stop
-from tests.support.scripted_http import Request, ScriptedHttp
+from reason.engines.openai_api.wire import find_first_stop
+from tests.support.scripted_http import ScriptedHttp, ScriptedRequest, send_json
 
 Act = Literal[
     "ok",
@@ -37,10 +37,9 @@ Act = Literal[
     "crash_500",
     "denied",
 ]
-"""What becomes of a completion: an answer; a status; the socket closes; half an answer; none at all; a 200 that is no
-answer."""
+"""Reactions to a completion: a reply; a status; a closed socket; half a reply; none; a 200 that is no reply."""
 
-SAID = "One.\n\nTwo."
+REPLY_TEXT = "One.\n\nTwo."
 ERRORS: dict[str, tuple[int, Any, dict[str, str]]] = {
     "full": (429, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}, {"Retry-After": "0.4"}),
     "full_for_hours": (429, {"error": {"message": "slow down"}}, {"Retry-After": "7200"}),
@@ -61,15 +60,15 @@ ERRORS: dict[str, tuple[int, Any, dict[str, str]]] = {
 }
 
 
-class ScriptedEndpoint(ScriptedHttp):
-    """Says `SAID` to everybody, a byte a token; `script` has the acts of its first generations.
+class ScriptedOpenAIServer(ScriptedHttp):
+    """Replies `REPLY_TEXT` to every request, one token per byte; `script` has the reactions to the first generations.
 
-    bodies      the generations it was asked for, after those by which a client gets to know it
-    keys        the Authorization headers it was sent, over all requests
-    dropped     generations that a client did not wait for
+    bodies      bodies of the generations, without those of the client's probes
+    keys        Authorization headers of all requests
+    dropped     generations that the client did not wait for
     says_ended  tells a stop string from the end of the text, as vLLM does
     usage       counts tokens
-    prefill     how it takes an answer begun: `goes_on`, `new_turn`, `trims`
+    prefill     reaction to a begun answer: `goes_on`, `new_turn`, `trims`
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class ScriptedEndpoint(ScriptedHttp):
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.keys: set[str | None] = set()
-        self.dropped = self.under_way = self.most = 0
+        self.dropped = self.under_way = self.max_under_way = 0
         self.let_go = asyncio.Event()
         super().__init__(port)
 
@@ -98,44 +97,44 @@ class ScriptedEndpoint(ScriptedHttp):
         return f"http://127.0.0.1:{self.port}/v1"
 
     def release(self) -> None:
-        """Lets those that hang come to their end."""
+        """Completes the requests that hang."""
 
         async def go() -> None:
             self.let_go.set()
 
         self._loop.run(go())
 
-    async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def _respond(self, request: ScriptedRequest, writer: asyncio.StreamWriter) -> bool:
         path, body = request.path, request.body
         self.keys.add(request.fields.get("authorization"))
         if self.key is not None and request.fields.get("authorization") != f"Bearer {self.key}":
-            return await _send(writer, *ERRORS["denied"])
+            return await send_json(writer, *ERRORS["denied"])
         if path == "/v1/models":
             if self.models is None:
-                return await _send(writer, 404, {"detail": "Not Found"})
+                return await send_json(writer, 404, {"detail": "Not Found"})
             rows = [{"id": model, "max_model_len": 100} for model in self.models]
-            return await _send(writer, 200, {"object": "list", "data": rows})
+            return await send_json(writer, 200, {"object": "list", "data": rows})
         if not self.any_model and body["model"] not in (self.models or ["toy"]):
-            return await _send(writer, 404, {"error": {"message": f"no model {body['model']}"}})
-        if body.get("max_tokens", 0) == 1 and "temperature" not in body:  # a client that looks around
-            return await _send(writer, 200, self._reply(path, body))
+            return await send_json(writer, 404, {"error": {"message": f"no model {body['model']}"}})
+        if body.get("max_tokens", 0) == 1 and "temperature" not in body:  # a probe
+            return await send_json(writer, 200, self._reply(path, body))
         return await self._generate(request, writer)
 
-    async def _generate(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def _generate(self, request: ScriptedRequest, writer: asyncio.StreamWriter) -> bool:
         path, body = request.path, request.body
         self.bodies.append(body)
         self.paths.append(path)
         act: Act = self.script.pop(0) if self.script else "ok"
         if act == "full_until":
-            return await _send(
+            return await send_json(
                 writer, 503, {"error": "later"}, {"Retry-After": formatdate(time.time() + 2, usegmt=True)}
             )
         if act in ERRORS:
-            return await _send(writer, *ERRORS[act])
+            return await send_json(writer, *ERRORS[act])
         if act == "die":
             return False
         if act == "html":
-            return await _send(writer, 200, "<html>")
+            return await send_json(writer, 200, "<html>")
         if act == "hang" and not await self._hangs(request.rest):
             return False
         if body["stream"]:
@@ -143,12 +142,12 @@ class ScriptedEndpoint(ScriptedHttp):
         reply = self._reply(path, body)
         if act == "filtered":
             reply["choices"][0]["finish_reason"] = "content_filter"
-        return await _send(writer, 200, reply, cut=act == "cut")
+        return await send_json(writer, 200, reply, cut=act == "cut")
 
     async def _hangs(self, rest: asyncio.StreamReader) -> bool:
-        """Whether the client was still there when it was let go."""
+        """Returns whether the client was still connected at `release`."""
         self.under_way += 1
-        self.most = max(self.most, self.under_way)
+        self.max_under_way = max(self.max_under_way, self.under_way)
         gone = asyncio.create_task(rest.read(1))
         go = asyncio.create_task(self.let_go.wait())
         await asyncio.wait({gone, go}, return_when=asyncio.FIRST_COMPLETED)
@@ -161,42 +160,42 @@ class ScriptedEndpoint(ScriptedHttp):
 
     def _reply(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         most = body.get("max_tokens") or body["max_completion_tokens"]
-        end = first_stop(SAID, body.get("stop", ()))
-        said = SAID[: end or len(SAID)]
-        matched = next((stop for stop in body.get("stop", ()) if end and said.endswith(stop)), None)
-        long = len(said.encode()) > most
-        said = said[:most] if long else said
+        end = find_first_stop(REPLY_TEXT, body.get("stop", ()))
+        text = REPLY_TEXT[: end or len(REPLY_TEXT)]
+        matched = next((stop for stop in body.get("stop", ()) if end and text.endswith(stop)), None)
+        long = len(text.encode()) > most
+        text = text[:most] if long else text
         finish = "length" if long else "stop"
-        shown = said.removesuffix(matched) if matched and not long else said
+        shown = text.removesuffix(matched) if matched and not long else text
         told = {"text": shown} if path == "/v1/completions" else {"message": {"role": "assistant", "content": shown}}
         choice: dict[str, Any] = {"index": 0, **told, "finish_reason": finish}
         if self.says_ended:
             choice["stop_reason"] = None if long else matched
         if body.get("logprobs"):
-            choice["logprobs"] = {"tokens": list(said), "token_logprobs": [-0.5] * len(said)}
+            choice["logprobs"] = {"tokens": list(text), "token_logprobs": [-0.5] * len(text)}
         counted = {
             "prompt_tokens": self._length(body),
-            "completion_tokens": len(said),
+            "completion_tokens": len(text),
             "prompt_tokens_details": {"cached_tokens": 3},
         }
         return {"choices": [choice], "usage": counted if self.usage else None}
 
     def _length(self, body: dict[str, Any]) -> int:
-        """Of a prompt, a word a token; an answer begun is a word, its blank line another."""
+        """Returns the length of a prompt; each word of a begun answer is a token, its blank line another."""
         length = 10
         if body.get("continue_final_message"):
-            said = body["messages"][-1]["content"]
-            length += len(said.split()) + (said.endswith("\n\n") and self.prefill != "trims")
+            text = body["messages"][-1]["content"]
+            length += len(text.split()) + (text.endswith("\n\n") and self.prefill != "trims")
             length += 5 * (self.prefill == "new_turn")
         return length
 
-    async def _streams(self, request: Request, writer: asyncio.StreamWriter, *, broken: bool) -> bool:
-        """A byte an event, for as long as there is a reader."""
+    async def _streams(self, request: ScriptedRequest, writer: asyncio.StreamWriter, *, broken: bool) -> bool:
+        """Writes one event per byte, for as long as the client is connected."""
         writer.write(b"HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         gone = asyncio.create_task(request.rest.read(1))
-        said = SAID[: request.body["max_tokens"]]
-        for i, letter in enumerate(said[:3] if broken else said):
-            finish = None if i + 1 < len(said) else ("stop" if said == SAID else "length")
+        text = REPLY_TEXT[: request.body["max_tokens"]]
+        for i, letter in enumerate(text[:3] if broken else text):
+            finish = None if i + 1 < len(text) else ("stop" if text == REPLY_TEXT else "length")
             piece = {"text": letter} if request.path == "/v1/completions" else {"delta": {"content": letter}}
             writer.write(f"data: {json.dumps({'choices': [{**piece, 'finish_reason': finish}]})}\n\n".encode())
             await writer.drain()
@@ -209,19 +208,3 @@ class ScriptedEndpoint(ScriptedHttp):
             writer.write(f"data: {json.dumps(counted)}\n\ndata: [DONE]\n\n".encode())
         gone.cancel()
         return False
-
-
-async def _send(
-    writer: asyncio.StreamWriter,
-    status: int,
-    body: Any,
-    headers: dict[str, str] | None = None,
-    *,
-    cut: bool = False,
-) -> bool:
-    content = (body if isinstance(body, str) else json.dumps(body)).encode()
-    more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
-    writer.write(f"HTTP/1.1 {status} X\r\n{more}Content-Length: {len(content)}\r\n\r\n".encode())
-    writer.write(content[: len(content) // 2] if cut else content)
-    await writer.drain()
-    return not cut

@@ -1,18 +1,16 @@
-"""An HTTP server that speaks as much SGLang as the client hears, and fails on request, down to the socket."""
+"""An HTTP server with the part of SGLang's protocol that the client uses; it fails where the script says so."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from tests.support.scripted_http import Request, ScriptedHttp
+from tests.support.scripted_http import ScriptedHttp, ScriptedRequest, send_json
 
 Act = Literal["ok", "full", "die", "cut", "hang", "native_400", "openai_400", "too_long", "crash_500", "no_workers"]
-"""What becomes of a /generate: an answer; the queue is full; the socket closes; half an answer; an answer only once it
-is aborted; errors in the shapes there are."""
+"""Reactions to /generate: a reply; a full queue; a closed socket; half a reply; a reply after an abort; errors."""
 
 ERRORS: dict[str, tuple[int, Any]] = {
     "full": (503, {"error": {"message": "The request queue is full."}}),
@@ -24,12 +22,12 @@ ERRORS: dict[str, tuple[int, Any]] = {
 }
 
 
-class ScriptedServer(ScriptedHttp):
-    """Says `text` to everybody, one byte a token, its end included; `script` has the acts of its first generations.
+class ScriptedSGLangServer(ScriptedHttp):
+    """Replies `text` to every request, one token per byte and an end token; `script` has the first reactions.
 
-    bodies, aborted   what it was sent
-    router            has only what SGLang's router passes on
-    temper            tells log-probabilities after temperature, as SGLang does unless told otherwise
+    bodies, aborted   bodies of all /generate requests, ids of all aborted ones
+    router            has only the endpoints that SGLang's router passes on
+    temper            returns log-probabilities after temperature, which is SGLang's default
     """
 
     def __init__(
@@ -58,17 +56,17 @@ class ScriptedServer(ScriptedHttp):
 
     @property
     def generations(self) -> list[dict[str, Any]]:
-        """The requests of branches: not the looks a client takes first, and not those that generate nothing."""
+        """The requests of branches: without the client's probes, and without those that generate nothing."""
         return [body for body in self.bodies if body["sampling_params"].get("custom_params") or self.reads(body)]
 
     @staticmethod
     def reads(body: dict[str, Any]) -> bool:
-        """Whether a reward model's outputs are asked for, not by way of introduction."""
-        asked = "logprob_start_len" in body and ("token_ids_logprob" in body or "top_logprobs_num" in body)
-        return asked and body["input_ids"] != [0, 0]
+        """Returns whether a body requests outputs of a reward model and is no probe."""
+        is_query = "logprob_start_len" in body and ("token_ids_logprob" in body or "top_logprobs_num" in body)
+        return is_query and body["input_ids"] != [0, 0]
 
     def release(self) -> None:
-        """Lets those that hang come to their end."""
+        """Completes the requests that hang."""
 
         async def let_go() -> None:
             self.hanging = False
@@ -77,74 +75,74 @@ class ScriptedServer(ScriptedHttp):
 
         self._loop.run(let_go())
 
-    async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def _respond(self, request: ScriptedRequest, writer: asyncio.StreamWriter) -> bool:
         path, body = request.path, request.body
         if path == "/generate":
             return await self._generate(body, writer)
         if self.router and path in ("/model_info", "/server_info", "/abort_request"):
-            return await _send(writer, 404, "")
+            return await send_json(writer, 404, "")
         if path in ("/model_info", "/get_model_info"):
-            return await _send(writer, 200, {"is_generation": True, "served_model_name": "toy"})
+            return await send_json(writer, 200, {"is_generation": True, "served_model_name": "toy"})
         if path == "/server_info":
-            return await _send(writer, 200, self.info)
+            return await send_json(writer, 200, self.info)
         if path == "/v1/detokenize":
-            return await _send(writer, 200, {"text": [_text(ids) for ids in body["tokens"]]})
+            return await send_json(writer, 200, {"text": [_text(ids) for ids in body["tokens"]]})
         assert path == "/abort_request"
         self.aborted.append(body["rid"])
         if body["rid"] in self.under_way:
             self.under_way[body["rid"]].set()
-        return await _send(writer, 200, {})
+        return await send_json(writer, 200, {})
 
     async def _generate(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         self.bodies.append(body)
         biased = [int(token) for token in body["sampling_params"].get("logit_bias", {})]
         if any(token >= self.vocab_size for token in biased):
-            return await _send(writer, 400, {"error": {"message": "logit_bias must has keys in the vocabulary"}})
+            return await send_json(writer, 400, {"error": {"message": "logit_bias must has keys in the vocabulary"}})
         branch = "custom_params" in body["sampling_params"] or self.reads(body)
         act: Act = self.script.pop(0) if self.script and branch else "ok"
         if act in ERRORS:
-            return await _send(writer, *ERRORS[act])
+            return await send_json(writer, *ERRORS[act])
         if act == "die":
             return False
         if act == "cut":
-            return await _send(writer, 200, self._reply(body), cut=True)
+            return await send_json(writer, 200, self._reply(body), cut=True)
         if act == "hang":
             self.under_way[body["rid"]] = asyncio.Event()
             await self.under_way[body["rid"]].wait()
-            return await _send(writer, 200, self._reply(body, stopped="abort" if self.hanging else ""))
-        return await _send(writer, 200, self._reply(body))
+            return await send_json(writer, 200, self._reply(body, stopped="abort" if self.hanging else ""))
+        return await send_json(writer, 200, self._reply(body))
 
     def _reply(self, body: dict[str, Any], stopped: str = "") -> dict[str, Any]:
         params = body["sampling_params"]
-        said = [*self.text.encode(), 256][: 3 if stopped else params["max_new_tokens"]]
+        tokens = [*self.text.encode(), 256][: 3 if stopped else params["max_new_tokens"]]
         warm = params["temperature"] if self.temper and params["temperature"] else 1.0
-        finish = {"type": stopped or ("length" if said[-1:] != [256] else "stop"), "matched": 256}
+        finish = {"type": stopped or ("length" if tokens[-1:] != [256] else "stop"), "matched": 256}
         meta = {
             "finish_reason": finish,
             "prompt_tokens": len(body["input_ids"]),
-            "completion_tokens": len(said),
+            "completion_tokens": len(tokens),
             "cached_tokens": len(body["input_ids"]) - 1,
-            "output_token_logprobs": [[-1.0 / warm, token, None] for token in said],
+            "output_token_logprobs": [[-1.0 / warm, token, None] for token in tokens],
             "output_top_logprobs": [[[-1.0 / warm, 1, None], [-3.0 / warm, 2, None]]],
         }
         if "logprob_start_len" in body:
             read = body["input_ids"][body["logprob_start_len"] :]
             meta["input_token_logprobs"] = [[None, read[0], None], *([-1.0, token, None] for token in read[1:])]
             meta["input_top_logprobs"] = [None, *([[-0.5, 7, None]] for _ in read[1:])]
-            after = [[[logprob, i, None] for i, logprob in enumerate(two_words(token))] for token in read]
+            after = [[[logprob, i, None] for i, logprob in enumerate(label_logprobs(token))] for token in read]
             meta["input_token_ids_logprobs"] = [None, *after[:-1]]
             meta["output_token_ids_logprobs"] = after[-1:]
-        return {"text": "", "output_ids": said, "meta_info": meta}
+        return {"text": "", "output_ids": tokens, "meta_info": meta}
 
 
-def two_words(token: int) -> tuple[float, float]:
-    """The log-probabilities of the only two words that may follow a token."""
+def label_logprobs(token: int) -> tuple[float, float]:
+    """Returns the log-probabilities of the only two tokens that may follow a token."""
     share = (token % 10 + 1) / 12
     return math.log(share), math.log(1 - share)
 
 
 class ByteVocabulary:
-    """A tokenizer whose ids 0..255 are bytes; 256 ends a text."""
+    """A tokenizer whose ids 0 to 255 are bytes; 256 ends a text."""
 
     eos_token_id = 256
 
@@ -158,11 +156,3 @@ class ByteVocabulary:
 
 def _text(ids: Iterable[int]) -> str:
     return b"".join(bytes([i]) if i < 256 else b"<end>" for i in ids).decode(errors="replace")
-
-
-async def _send(writer: asyncio.StreamWriter, status: int, body: Any, *, cut: bool = False) -> bool:
-    content = json.dumps(body).encode()
-    writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(content)}\r\n\r\n".encode())
-    writer.write(content[: len(content) // 2] if cut else content)
-    await writer.drain()
-    return not cut

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from reason.engines.launcher.server_command import Launch, free_port
+from decoding.sglang_plugin import CPU_STAND_INS
+from reason.engines.launcher.server_command import ServerCommand, find_free_port
 from reason.engines.launcher.server_process import ServerProcess
 from tests.support.paths import ROOT
 
-HERE = Path(__file__).parent
 VENV = Path(os.environ.get("SGLANG_VENV", ROOT / ".venv-sglang")).absolute()
 TARGET = ROOT / "reason" / "models" / "bundled" / "target"
 DRAFT = TARGET.parent / "draft"
@@ -29,12 +29,12 @@ class RealServer:
         model: Path = TARGET,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        launch = Launch(
+        launch = ServerCommand(
             python=VENV / "bin" / "python",
             model=str(model),
-            port=free_port(),
+            port=find_free_port(),
             flags=("--max-total-tokens", str(tokens), *flags),
-            packages=HERE / "shim",
+            packages=CPU_STAND_INS,
             variables=variables or {},
         )
         self.log, self.url = log, launch.url
@@ -47,7 +47,7 @@ class RealServer:
 
     def wait(self) -> RealServer:
         """Itself, once it answers. Raises: RuntimeError with the end of its log if it never does."""
-        self._process.wait(PATIENCE_S)
+        self._process.wait_until_healthy(PATIENCE_S)
         return self
 
     def kill(self) -> None:

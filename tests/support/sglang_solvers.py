@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import reason
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from reason.engines.sglang_client.engine import RemoteEngine
+from reason.engines.sglang_client.engine import SGLangEngine
 from reason.solver import Solver
 from tests.support.sglang_servers import RealServer
 
@@ -28,8 +28,8 @@ def there(servers: Sequence[RealServer], *settings: str) -> Solver:
     return reason.load("engine=sglang", f"engine.urls=[{urls}]", *settings)
 
 
-def remote(solver: Solver) -> RemoteEngine:
-    assert isinstance(solver.engine, RemoteEngine)
+def remote(solver: Solver) -> SGLangEngine:
+    assert isinstance(solver.engine, SGLangEngine)
     return solver.engine
 
 

@@ -1,4 +1,4 @@
-"""Random rounds for sources: branches that grow, end, fork and join; drafts walked from a source; made-up feedback."""
+"""Random rounds for draft sources: branches that grow, end and fork, drafts walked from a source, random feedback."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 import numpy as np
 
 from decoding.core import SamplingParams, Tokens
-from decoding.speculation.drafters.source import Source, Successors
-from decoding.speculation.interfaces import Branch, Draft, Feedback
+from decoding.speculation.draft import Draft
+from decoding.speculation.drafters.source import DraftSource, NextTokens
+from decoding.speculation.interfaces import Branch, DraftPlan, Feedback
 
 LIMIT = 400
 
 
 @dataclass
-class Walked:
-    """One level of a walk: for each row its state, what may follow, its branch's place and its context."""
+class WalkLevel:
+    """One level of a walk: for each row its state, next tokens, the index of its branch and its context."""
 
     state: Any
-    successors: Successors
+    next_tokens: NextTokens
     owners: list[int]
     contexts: list[Tokens]
 
 
 @dataclass
-class Stream:
-    """`live` are the running branches. Texts repeat themselves and each other, as written ones do."""
+class BranchStream:
+    """Random branches, `live` while they run. Texts repeat themselves and each other, as written ones do."""
 
     seed: int
     vocabulary: int = 32
@@ -46,7 +47,7 @@ class Stream:
     def _tokens(self, count: int) -> Tokens:
         return tuple(self.rng.randrange(self.vocabulary) for _ in range(count))
 
-    def round(self) -> list[Branch]:
+    def next_round(self) -> list[Branch]:
         """The branches of the next round, some of them new, in any order."""
         for request_id in list(self.live):
             if self.rng.random() < 0.1 or self.live[request_id].remaining < 2:
@@ -67,25 +68,27 @@ class Stream:
         self.rng.shuffle(order)
         return order
 
-    def walk(self, source: Source, branches: Sequence[Branch], levels: int = 3) -> tuple[list[Walked], list[Draft]]:
-        """Walks a tree from the source's best candidates and some that it does not know; what was seen on the way."""
-        state = source.anchors(branches)
+    def walk_source(
+        self, source: DraftSource, branches: Sequence[Branch], levels: int = 3
+    ) -> tuple[list[WalkLevel], list[Draft]]:
+        """Walks a tree of the source's best candidates and some unknown to it; returns its levels and drafts."""
+        state = source.root_states(branches)
         owners, contexts = list(range(len(branches))), [branch.tokens for branch in branches]
         parents = [-1] * len(branches)
         nodes: list[tuple[list[int], list[int]]] = [([], []) for _ in branches]
-        seen: list[Walked] = []
+        seen: list[WalkLevel] = []
         for _ in range(levels):
-            successors = source.successors(state)
-            seen.append(Walked(state, successors, owners, contexts))
+            successors = source.next_tokens(state)
+            seen.append(WalkLevel(state, successors, owners, contexts))
             steps = []
             for row in range(len(owners)):
-                wanted = [int(t) for t in successors.ids_FK[row, : self.rng.randint(0, 3)] if t >= 0]
+                chosen = [int(t) for t in successors.ids_FK[row, : self.rng.randint(0, 3)] if t >= 0]
                 if self.rng.random() < 0.1:
-                    wanted.append(self.rng.randrange(self.vocabulary))
-                steps += [(row, token) for token in dict.fromkeys(wanted)]
+                    chosen.append(self.rng.randrange(self.vocabulary))
+                steps += [(row, token) for token in dict.fromkeys(chosen)]
             if not steps:
                 break
-            state = source.descend(state[np.array([row for row, _ in steps])], np.array([token for _, token in steps]))
+            state = source.advance(state[np.array([row for row, _ in steps])], np.array([token for _, token in steps]))
             below = []
             for row, token in steps:
                 tokens, above = nodes[owners[row]]
@@ -96,8 +99,8 @@ class Stream:
             parents = below
         return seen, [Draft(tuple(tokens), tuple(above)) for tokens, above in nodes]
 
-    def commit(self, source: Source, branches: Sequence[Branch], drafts: Sequence[Draft]) -> list[Feedback]:
-        """Keeps a random path of each draft and one token more; what the target is made to say about it."""
+    def commit_random(self, source: DraftSource, branches: Sequence[Branch], drafts: Sequence[Draft]) -> list[Feedback]:
+        """Commits a random path of each draft and one more token; returns random feedback."""
         feedback = []
         for branch, draft in zip(branches, drafts, strict=True):
             path = draft.path_to(self.rng.randrange(len(draft)) if len(draft) and self.rng.random() < 0.8 else -1)
@@ -108,20 +111,59 @@ class Stream:
                 ids = [self.rng.sample(range(self.vocabulary), width) for _ in range(1 + len(draft))]
                 top = np.array(ids), np.tile(-np.arange(1, width + 1, dtype=np.float32), (len(ids), 1))
             feedback.append(Feedback(branch, draft, path, *top))
-            kept = (*(draft.tokens[node] for node in path), self._next_token(branch))
-            params, left = branch.params, branch.remaining - len(kept)
+            committed = (*(draft.tokens[node] for node in path), self._next_token(branch))
+            params, left = branch.params, branch.remaining - len(committed)
             self.live[branch.request_id] = Branch(
-                branch.request_id, branch.group, branch.tokens + kept, branch.seed, params, left
+                branch.request_id, branch.group, branch.tokens + committed, branch.seed, params, left
             )
         return feedback
 
     def _next_token(self, branch: Branch) -> int:
         return self.rng.choice(branch.tokens[-8:]) if self.rng.random() < 0.6 else self._tokens(1)[0]
 
-    def run(self, source: Source, rounds: int) -> Iterator[tuple[list[Branch], list[Walked]]]:
-        """Rounds of everything; the source has not yet been told the outcome of the one that was yielded."""
+    def run_rounds(self, source: DraftSource, rounds: int) -> Iterator[tuple[list[Branch], list[WalkLevel]]]:
+        """Yields rounds; the source observes the outcome of a round after it was yielded."""
         for _ in range(rounds):
-            branches = self.round()
-            seen, drafts = self.walk(source, branches)
+            branches = self.next_round()
+            seen, drafts = self.walk_source(source, branches)
             yield branches, seen
-            source.observe(self.commit(source, branches, drafts))
+            source.observe(self.commit_random(source, branches, drafts))
+
+
+@dataclass
+class FutureDrafter:
+    """Drafts each branch's known future among wrong siblings; `wrong` is the share of spine tokens that are left out.
+
+    futures   prefix and generation by seed
+    feedback  what the drafter has observed
+    """
+
+    futures: dict[int, tuple[int, ...]]
+    wrong: float
+    feedback_k: int = 0
+    feedback: list[Feedback] = field(default_factory=list)
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def propose(self, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
+        return [self._draft_tree(branch) for branch in branches]
+
+    def _draft_tree(self, branch: Branch) -> Draft:
+        future = self.futures[branch.seed][len(branch.tokens) :]
+        tokens: list[int] = []
+        parents: list[int] = []
+        spine = -1
+        for token in [*future, 3, 4][: self.rng.randint(0, 6)]:
+            siblings = self.rng.sample([t for t in range(32) if t != token], 2)
+            ordered = [*siblings[: self.rng.randint(0, 2)]]
+            if self.rng.random() >= self.wrong:
+                ordered.insert(self.rng.randint(0, len(ordered)), token)
+            first = len(tokens)
+            tokens += ordered
+            parents += [spine] * len(ordered)
+            if token not in ordered:
+                break
+            spine = first + ordered.index(token)
+        return Draft(tuple(tokens), tuple(parents))
+
+    def observe(self, feedback: Sequence[Feedback]) -> None:
+        self.feedback += feedback

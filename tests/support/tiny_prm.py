@@ -187,7 +187,7 @@ class PlainReader:
     def __init__(self, trunk: Any, head: nn.Module) -> None:
         self.trunk, self.head = trunk, head
 
-    async def read(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
+    async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
         with torch.no_grad():
             return [
                 self.head(self.trunk(torch.tensor([tokens])).last_hidden_state[0, start:]).float().numpy()

@@ -1,4 +1,4 @@
-"""A random writer that answers: small enough for every test, and a verifier of its own writing.
+"""A random model that writes solutions with answers, small enough for every test, and its tokenizer.
 
 Whole phrases are single tokens, the final answers and the end among them, so that sampling from random
 weights gives solutions of a few steps with an answer each.
@@ -33,18 +33,18 @@ def save_writer(folder: Path) -> Path:
     """A causal model whose end, phrases and answers are about equally likely everywhere, and nothing else is."""
     tokenizer = save_tokenizer(folder)
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(_config(len(tokenizer), tie_word_embeddings=False))
-    said = 1 + len(PHRASES)
+    model = Qwen2ForCausalLM(_make_config(len(tokenizer), tie_word_embeddings=False))
+    num_likely = 1 + len(PHRASES)
     with torch.no_grad():
         model.model.norm.weight.mul_(0.5)
         model.model.embed_tokens.weight[:, 0] = 8.0  # a direction every hidden state shares
         model.lm_head.weight[:, 0] = -4.0
-        model.lm_head.weight[:said, 0] = 1.0
+        model.lm_head.weight[:num_likely, 0] = 1.0
     model.save_pretrained(folder)
     return folder
 
 
-def _config(vocabulary: int, **more: object) -> Qwen2Config:
+def _make_config(vocabulary: int, **more: object) -> Qwen2Config:
     return Qwen2Config(
         vocab_size=vocabulary,
         hidden_size=32,

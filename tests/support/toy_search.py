@@ -1,70 +1,80 @@
-"""A writer with one token per character, a scorer by table, and a question for them: all a search test needs."""
+"""Fakes for tests of searches: an engine with one token per character, a scorer, an embedder and a question."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from decoding.core import FinishReason, Generation, GenerationRequest, Spent, Tokens, Vector
-from search.strategy import Resources, ScoredPaths, SearchResult
-from search.tree import Step
+from decoding.core import FinishReason, Generation, GenerationRequest, Tokens, Usage, Vector
+from search.strategy import Resources, ScoredPaths, SearchResult, Strategy
+from search.tree import SearchTree, Step
+from tests.support.fakes import EngineWithoutModel
 
 EOS = 0
 ROOT: Tokens = tuple(b"Question: toy?\n")
 
 
-def decode(tokens: Tokens) -> str:
+def decode_bytes(tokens: Tokens) -> str:
     return bytes(t for t in tokens if t != EOS).decode("latin-1")
 
 
-def answer_of(text: str) -> str | None:
-    found = re.findall(r"boxed\{(\d+)\}", text)
-    return found[-1] if found else None
+def extract_answer(text: str) -> str | None:
+    answers = re.findall(r"boxed\{(\d+)\}", text)
+    return answers[-1] if answers else None
 
 
-def solution(seed: int, prefix: Tokens) -> str:
+def write_solution(seed: int, prefix: Tokens) -> str:
     """Zero to three more steps and an answer of one digit, from the seed and the prefix alone."""
     rng = random.Random(f"{seed}:{prefix}")
     steps = [f"Try {rng.randrange(1000)}.\n\n" for _ in range(rng.randrange(4))]
     return "".join(steps) + f"The answer is \\boxed{{{min(rng.randrange(6), rng.randrange(6))}}}."
 
 
-@dataclass
-class ToyEngine:
-    """Continues any prefix with `write(seed, prefix)` and an end-of-sequence token; remembers what it was asked."""
+def write_five_steps(seed: int, prefix: Tokens) -> str:
+    """Five steps below the root, then an answer."""
+    rng = random.Random(f"{seed}:{prefix}")
+    remaining = 5 - bytes(prefix).count(b"\n\n")
+    if remaining > 0:
+        return "".join(f"Try {rng.randrange(1000)}.\n\n" for _ in range(remaining)) + "\\boxed{1}"
+    return f"The answer is \\boxed{{{rng.randrange(3)}}}."
 
-    write: Any = solution
+
+@dataclass
+class ToyEngine(EngineWithoutModel):
+    """Continues any prefix with `write(seed, prefix)` and an end-of-sequence token; records its requests."""
+
+    write: Callable[[int, Tokens], str] = write_solution
     requests: list[GenerationRequest] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         self.requests += requests
         self.batches.append(len(requests))
-        return [self._continue(request) for request in requests]
+        return [self.continue_prefix(request) for request in requests]
 
-    def _continue(self, request: GenerationRequest) -> Generation:
+    def continue_prefix(self, request: GenerationRequest) -> Generation:
         tokens = (*self.write(request.seed, request.prefix).encode("latin-1"), EOS)
         finish: FinishReason = "eos"
         for stop in request.params.stop:
-            at = decode(tokens).find(stop)
+            at = decode_bytes(tokens).find(stop)
             if at >= 0 and at + len(stop) < len(tokens):
                 tokens, finish = tokens[: at + len(stop)], "stop"
         if len(tokens) > request.params.max_tokens:
             tokens, finish = tokens[: request.params.max_tokens], "length"
-        spent = Spent(calls=1, tokens=len(tokens), prompt_tokens=len(request.prefix), forwards=len(tokens))
-        return Generation(tokens=tokens, logprobs=(-0.5,) * len(tokens), finish=finish, spent=spent)
+        usage = Usage(calls=1, tokens=len(tokens), prompt_tokens=len(request.prefix), forwards=len(tokens))
+        return Generation(tokens=tokens, logprobs=(-0.5,) * len(tokens), finish=finish, usage=usage)
 
 
 class UnsteadyEngine(ToyEngine):
-    """The same, but who is asked first is not done first."""
+    """A `ToyEngine` whose requests complete in another order than they start."""
 
-    def __init__(self, seed: int, write: Any = solution) -> None:
+    def __init__(self, seed: int, write: Callable[[int, Tokens], str] = write_solution) -> None:
         super().__init__(write)
         self._rng = random.Random(seed)
 
@@ -76,25 +86,33 @@ class UnsteadyEngine(ToyEngine):
 
 @dataclass
 class ToyScorer:
-    """A step's score is a function of its text; counts the calls it gets and the paths in them."""
+    """Scores a step by its text alone; records the number of paths in each call."""
 
     calls: list[int] = field(default_factory=list)
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
         self.calls.append(len(paths))
-        scores: list[list[float] | None] = [[self.of(step.text) for step in path] for path in paths]
-        return ScoredPaths(scores, Spent(scorer_calls=len(paths), scored_tokens=sum(map(len, paths))))
+        scores: list[list[float] | None] = [[self.score_text(step.text) for step in path] for path in paths]
+        return ScoredPaths(scores, Usage(scorer_calls=len(paths), scored_tokens=sum(map(len, paths))))
 
     @staticmethod
-    def of(text: str) -> float:
+    def score_text(text: str) -> float:
         return random.Random(text).random()
 
 
-class ToyEmbedder:
-    """Two steps are alike if they end with the same digits."""
+class ConstantScorer(ToyScorer):
+    """Scores every step with 0.5, so that all decisions are ties."""
 
-    wants_hidden = False
-    cut = 0.5
+    @staticmethod
+    def score_text(text: str) -> float:
+        return 0.5
+
+
+class ToyEmbedder:
+    """Two steps have the same meaning if they end with the same digits."""
+
+    needs_hidden_states = False
+    distance_threshold = 0.5
 
     def __init__(self, digits: int = 1) -> None:
         self.digits = digits
@@ -107,21 +125,37 @@ class ToyEmbedder:
         return [float(i == number) for i in range(10**self.digits)]
 
 
-def resources(**changes: Any) -> Resources:
-    """What a test gives a strategy; any field may be changed."""
-    given: dict[str, Any] = {
+def toy_resources(**changes: Any) -> Resources:
+    """Resources of a search of the toy question; `changes` replace any field."""
+    fields: dict[str, Any] = {
         "engine": ToyEngine(),
         "scorer": ToyScorer(),
-        "decode": decode,
-        "answer_of": answer_of,
+        "decode": decode_bytes,
+        "extract_answer": extract_answer,
         "seed": 1,
         "embedder": ToyEmbedder(),
     }
-    return Resources(**(given | changes))
+    return Resources(**(fields | changes))
 
 
-def run(strategy: Any, **changes: Any) -> SearchResult:
-    """A search of the toy question, its tree checked; `changes` as in `resources`."""
-    result: SearchResult = asyncio.run(strategy(ROOT, resources(**changes)))
-    result.tree.check()
+def run_search(strategy: Strategy, **changes: Any) -> SearchResult:
+    """Runs a search of the toy question and checks its tree; `changes` as in `toy_resources`."""
+    result = asyncio.run(strategy(ROOT, toy_resources(**changes)))
+    result.tree.assert_invariants()
     return result
+
+
+def nodes_by_parent(tree: SearchTree) -> dict[int, list[int]]:
+    """The children of each node that has any, in order."""
+    children: dict[int, list[int]] = {}
+    for i, node in enumerate(tree.nodes):
+        children.setdefault(node.parent, []).append(i)
+    return children
+
+
+def nodes_by_level(tree: SearchTree) -> list[list[int]]:
+    """The nodes of each depth, in order."""
+    levels: dict[int, list[int]] = {}
+    for i, node in enumerate(tree.nodes):
+        levels.setdefault(node.depth, []).append(i)
+    return list(levels.values())

@@ -1,4 +1,4 @@
-"""A server with a toy behind it: real sockets, no model, and a writer that can be held up or broken."""
+"""A server with a toy engine: real sockets, no model, and an engine that tests can hold up or break."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from typing import Any
 import httpx
 
 from decoding.core import Generation, GenerationRequest, Tokens
+from reason.models.checkpoint import Checkpoint
+from reason.models.tokenizer import PretrainedTokenizer
 from reason.prompt import PromptFormat
-from reason.serve.presets import Offer, offer
-from reason.serve.server import Server
-from reason.serve.service import Service
+from reason.serve.presets import PresetCatalog, load_presets
+from reason.serve.server import SearchServer
+from reason.serve.service import SearchService
 from reason.serve.settings import ServeSettings
 from reason.solver import Solver
 from search.strategies.best_of_n import BestOfN
-from tests.support.toy_search import ToyEngine, ToyScorer, decode
+from tests.support.toy_search import ToyEngine, ToyScorer, decode_bytes
 
 QUESTION = "What is 3?"
 SETTINGS: dict[str, Any] = {
@@ -39,18 +41,18 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def settings(**changes: Any) -> ServeSettings:
+def serve_settings(**changes: Any) -> ServeSettings:
     return ServeSettings(**(SETTINGS | changes))
 
 
 @cache
-def toy_offer() -> Offer:
-    """Two presets of the real configuration; their models are never loaded."""
-    return offer(["speculation=off"], ["best-of-4", "majority-16"])
+def toy_catalog() -> PresetCatalog:
+    """Returns two presets of the real configuration; their models are never loaded."""
+    return load_presets(["speculation=off"], ["best-of-4", "majority-16"])
 
 
-class Writer(ToyEngine):
-    """A toy that waits while `held`, and breaks when `broken`; `under_way` counts calls that have not come back."""
+class HoldableEngine(ToyEngine):
+    """A toy engine that waits while `held` and raises while `broken`; `under_way` counts unfinished calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,14 +70,14 @@ class Writer(ToyEngine):
         finally:
             self.under_way -= 1
 
-    def check(self) -> None:
+    def assert_invariants(self) -> None:
         assert self.under_way == 0, f"{self.under_way} calls are under way"
 
 
 class BytePrompt:
-    """Encodes a question as its bytes; knows no conversations, as the bundled model."""
+    """Encodes a question as its bytes; like the bundled model it has no chat template."""
 
-    form = PromptFormat(raw="Question: {question}\n")
+    format = PromptFormat(raw="Question: {question}\n")
 
     def encode(self, question: str) -> Tokens:
         return self.encode_text(f"Question: {question}\n")
@@ -84,39 +86,45 @@ class BytePrompt:
         return tuple(text.encode())
 
     def decode(self, tokens: Tokens) -> str:
-        return decode(tokens)
+        return decode_bytes(tokens)
 
 
 class ToyPrm:
-    """A scorer that scores; the server asks whether it has one that does not."""
+    """A scorer that gives scores: the server refuses presets that need scores where the scorer gives none."""
 
-    def check(self) -> None: ...
-    def load(self, writer: Any = None) -> None: ...
+    gives_scores = True
+
+    def validate(self) -> None: ...
+    def validate_writer(self, writer: Checkpoint) -> None: ...
+    def load(self, writer: PretrainedTokenizer | None = None) -> None: ...
     def close(self) -> None: ...
 
-    def bind(self, question: str, prompt: Tokens) -> Any:
+    def bind(self, question: str, prompt: Tokens) -> ToyScorer:
         return ToyScorer()
 
 
-class ToyService(Service):
-    """The real service, but for what it loads."""
+class ToySearchService(SearchService):
+    """The real service with a toy solver instead of models."""
 
-    def __init__(self, given: ServeSettings) -> None:
-        super().__init__(given, toy_offer())
-        self.writer = Writer()
+    def __init__(self, given: ServeSettings, catalog: PresetCatalog | None = None) -> None:
+        super().__init__(given, catalog or toy_catalog())
+        self.writer = HoldableEngine()
         self.loads = threading.Event()
         self.loads.set()
 
     def load(self) -> None:
         self.loads.wait()
         prompt: Any = BytePrompt()
-        self.solver = Solver(strategy=BestOfN(n=4), engine=self.writer, scorer=ToyPrm(), prompt=prompt, window=1000)
+        scorer = ToyPrm()
+        self.solver = Solver(
+            strategy=BestOfN(n=4), engine=self.writer, scorer=scorer, prompt=prompt, context_window=1000
+        )
 
 
 @contextmanager
-def serving(service: Service, *, wait: bool = True) -> Iterator[str]:
-    """The address of a server in a thread of its own; it is stopped at the end, and must stop."""
-    server, ready, errors = Server(service), threading.Event(), []
+def running_server(service: SearchService, *, wait: bool = True) -> Iterator[str]:
+    """Yields the address of a server that runs in its own thread; asserts at the end that it stops."""
+    server, ready, errors = SearchServer(service), threading.Event(), []
 
     def run() -> None:
         try:
@@ -139,13 +147,13 @@ def serving(service: Service, *, wait: bool = True) -> Iterator[str]:
 
 
 @contextmanager
-def toy_server(**changes: Any) -> Iterator[tuple[httpx.Client, ToyService]]:
-    service = ToyService(settings(**changes))
-    with serving(service) as url, httpx.Client(base_url=url, timeout=60) as client:
+def toy_server(**changes: Any) -> Iterator[tuple[httpx.Client, ToySearchService]]:
+    service = ToySearchService(serve_settings(**changes))
+    with running_server(service) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client, service
 
 
-def chat(**fields: Any) -> dict[str, Any]:
+def chat_body(**fields: Any) -> dict[str, Any]:
     """The body of a request; `fields` are added or replaced."""
     return {"model": "best-of-4", "messages": [{"role": "user", "content": QUESTION}]} | fields
 
@@ -162,9 +170,9 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     return error
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Waits for something that must come about."""
+def wait_until(true: Callable[[], bool]) -> None:
+    """Waits until `true` returns true, at most a minute."""
     end = time.monotonic() + 60
     while not true():
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "the condition did not become true within a minute"
         time.sleep(0.005)

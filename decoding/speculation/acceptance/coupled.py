@@ -1,48 +1,38 @@
-"""Keep a draft exactly as far as the target, with the position's own noise, says the same.
+"""Coupled acceptance: accepts the draft tokens that the target samples itself with the noise of their position.
 
-The target's token after a row is a function of its logits, the request's seed and the position. So the
-output is what plain decoding would have given, token for token, whatever tree was guessed and how.
+The target's token after a row is a function of its logits, the request's seed and the position. So the output equals
+plain decoding token for token, for every draft tree and every drafter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from decoding.speculation.interfaces import Branch, Draft, DrawKind
-from decoding.speculation.target_logits import Accepted, Target
-
-
-def walk(draft: Draft, chosen: Items[int]) -> tuple[int, ...]:
-    """The nodes kept, from the top: `chosen[0]` is the target's token after the anchor, `chosen[1 + i]` after node i.
-
-    >>> walk(Draft((5, 6, 9), (-1, 0, 0)), chosen=[5, 9, 1, 2])
-    (0, 2)
-    """
-    if not len(draft):
-        return ()
-    child = {(parent, token): i for i, (parent, token) in enumerate(zip(draft.parents, draft.tokens, strict=True))}
-    path: list[int] = []
-    node = -1
-    while (found := child.get((node, int(chosen[node + 1])))) is not None:
-        path.append(found)
-        node = found
-    return tuple(path)
+from decoding.speculation.draft import Draft, DraftSampling, VerifyResult
+from decoding.speculation.interfaces import Branch
+from decoding.speculation.target_logits import TargetLogits
 
 
 @dataclass(frozen=True)
 class Coupled:
-    """Coupled acceptance (DESIGN D2)."""
+    """Implements `AcceptanceRule` (DESIGN D2)."""
 
     lossless: ClassVar[bool] = True
-    draws: ClassVar[tuple[DrawKind, ...]] = ("coupled", "likely", "without_replacement", "iid")
+    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("coupled", "likely", "without_replacement", "iid")
 
-    def accept(self, branches: Items[Branch], drafts: Items[Draft], target: Target) -> list[Accepted]:
+    def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
         tokens, logprobs = target.tokens.tolist(), target.logprobs.tolist()
-        outcomes = []
-        for first, draft in zip(target.first, drafts, strict=True):
-            path = walk(draft, tokens[first : first + 1 + len(draft)])
+        results = []
+        for first, draft in zip(target.first_rows, drafts, strict=True):
+            after = tokens[first : first + 1 + len(draft)]  # row 0 is the root, node -1
+            path, _ = draft.follow_path(partial(_token_after, after))
             rows = [first, *(first + 1 + node for node in path)]
-            outcomes.append(Accepted(path, tuple(tokens[r] for r in rows), tuple(logprobs[r] for r in rows)))
-        return outcomes
+            results.append(VerifyResult(path, tuple(tokens[r] for r in rows), tuple(logprobs[r] for r in rows)))
+        return results
+
+
+def _token_after(tokens: Items[int], node: int) -> int:
+    return tokens[node + 1]

@@ -1,6 +1,6 @@
-"""Keep a draft as far as the target's likeliest token agrees (blockwise parallel decoding, arXiv 1811.03115).
+"""Accepts draft tokens that are the target's most likely token (blockwise parallel decoding, arXiv 1811.03115).
 
-Greedy decoding, whatever the temperature: the same as every other rule at temperature 0, lossy above.
+The result is greedy decoding at every temperature: equal to every other rule at temperature 0, lossy above.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.speculation.acceptance.verify import Walked, outcomes, walk_down
-from decoding.speculation.interfaces import Branch, Draft, DrawKind
-from decoding.speculation.target_logits import Accepted, Target
+from decoding.speculation.acceptance.verify import add_logprobs
+from decoding.speculation.draft import Draft, DraftSampling, VerifiedPath, VerifyResult
+from decoding.speculation.interfaces import Branch
+from decoding.speculation.target_logits import TargetLogits
 
 
 @dataclass(frozen=True)
 class GreedyMatch:
-    """Not lossless: a request's temperature is ignored."""
+    """Implements `AcceptanceRule`. Lossy: it ignores the temperature of a request."""
 
     lossless: ClassVar[bool] = False
-    draws: ClassVar[tuple[DrawKind, ...]] = ("likely", "without_replacement", "iid", "coupled")
+    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("likely", "without_replacement", "iid", "coupled")
 
-    def accept(self, branches: Items[Branch], drafts: Items[Draft], target: Target) -> list[Accepted]:
+    def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
         best_W = target.logits_WV.float().argmax(-1).tolist()
 
-        def walk(draft: Draft, first: int) -> Walked:
-            return walk_down(draft, lambda node: best_W[first + 1 + node])
+        def verify_tree(draft: Draft, first_row: int) -> VerifiedPath:
+            return draft.follow_path(lambda node: best_W[first_row + 1 + node])
 
-        return outcomes(list(map(walk, drafts, target.first)), drafts, target)
+        return add_logprobs(list(map(verify_tree, drafts, target.first_rows)), drafts, target)

@@ -1,46 +1,35 @@
-"""Try the children in the order drawn; what rejects one decides what is left for the next.
+"""Tries the children in the order drawn; the rejection of one leaves a residual distribution for the next.
 
 For children drawn *without* replacement, as in STAND (arXiv 2506.04708) and Recursive Speculative Decoding
 (arXiv 2402.14160). Given that x1 .. x(i-1) were rejected, xi is a draw from q without them. One step of rejection
-sampling turns it into a draw from the p of that moment, whichever way it ends.
+sampling turns it into a draw from the current p, accepted or not.
 
 Dropping a drawn child for its own probability, or reordering children, breaks this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.speculation.acceptance.compatibility import check_drawn
-from decoding.speculation.acceptance.residual import leftover, without
-from decoding.speculation.acceptance.uniform_stream import Coins, Vector
-from decoding.speculation.acceptance.verify import Children, P, Walked, children, walk_down, walk_each
-from decoding.speculation.interfaces import Branch, Draft, DrawKind
-from decoding.speculation.target_logits import Accepted, Target
-
-
-def decide(p_V: Vector, drawn: Children, coins: Coins) -> int:
-    """A token distributed as p, a child's if possible."""
-    q_K = drawn.q_K
-    for _, token, at in drawn.draws:
-        if coins.accept(p_V[token], q_K[at]):
-            return token
-        p_V, q_K = leftover(p_V, drawn.ids_K, q_K), without(q_K, at)
-    return coins.choose(p_V)
+from decoding.speculation.acceptance.residual import exclude_token, residual_distribution
+from decoding.speculation.acceptance.uniform_stream import UniformStream, Vector
+from decoding.speculation.acceptance.verify import DraftedChildren, TopDownRule
+from decoding.speculation.draft import DraftSampling
 
 
 @dataclass(frozen=True)
-class RecursiveRejection:
+class RecursiveRejection(TopDownRule):
     """Recursive rejection sampling without replacement (RRSw)."""
 
-    lossless: ClassVar[bool] = True
-    draws: ClassVar[tuple[DrawKind, ...]] = ("without_replacement",)
+    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("without_replacement",)
 
-    def walk(self, draft: Draft, p: P, coins: Coins) -> Walked:
-        return walk_down(draft, lambda node: decide(p(node), children(draft, node), coins))
-
-    def accept(self, branches: Items[Branch], drafts: Items[Draft], target: Target) -> list[Accepted]:
-        check_drawn(self, drafts)
-        return walk_each(self.walk, branches, drafts, target)
+    def choose_token(self, p_V: Vector, drafted: DraftedChildren, stream: UniformStream) -> int:
+        q_K = drafted.q_K
+        for _, token, index in drafted.children:
+            if stream.accept_ratio(p_V[token], q_K[index]):
+                return token
+            # p first: its residual subtracts the q that this child was drawn from.
+            p_V = residual_distribution(p_V, drafted.ids_K, q_K)
+            q_K = exclude_token(q_K, index)
+        return stream.sample_index(p_V)

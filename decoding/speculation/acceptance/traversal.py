@@ -1,69 +1,61 @@
-"""Judge whole paths, leaves first, so that a good end may save a doubtful beginning.
+"""Verifies whole paths, leaves first, so that likely tokens at the end may save an unlikely beginning.
 
-Traversal verification (arXiv 2505.12398), for children drawn without replacement; on a chain it is block
-verification (arXiv 2403.10444), which no rule for one path beats.
+Traversal verification (arXiv 2505.12398), for children drawn without replacement; on a chain it is block verification
+(arXiv 2403.10444), which accepts at least as much as any rule for one path.
 
-A node is reached with a weight w, the chance to be kept that its path has earned: 1 at the anchor, and
-min(1, w p / q) of its parent's w for a child. When a child and all below it are rejected, its parent goes on with
+A node is reached with a weight w, the probability that its path is accepted so far: 1 at the root, and min(1, w p / q)
+of its parent's w for a child. When a child and all nodes below it are rejected, its parent continues with
 
     (w p - q)+  over its sum Z    for p
     Z / (Z + 1 - w)               for w
     q without the child           for q
 
-and, once it has no child left, is kept with its last w. The draws below different nodes must be independent
-of each other: this rule looks at all of them before it settles the first token.
+and, once it has no child left, is accepted with its last w. The draws below different nodes must be independent of each
+other: this rule looks at all of them before it settles the first token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from decoding.speculation.acceptance.compatibility import check_drawn
-from decoding.speculation.acceptance.residual import excess, normalised, without
-from decoding.speculation.acceptance.uniform_stream import Coins, Vector
-from decoding.speculation.acceptance.verify import P, Walked, children, walk_each
-from decoding.speculation.interfaces import Branch, Draft, DrawKind
-from decoding.speculation.target_logits import Accepted, Target
+from decoding.speculation.acceptance.residual import exclude_token, normalize_weights, positive_part
+from decoding.speculation.acceptance.uniform_stream import UniformStream, Vector
+from decoding.speculation.acceptance.verify import P, TreeRule, children_of
+from decoding.speculation.draft import Draft, DraftSampling, VerifiedPath
 
 
 @dataclass(frozen=True)
-class Traversal:
+class Traversal(TreeRule):
     """Traversal verification: bottom up, in the order drawn."""
 
-    lossless: ClassVar[bool] = True
-    draws: ClassVar[tuple[DrawKind, ...]] = ("without_replacement",)
+    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("without_replacement",)
 
-    def walk(self, draft: Draft, p: P, coins: Coins) -> Walked:
-        found = _visit(draft, p, coins, -1, 1)
-        assert found is not None, "the anchor's weight stays 1"
-        return found
-
-    def accept(self, branches: Items[Branch], drafts: Items[Draft], target: Target) -> list[Accepted]:
-        check_drawn(self, drafts)
-        return walk_each(self.walk, branches, drafts, target)
+    def verify_tree(self, draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
+        path = _verify_subtree(draft, p, stream, -1, 1)
+        assert path is not None, "the root's weight stays 1"
+        return path
 
 
-def _visit(draft: Draft, p: P, coins: Coins, node: int, w: Any) -> Walked | None:
-    """The path kept at or below `node`, reached with weight `w`, or None where all of it is rejected."""
-    p_V, drawn = p(node), children(draft, node)
-    q_K = drawn.q_K
-    for child, token, at in drawn.draws:
-        earned = w * p_V[token]
-        found = _visit(draft, p, coins, child, earned / q_K[at] if earned < q_K[at] else 1)
-        if found is not None:
-            return found
-        p_V, w = _after_rejection(p_V, w, drawn.ids_K, q_K)
-        q_K = without(q_K, at)
-    return Walked(draft.path_to(node), coins.choose(p_V)) if coins.accept(w) else None
+def _verify_subtree(draft: Draft, p: P, stream: UniformStream, node: int, w: Any) -> VerifiedPath | None:
+    """Returns the path accepted at or below `node`, reached with weight `w`, or None where all of it is rejected."""
+    p_V, drafted = p(node), children_of(draft, node)
+    q_K = drafted.q_K
+    for child, token, index in drafted.children:
+        weighted = w * p_V[token]
+        path = _verify_subtree(draft, p, stream, child, weighted / q_K[index] if weighted < q_K[index] else 1)
+        if path is not None:
+            return path
+        p_V, w = _after_rejection(p_V, w, drafted.ids_K, q_K)
+        q_K = exclude_token(q_K, index)
+    return VerifiedPath(draft.path_to(node), stream.sample_index(p_V)) if stream.accept_ratio(w) else None
 
 
 def _after_rejection(p_V: Vector, w: Any, ids_K: Vector, q_K: Vector) -> tuple[Vector, Any]:
-    rest_V = excess(w * p_V, ids_K, q_K)
-    z = rest_V.sum()
+    residual_V = positive_part(w * p_V, ids_K, q_K)
+    z = residual_V.sum()
     if not z > 0:
-        # Either w is below 1 and nothing is left to keep, or the rejection had probability 0.
+        # Either w is below 1 and no probability remains to accept, or the rejection had probability 0.
         return p_V, 1 if w == 1 else 0
-    # The brackets keep the anchor's weight exactly 1, and a small z from drowning in 1.
-    return normalised(rest_V, otherwise=p_V), z / (z + (1 - w))
+    # 1 - w in brackets: the root's weight stays exactly 1, and a small z is not lost in 1 - w + z.
+    return normalize_weights(residual_V, otherwise=p_V), z / (z + (1 - w))

@@ -1,120 +1,172 @@
-"""From rules for one tree to the outcomes of a round.
+"""From acceptance rules for one tree to the results of a round.
 
-A rule *walks* a draft: given p after any node, and coins, it says which nodes are kept and which token follows
-them. Most rules go from the top down and look at one node at a time.
+A rule verifies one draft given p after any node and a uniform stream: it returns the accepted nodes and the token after
+them. Most rules go from the root down and look at the children of one node at a time.
 
-Shapes: W wanted rows, N committed tokens, V vocabulary, K ids a drafter drew from.
+Shapes: W logits rows, N committed tokens, V vocabulary, K ids that a drafter drew from.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from itertools import islice
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from decoding.speculation.acceptance.uniform_stream import Coins, KeyedCoins, Vector
-from decoding.speculation.interfaces import Branch, Draft
-from decoding.speculation.target_logits import Accepted, Target
+from decoding.speculation.acceptance.uniform_stream import SeededUniformStream, UniformStream, Vector
+from decoding.speculation.draft import Draft, DraftSampling, VerifiedPath, VerifyResult
+from decoding.speculation.interfaces import AcceptanceRule, Branch
+from decoding.speculation.target_logits import TargetLogits
 
 P = Callable[[int], Vector]
-"""The target's distribution `[V]` after a node; -1 is the anchor."""
+"""The target's distribution `[V]` after a node; -1 is the root."""
 
 
-class Walked(NamedTuple):
-    """The nodes kept, from the top, and the token after them, which no node said."""
+class TreeRule(Protocol):
+    """Base class of rules that verify one tree at a time, independently of the other branches."""
 
-    path: tuple[int, ...]
-    token: int
+    lossless: ClassVar[bool] = True
+    supported_sampling: ClassVar[tuple[DraftSampling, ...]]
+    needs_sampling_record: ClassVar[bool] = True
+    """Whether drafts must carry the distributions that they were drawn from."""
+
+    def verify_tree(self, draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
+        """Returns the accepted path of one draft."""
+        ...
+
+    def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
+        """Returns one result per branch. Raises: ValueError for a draft that this rule does not support."""
+        if self.needs_sampling_record:
+            check_drafts(self, drafts)
+        return verify_each(self.verify_tree, branches, drafts, target)
 
 
-class Draw(NamedTuple):
-    """One draw: the node it made (or found there), its token, and where that stands in `Children.ids_K`."""
+class TopDownRule(TreeRule, Protocol):
+    """Base class of rules that choose one token after another from the root down.
+
+    If each token is distributed as p after its node, whatever the drafted children, so is the whole text. A rule that
+    rejects a child leaves it no probability, so "the token is a child's" and "that child was accepted" are the same.
+    """
+
+    def choose_token(self, p_V: Vector, drafted: DraftedChildren, stream: UniformStream) -> int:
+        """Returns a token distributed as p, one of the drafted children where possible."""
+        ...
+
+    def verify_tree(self, draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
+        return draft.follow_path(lambda node: self.choose_token(p(node), children_of(draft, node), stream))
+
+
+class DraftedChild(NamedTuple):
+    """One draw: its node, its token, and the index of the token in `DraftedChildren.ids_K`."""
 
     node: int
     token: int
-    at: int
+    id_index: int
 
 
-class Children(NamedTuple):
-    """What was drawn after one node, in the order drawn, and the q it was drawn from."""
+class DraftedChildren(NamedTuple):
+    """The draws after one node, in the order drawn, and the q that they were drawn from."""
 
-    draws: tuple[Draw, ...]
+    children: tuple[DraftedChild, ...]
     ids_K: Vector
     q_K: Vector
 
 
-_LEAF = Children((), np.zeros(0, dtype=np.int64), np.zeros(0))
+_LEAF = DraftedChildren((), np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
-def children(draft: Draft, node: int) -> Children:
-    """What was drawn after `node`; all of it empty after a leaf."""
-    if draft.drawn is None or node not in draft.drawn.draws:
+def children_of(draft: Draft, node: int) -> DraftedChildren:
+    """Returns the draws after `node`, none after a leaf."""
+    record = draft.sampling_record
+    if record is None or node not in record.children:
         return _LEAF
-    ids_K, q_K = draft.drawn.q[node]
-    draws = []
-    for child in draft.drawn.draws[node]:
-        (at,) = np.flatnonzero(ids_K == draft.tokens[child])
-        draws.append(Draw(child, draft.tokens[child], int(at)))
-    return Children(tuple(draws), ids_K, q_K)
+    ids_K, q_K = record.draft_probs[node]
+    children = []
+    for child in record.children[node]:
+        (index,) = np.flatnonzero(ids_K == draft.tokens[child])
+        children.append(DraftedChild(child, draft.tokens[child], int(index)))
+    return DraftedChildren(tuple(children), ids_K, q_K)
 
 
-def walk_down(draft: Draft, decide: Callable[[int], int]) -> Walked:
-    """Follows the tokens `decide` puts after each node for as long as a child has guessed them.
-
-    If each is distributed as p after its node, whatever was guessed there, so is the whole. A rule that rejects
-    a child leaves it no probability, so "the token is a child's" and "that child was accepted" are the same.
-
-    >>> walk_down(Draft((5, 6, 9), (-1, 0, 0)), {-1: 5, 0: 9, 2: 1}.__getitem__)
-    Walked(path=(0, 2), token=1)
-    """
-    child = {(parent, token): i for i, (parent, token) in enumerate(zip(draft.parents, draft.tokens, strict=True))}
-    path: list[int] = []
-    node = -1
-    while (found := child.get((node, token := decide(node)))) is not None:
-        path.append(found)
-        node = found
-    return Walked(tuple(path), token)
-
-
-def walk_each(
-    walk: Callable[[Draft, P, Coins], Walked], branches: Items[Branch], drafts: Items[Draft], target: Target
-) -> list[Accepted]:
-    """Walks every branch's draft with its own coins."""
+def verify_each(
+    verify_tree: Callable[[Draft, P, UniformStream], VerifiedPath],
+    branches: Items[Branch],
+    drafts: Items[Draft],
+    target: TargetLogits,
+) -> list[VerifyResult]:
+    """Verifies the draft of every branch with the branch's uniform stream."""
     log_p_WV = target.log_p.cpu().numpy()  # all rows at once: one wait for the device
 
-    def after(first: int) -> P:
-        return lambda node: _probabilities(log_p_WV[first + 1 + node])
+    def distributions(first_row: int) -> P:
+        # The root is node -1, so its row is first_row itself.
+        return lambda node: _to_probabilities(log_p_WV[first_row + 1 + node])
 
-    return outcomes(
-        [
-            walk(draft, after(first), KeyedCoins(branch.seed, len(branch.tokens)))
-            for branch, draft, first in zip(branches, drafts, target.first, strict=True)
-        ],
-        drafts,
-        target,
-    )
-
-
-def outcomes(walked: Items[Walked], drafts: Items[Draft], target: Target) -> list[Accepted]:
-    """The walks with their tokens' raw log-probabilities, looked up together."""
-    rows_N = [first + 1 + node for first, (path, _) in zip(target.first, walked, strict=True) for node in (-1, *path)]
-    said = [
-        (*(draft.tokens[node] for node in path), token) for draft, (path, token) in zip(drafts, walked, strict=True)
+    paths = [
+        verify_tree(draft, distributions(first), SeededUniformStream(branch.seed, len(branch.tokens)))
+        for branch, draft, first in zip(branches, drafts, target.first_rows, strict=True)
     ]
-    tokens_N = [token for tokens in said for token in tokens]
-    where = target.raw_log_p.device
-    logprobs = iter(target.raw_log_p[torch.tensor(rows_N, device=where), torch.tensor(tokens_N, device=where)].tolist())
+    return add_logprobs(paths, drafts, target)
+
+
+def add_logprobs(paths: Items[VerifiedPath], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
+    """Returns the paths with the raw log-probabilities of their tokens, read from the device together."""
+    rows_N = [
+        first + 1 + node for first, (nodes, _) in zip(target.first_rows, paths, strict=True) for node in (-1, *nodes)
+    ]
+    texts = [
+        (*(draft.tokens[node] for node in nodes), token) for draft, (nodes, token) in zip(drafts, paths, strict=True)
+    ]
+    tokens_N = [token for tokens in texts for token in tokens]
+    device = target.raw_log_p.device
+    indices = torch.tensor(rows_N, device=device), torch.tensor(tokens_N, device=device)
+    logprobs = iter(target.raw_log_p[indices].tolist())
     return [
-        Accepted(path, tokens, tuple(islice(logprobs, len(tokens))))
-        for (path, _), tokens in zip(walked, said, strict=True)
+        VerifyResult(nodes, tokens, tuple(islice(logprobs, len(tokens))))
+        for (nodes, _), tokens in zip(paths, texts, strict=True)
     ]
 
 
-def _probabilities(log_p_V: Vector) -> Vector:
-    # In float64, and to one again: residuals subtract numbers that float32 knows to seven digits only.
+def _to_probabilities(log_p_V: Vector) -> Vector:
+    # In float64 and renormalised: residuals subtract numbers of which float32 keeps seven digits only.
     p_V = np.exp(log_p_V.astype(np.float64))
     return np.asarray(p_V / p_V.sum())
+
+
+def check_sampling(rule: AcceptanceRule, sampling: DraftSampling) -> None:
+    """Checks at load that `rule` is lossless for drafts sampled in this way.
+
+    Raises: ValueError such as "acceptance=k_sequential needs draw=iid, got draw=likely".
+    """
+    if sampling not in rule.supported_sampling:
+        raise ValueError(f"{_requirement(rule)}, got draw={sampling}")
+
+
+def check_drafts(rule: AcceptanceRule, drafts: Items[Draft]) -> None:
+    """Checks drafts before their verification; the empty draft suits every rule.
+
+    Raises: ValueError.
+    """
+    for draft in drafts:
+        if not len(draft):
+            continue
+        if draft.sampling_record is None:
+            raise ValueError(f"{_requirement(rule)}, got a draft without a sampling record")
+        check_sampling(rule, draft.sampling_record.sampling)
+
+
+def _requirement(rule: AcceptanceRule) -> str:
+    return f"acceptance={rule_name(rule)} needs draw={' or '.join(rule.supported_sampling)}"
+
+
+def rule_name(rule: AcceptanceRule) -> str:
+    """Returns the name of a rule in messages: its class in snake case, which is its yaml file for the rules here.
+
+    >>> from decoding.speculation.acceptance.k_sequential import KSequential
+    >>> rule_name(KSequential())
+    'k_sequential'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(rule).__name__).lower()

@@ -1,4 +1,4 @@
-"""The same number of draft nodes in every round, wherever in the batch acceptance is likeliest."""
+"""Controller: the same number of draft nodes in every round, wherever in the batch acceptance is likeliest."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.speculation.interfaces import Branch, Feedback, Load, Plan, RoundCost
-from decoding.validation import is_count
+from decoding.speculation.interfaces import BatchLoad, Branch, DraftPlan, Feedback, RoundCost
+from decoding.validation import require_count
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """`nodes` per branch on average; 0 is plain decoding."""
+class FixedController:
+    """Implements `Controller`: `nodes` per branch on average; 0 is plain decoding."""
 
     nodes: int = 0
-    fills_template: ClassVar[bool] = False
+    uses_template: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not is_count(self.nodes):
-            raise ValueError(f"nodes must be an int >= 0, got {self.nodes!r}")
+        require_count("nodes", self.nodes)
 
-    def plan(self, branches: Sequence[Branch], load: Load) -> Plan:
-        total = min(self.nodes * len(branches), load.spare_rows)
-        return Plan((total,) * len(branches), total)
+    def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
+        total = min(self.nodes * len(branches), load.spare_tokens)
+        return DraftPlan((total,) * len(branches), total)
 
     def plain_seconds(self, branches: int, context_tokens: int) -> float:
         return 0.0
 
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
-        """Nothing to learn."""
+        """Does nothing: the plan is fixed."""

@@ -1,7 +1,7 @@
-"""SmartSpec: a chain for each branch, as long as its own acceptance makes it worth the batch's time (arXiv 2406.14066).
+"""SmartSpec: for each branch a chain as long as its acceptance rate makes worth the batch's time (arXiv 2406.14066).
 
 With acceptance rate a, a chain of k commits (1 - a^(k+1)) / (1 - a) tokens in expectation. Goodput is the sum of those
-over the seconds of the round. Chains are lengthened one guess at a time where that adds most, until goodput falls.
+over the seconds of the round. Chains are lengthened token by token where that adds most, until goodput falls.
 """
 
 from __future__ import annotations
@@ -12,65 +12,70 @@ from heapq import heapify, heapreplace
 from typing import ClassVar
 
 from decoding.speculation.controllers.cost_curve import CostCurve
-from decoding.speculation.interfaces import Branch, Feedback, Load, Plan, RoundCost, Template
-from decoding.validation import is_count
+from decoding.speculation.draft import TreeTemplate
+from decoding.speculation.interfaces import BatchLoad, Branch, DraftPlan, Feedback, RoundCost
+from decoding.validation import require_count
 
-_REMEMBERED = 4096  # branches
+_MAX_BRANCHES = 4096  # branches whose acceptance rate is remembered
 
 
 @dataclass
-class Goodput:
+class GoodputController:
     """Implements `Controller`.
 
-    longest    guesses per branch at most
-    smoothing  weight of the newest guess in a branch's moving acceptance rate
-    first      the rate of a branch nothing is known of
+    longest    maximum draft tokens per branch
+    smoothing  weight of the newest draft token in a branch's moving acceptance rate
+    first      acceptance rate of a new branch
     """
 
     longest: int = 16
     smoothing: float = 0.1
     first: float = 0.7
     curve: CostCurve = field(default_factory=CostCurve)
-    _rates: dict[int, float] = field(init=False, default_factory=dict, repr=False)
-    fills_template: ClassVar[bool] = True
+    acceptance_rates: dict[int, float] = field(init=False, default_factory=dict, repr=False)
+    uses_template: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not is_count(self.longest):
-            raise ValueError(f"longest must be an int >= 0, got {self.longest!r}")
+        require_count("longest", self.longest)
         for name in ("smoothing", "first"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)!r}")
 
-    def plan(self, branches: Sequence[Branch], load: Load) -> Plan:
-        rates = [self._rates.get(branch.request_id, self.first) for branch in branches]
+    def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
+        rates = [self.acceptance_rates.get(branch.request_id, self.first) for branch in branches]
         lengths = [0] * len(branches)
-        seconds = self.curve.seconds(len(branches), 0, load.context_tokens)
+        seconds = self.curve.round_seconds(len(branches), 0, load.context_tokens)
         tokens = float(len(branches))
-        gains = [(-rate, at) for at, rate in enumerate(rates)]
+        # A min-heap of (-gain, branch): the gain of lengthening a chain by one is rate^(length + 1).
+        gains = [(-rate, index) for index, rate in enumerate(rates)]
         heapify(gains)
-        for _ in range(min(load.spare_rows, self.longest * len(branches))):
-            gain, at = -gains[0][0], gains[0][1]
-            if lengths[at] == self.longest or gain * seconds < tokens * self.curve.per_row:
+        for _ in range(min(load.spare_tokens, self.longest * len(branches))):
+            gain, index = -gains[0][0], gains[0][1]
+            if lengths[index] == self.longest or gain * seconds < tokens * self.curve.seconds_per_node:
                 break
-            tokens, seconds = tokens + gain, seconds + self.curve.per_row
-            lengths[at] += 1
-            heapreplace(gains, (-(gain * rates[at]) if lengths[at] < self.longest else 0.0, at))
-        return Plan(tuple(lengths), sum(lengths), template=Template.chain(self.longest))
+            tokens, seconds = tokens + gain, seconds + self.curve.seconds_per_node
+            lengths[index] += 1
+            heapreplace(gains, (-(gain * rates[index]) if lengths[index] < self.longest else 0.0, index))
+        return DraftPlan(tuple(lengths), sum(lengths), template=TreeTemplate.make_chain(self.longest))
 
     def plain_seconds(self, branches: int, context_tokens: int) -> float:
-        return self.curve.seconds(branches, 0, context_tokens)
+        return self.curve.round_seconds(branches, 0, context_tokens)
 
-    def pace(self, costs: Sequence[RoundCost]) -> None:
+    def calibrate_cost(self, costs: Sequence[RoundCost]) -> None:
         self.curve = CostCurve(tuple(costs))
 
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         if cost is not None:
             self.curve.observe(cost)
-        for seen in feedback:
-            tried = min(len(seen.accepted) + 1, len(seen.draft))
-            rate = self._rates.pop(seen.branch.request_id, self.first)
-            for guess in range(tried):
-                rate += self.smoothing * ((guess < len(seen.accepted)) - rate)
-            self._rates[seen.branch.request_id] = rate
-        while len(self._rates) > _REMEMBERED:
-            del self._rates[next(iter(self._rates))]
+        for outcome in feedback:
+            # Nodes after the first rejected one were not tried.
+            num_accepted = len(outcome.accepted_nodes)
+            num_tried = min(num_accepted + 1, len(outcome.draft))
+            rate = self.acceptance_rates.pop(outcome.branch.request_id, self.first)
+            for position in range(num_tried):
+                rate += self.smoothing * ((position < num_accepted) - rate)
+            self.acceptance_rates[outcome.branch.request_id] = (
+                rate  # now the last in order: the first is the longest unused
+            )
+        while len(self.acceptance_rates) > _MAX_BRANCHES:
+            del self.acceptance_rates[next(iter(self.acceptance_rates))]

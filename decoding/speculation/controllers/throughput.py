@@ -1,9 +1,9 @@
-"""As many guesses as pay: nodes best-first over the whole batch, while the next one raises tokens per second.
+"""Controller: as many draft nodes as pay, best-first over the whole batch, while the next one raises tokens per second.
 
-With B branches a round commits B tokens plus, in expectation, the sum of its draft nodes' chances of being
-accepted, and takes what the cost curve says. Taking the likeliest nodes first, the rate rises and then falls;
-the round stops at the top, which may be at no nodes at all (DESIGN D4). Where even that is slower than not to draft,
-rounds are plain, trials apart.
+With B branches a round commits B tokens plus, in expectation, the sum of its draft nodes' path probabilities, and takes
+the seconds of the cost curve. In order of falling probability the rate rises and then falls; drafts end at the maximum,
+which may be at no nodes at all (DESIGN D4). Where even that is slower than no drafting, rounds are plain except for
+probes.
 """
 
 from __future__ import annotations
@@ -13,51 +13,52 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from decoding.speculation.controllers.cost_curve import CostCurve
-from decoding.speculation.controllers.speculation_probe import Trials
-from decoding.speculation.interfaces import Branch, Feedback, Load, Plan, Price, RoundCost
-from decoding.validation import is_count
+from decoding.speculation.controllers.speculation_probe import SpeculationProbe
+from decoding.speculation.interfaces import BatchLoad, Branch, CostEstimate, DraftPlan, Feedback, RoundCost
+from decoding.validation import require_count
 
-_LESSONS = 4  # of so many plain rounds the drafter learns from one: it may be needed again, and learning takes time
+_FEEDBACK_INTERVAL = 4  # plain rounds per round that the drafter learns from, which takes time
 
 
 @dataclass
-class Throughput:
+class ThroughputController:
     """Implements `Controller`.
 
-    most_rows   draft nodes of a round at most
-    curve       what rounds cost; given one measured at start-up it decides well from the first round on
+    max_draft_tokens  maximum draft nodes of a round
+    curve             cost of rounds; with one measured at start-up the first decisions are right already
     """
 
-    most_rows: int = 512
+    max_draft_tokens: int = 512
     curve: CostCurve = field(default_factory=CostCurve)
-    trials: Trials = field(default_factory=Trials, repr=False)
-    fills_template: ClassVar[bool] = False
+    probe: SpeculationProbe = field(default_factory=SpeculationProbe, repr=False)
+    uses_template: ClassVar[bool] = False
     _rounds: int = field(default=0, init=False, repr=False)
-    _guessed: bool = field(default=True, init=False, repr=False)
+    _drafted: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not is_count(self.most_rows):
-            raise ValueError(f"most_rows must be an int >= 0, got {self.most_rows!r}")
+        require_count("max_draft_tokens", self.max_draft_tokens)
 
-    def plan(self, branches: Sequence[Branch], load: Load) -> Plan:
+    def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         self._rounds += 1
-        self._guessed = self.trials.guess(len(branches))
-        if not self._guessed:
-            return Plan((0,) * len(branches), 0, learn=self._rounds % _LESSONS == 0)
-        total = min(self.most_rows, load.spare_rows)
-        price = Price(self.curve.seconds(len(branches), 0, load.context_tokens), self.curve.per_row)
-        return Plan((total,) * len(branches), total, price)
+        self._drafted = self.probe.should_draft(len(branches))
+        if not self._drafted:
+            return DraftPlan((0,) * len(branches), 0, collect_feedback=self._rounds % _FEEDBACK_INTERVAL == 0)
+        total = min(self.max_draft_tokens, load.spare_tokens)
+        round_seconds = self.curve.round_seconds(len(branches), 0, load.context_tokens)
+        return DraftPlan((total,) * len(branches), total, CostEstimate(round_seconds, self.curve.seconds_per_node))
 
     def plain_seconds(self, branches: int, context_tokens: int) -> float:
-        return self.curve.seconds(branches, 0, context_tokens) * (self.trials.plain_cost(branches) or 1.0)
+        expected = self.curve.round_seconds(branches, 0, context_tokens)
+        return expected * (self.probe.relative_plain_cost(branches) or 1.0)
 
-    def pace(self, costs: Sequence[RoundCost]) -> None:
+    def calibrate_cost(self, costs: Sequence[RoundCost]) -> None:
         self.curve = CostCurve(tuple(costs))
 
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         if cost is None:
             return
-        tokens = sum(1 + len(seen.accepted) for seen in feedback)
-        expected = self.curve.seconds(cost.branches, 0, cost.context_tokens)
-        self.trials.observe(cost.branches, guessed=self._guessed, tokens=tokens, cost=cost.seconds / expected)
+        tokens = sum(1 + len(outcome.accepted_nodes) for outcome in feedback)
+        # Before the curve learns from this round: the probe compares with what was expected.
+        expected = self.curve.round_seconds(cost.num_branches, 0, cost.context_tokens)
+        self.probe.observe(cost.num_branches, drafted=self._drafted, tokens=tokens, cost=cost.seconds / expected)
         self.curve.observe(cost)

@@ -1,9 +1,9 @@
-"""Grows drafts from an n-gram table best-first: always the likeliest node of the whole batch next, while it pays.
+"""Builds drafts from an n-gram table best-first: always the most likely node of the whole batch next, while it pays.
 
-What `grow` does level by level for any source, here in one compiled loop with a heap, node by node: no context is
-looked up that is not in the draft. For 16 branches that takes a third of the time; a test holds the two equal.
+Gives the same as `build_levels`, which works level by level for any source, in one compiled loop with a heap: no
+context is looked up that is not in the draft. For 16 branches that takes a third of the time; a test compares the two.
 
-Shapes: B branches, N nodes of all drafts, C candidates, O orders, Z salts, K kept tokens, W children of each at most.
+Shapes: B branches, N nodes of all drafts, C candidates, O orders, Z salts, K stored tokens, W maximum children.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decoding.speculation.compiled import compiled
-from decoding.speculation.drafters.calibration import calibrated, kind_of
-from decoding.speculation.drafters.child_selection import COUPLED, Sampling, draw, temper
-from decoding.speculation.drafters.ngram_backoff import blend_one
-from decoding.speculation.drafters.ngram_hash_table import Counts, Entries, Keys
+from decoding.compiled import compiled
+from decoding.speculation.drafters.calibration import calibrated_probability, calibration_bucket
+from decoding.speculation.drafters.child_selection import COUPLED, BranchSampling, filter_probabilities, select_children
+from decoding.speculation.drafters.ngram_backoff import backoff_distribution
+from decoding.speculation.drafters.ngram_hash_table import Counts, Keys, NGramEntries
 from decoding.speculation.drafters.source import Floats, Ints
 
 
-class Asked(NamedTuple):
-    """A table and where its branches stand. The arguments of `ngram_table.blend_one`."""
+class TableLookup(NamedTuple):
+    """An n-gram table and the contexts of the branches: the arguments of `backoff_distribution`."""
 
-    entries: Entries
+    entries: NGramEntries
     salts_BZ: Keys
     tails_BO: Ints
     least: int
@@ -33,67 +33,73 @@ class Asked(NamedTuple):
     only_longest: bool
 
 
-class Limits(NamedTuple):
-    """nodes_B, deepest_B   at most, of each branch
-    total                of all
-    width                children of a node at most
-    base, row            seconds of the round without drafts, and of each node; 0 if nodes are free"""
+class DraftLimits(NamedTuple):
+    """Limits of the drafts of a round.
+
+    nodes_B, depth_B                 maximum nodes and depth of each branch
+    total                            maximum nodes over all branches
+    width                            maximum children of a node
+    round_seconds, seconds_per_node  duration of the round without drafts and of each node; 0 if nodes are free
+    """
 
     nodes_B: Ints
-    deepest_B: Ints
+    depth_B: Ints
     total: int
     width: int
-    base: float
-    row: float
+    round_seconds: float
+    seconds_per_node: float
 
 
-class Grown(NamedTuple):
-    """Arrays `[N]`, likeliest first; `parent` numbers the nodes in this order, -1 for an anchor."""
+class TreeNodes(NamedTuple):
+    """Nodes of all drafts as arrays `[N]`, most likely first; `parent` is an index into them, -1 for a root."""
 
     branch: Ints
     parent: Ints
     token: Ints
-    reach: Floats
+    path_probability: Floats
     label: Ints
 
 
 @compiled
-def best_first(
-    asked: Asked,
-    limits: Limits,
+def build_best_first(
+    lookup: TableLookup,
+    limits: DraftLimits,
     kind: int,
-    sampling: Sampling,
+    sampling: BranchSampling,
     keys_BD2: npt.NDArray[np.int32],
     hits: Counts,
     trials: Counts,
-) -> Grown:
-    """Every node that raises tokens per second, likeliest first, within the limits. `kind` is LIKELY or COUPLED;
-    `keys` are the target's own noise keys by depth, for COUPLED."""
-    branches, width = len(asked.tails_BO), limits.width
-    kept_tokens, orders = asked.entries.ids_SK.shape[1], asked.tails_BO.shape[1]
+) -> TreeNodes:
+    """Returns every node that raises tokens per second, most likely first, within the limits.
+
+    `kind` is LIKELY or COUPLED; `keys_BD2` are the target's noise keys by depth, for COUPLED.
+    """
+    branches, width = len(lookup.tails_BO), limits.width
+    stored_tokens, orders = lookup.entries.ids_SK.shape[1], lookup.tails_BO.shape[1]
     most = limits.total
     branch, parent = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
     token, label = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
-    reach, depth = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.int64)
+    path_probability, depth = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.int64)
     tails_NO = np.empty((most, orders), dtype=np.int64)
-    # candidates: whose child, which token, how likely
+    # Candidates: parent, token, bucket; their probability is in the heap.
     room = (branches + most) * width
     of_C, token_C, label_C = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64), np.empty(room, np.int64)
-    ids_K, logp_K = np.empty(kept_tokens, dtype=np.int64), np.empty(kept_tokens, dtype=np.float32)
-    q_K = np.empty(kept_tokens, dtype=np.float32)
+    ids_K, logp_K = np.empty(stored_tokens, dtype=np.int64), np.empty(stored_tokens, dtype=np.float32)
+    q_K = np.empty(stored_tokens, dtype=np.float32)
     ids_W, chance_W = np.empty(width, dtype=np.int64), np.empty(width, dtype=np.float32)
+    # An empty list of typed tuples, from which Numba infers the type.
     heap = [(np.float32(0.0), 0)][:0]
     left_B = limits.nodes_B.copy()
-    tokens, seconds = float(branches), limits.base
+    tokens, seconds = float(branches), limits.round_seconds
     count = candidates = 0
-    opened = -branches  # anchors first: -1 - b stands for branch b
+    opened = -branches  # roots first: -1 - b stands for the root of branch b
     while True:
-        if opened == 0:  # all anchors are: the likeliest candidate becomes a node, if it pays
+        if opened == 0:  # all roots are expanded: the most likely candidate becomes a node, if it pays
             if count == most or len(heap) == 0:
                 break
             negative, c = heappop(heap)
-            if -negative * seconds <= tokens * limits.row:
-                break
+            if -negative * seconds <= tokens * limits.seconds_per_node:
+                break  # a cheaper candidate cannot follow: the heap gives falling probabilities
             parent_node = of_C[c]
             b = branch[parent_node] if parent_node >= 0 else -1 - parent_node
             if left_B[b] == 0:
@@ -101,31 +107,35 @@ def best_first(
             left_B[b] -= 1
             node = count
             branch[node], parent[node], token[node] = b, max(parent_node, -1), token_C[c]
-            reach[node], label[node] = -negative, label_C[c]
+            path_probability[node], label[node] = -negative, label_C[c]
             depth[node] = depth[parent_node] + 1 if parent_node >= 0 else 1
-            above_O = tails_NO[parent_node] if parent_node >= 0 else asked.tails_BO[b]
+            above_O = tails_NO[parent_node] if parent_node >= 0 else lookup.tails_BO[b]
             tails_NO[node, :-1], tails_NO[node, -1] = above_O[1:], token_C[c]
-            tokens, seconds, count = tokens + reach[node], seconds + limits.row, count + 1
-            tail_O, level, reached = tails_NO[node], depth[node], reach[node]
+            tokens, seconds, count = tokens + path_probability[node], seconds + limits.seconds_per_node, count + 1
+            tail_O, level, parent_probability = tails_NO[node], depth[node], path_probability[node]
         else:
             node, b = opened, -1 - opened
-            tail_O, level, reached = asked.tails_BO[b], 0, np.float32(1.0)
+            tail_O, level, parent_probability = lookup.tails_BO[b], 0, np.float32(1.0)
             opened += 1
-        if level >= limits.deepest_B[b] or left_B[b] == 0:
+        if level >= limits.depth_B[b] or left_B[b] == 0:
             continue
-        entries, salts_Z, share_OZ3 = asked.entries, asked.salts_BZ[b], asked.share_OZ3
-        trust = blend_one(entries, salts_Z, tail_O, asked.least, share_OZ3, asked.only_longest, ids_K, logp_K)
+        entries, salts_Z, share_OZ3 = lookup.entries, lookup.salts_BZ[b], lookup.share_OZ3
+        trust = backoff_distribution(
+            entries, salts_Z, tail_O, lookup.least, share_OZ3, lookup.only_longest, ids_K, logp_K
+        )
         temperature = sampling.temperature_B[b]
-        left = temper(logp_K, temperature, sampling.top_k_B[b], sampling.top_p_B[b], sampling.min_p_B[b], q_K)
+        left = filter_probabilities(
+            logp_K, temperature, sampling.top_k_B[b], sampling.top_p_B[b], sampling.min_p_B[b], q_K
+        )
         key, other = np.int32(0), np.int32(0)
         if kind == COUPLED:
             key, other = keys_BD2[b, level, 0], keys_BD2[b, level, 1]
-        drawn = draw(kind, ids_K, q_K, left, temperature == 0, key, other, ids_W, chance_W)
-        for w in range(drawn):
-            guess = kind_of(trust, w, chance_W[w])
-            chance = np.float32(reached * calibrated(hits, trials, guess, chance_W[w]))
-            if chance * seconds > tokens * limits.row:  # the rate only rises from here on
-                of_C[candidates], token_C[candidates], label_C[candidates] = node, ids_W[w], guess
-                heappush(heap, (-chance, candidates))
+        num_drawn = select_children(kind, ids_K, q_K, left, temperature == 0, key, other, ids_W, chance_W)
+        for w in range(num_drawn):
+            bucket = calibration_bucket(trust, w, chance_W[w])
+            probability = np.float32(parent_probability * calibrated_probability(hits, trials, bucket, chance_W[w]))
+            if probability * seconds > tokens * limits.seconds_per_node:  # else never: the rate to beat only rises
+                of_C[candidates], token_C[candidates], label_C[candidates] = node, ids_W[w], bucket
+                heappush(heap, (-probability, candidates))
                 candidates += 1
-    return Grown(branch[:count], parent[:count], token[:count], reach[:count], label[:count])
+    return TreeNodes(branch[:count], parent[:count], token[:count], path_probability[:count], label[:count])

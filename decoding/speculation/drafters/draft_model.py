@@ -1,8 +1,8 @@
-"""A smaller language model says what may follow; it reads what the branches commit, and guesses level by level.
+"""Draft source that runs a smaller language model: it reads the committed tokens, and drafts level by level.
 
-It has KV of its own. What is committed is read as in `decoding.prefill`: prefixes that branches share are computed and
-kept once, and those of branches no longer around go when room is needed. Guesses have pages only until the next
-round, when those that were committed become the branch's and the others go back.
+It has its own KV cache. Committed tokens are computed as in `decoding.prefill`: prefixes that branches share once, and
+those of finished branches are evicted when space is needed. Draft nodes have slots only until the next round, when the
+accepted ones become the branch's and the others are freed.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from collections.abc import Sequence as Items
 import numpy as np
 
 from decoding.core import Tokens
-from decoding.kv.kv_cache import SharedKV
-from decoding.kv.shared_prefix import Group, group_by_prefix
-from decoding.kv.slots import PagePool
-from decoding.model.backend import Backend, RowBatch
-from decoding.model.batch import Feed, pack
-from decoding.scheduler import Scheduler, Turn
-from decoding.sequence import Sequence
+from decoding.kv.kv_cache import KVCache
+from decoding.kv.sequence import TokenSequence
+from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
+from decoding.kv.slots import SlotPool
+from decoding.model.backend import Backend, TokenBatch
+from decoding.model.batch import SequenceInput, pack_batch
+from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
-from decoding.speculation.drafters.source import Floats, Ints, Successors
+from decoding.speculation.drafters.source import Floats, Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
 from decoding.validation import is_count
 
 
-class _Text(Sequence):
-    """A branch as the draft model reads it; `top` is what may follow its last token, once none is pending."""
+class _DraftedText(TokenSequence):
+    """A branch in the draft model's cache; `top` are the candidates after its last token, once all are computed."""
 
     def __init__(self, request_id: int, tokens: Tokens) -> None:
         super().__init__(request_id, tokens)
         self.top: tuple[Ints, Floats] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
-        self.published = False
+        self.inserted = False
 
 
 class DraftModel:
-    """Implements `Source` over a backend whose vocabulary is the target's.
+    """Implements `DraftSource` over a backend whose vocabulary is the target's.
 
     k            candidates for each context
     kv_bytes     size of the KV pool
-    max_rows     tokens fed in one forward pass
-    max_running  branches drafted for together; the others are not
-    vocab_size   ids from here on are never guessed: what a padded embedding has more than the tokenizer
+    max_batched_tokens    tokens fed in one forward pass
+    max_running_requests  maximum branches with drafts
+    vocab_size   ids from here on are never drafted: the padding of an embedding beyond the tokenizer
 
     State: a node of the round's `DraftNodes` for each context.
 
-    rows   rows fed so far
+    num_fed_tokens   tokens fed so far
     """
 
     feedback_k = 0
@@ -57,174 +57,188 @@ class DraftModel:
         *,
         k: int = 10,
         kv_bytes: int = 1 << 28,
-        max_rows: int = 1024,
-        max_running: int = 256,
+        max_batched_tokens: int = 1024,
+        max_running_requests: int = 256,
         vocab_size: int | None = None,
     ) -> None:
-        knobs = {"k": k, "kv_bytes": kv_bytes, "max_rows": max_rows, "max_running": max_running}
+        knobs = {
+            "k": k,
+            "kv_bytes": kv_bytes,
+            "max_batched_tokens": max_batched_tokens,
+            "max_running_requests": max_running_requests,
+        }
         for name, value in knobs.items():
             if not is_count(value, at_least=1):
                 raise ValueError(f"{name} must be an int >= 1, got {value!r}")
         if vocab_size is not None and not is_count(vocab_size, at_least=1):
             raise ValueError(f"vocab_size must be an int >= 1 or None, got {vocab_size!r}")
-        self._backend, self._k, self._max_rows, self._vocab_size = backend, k, max_rows, vocab_size
-        self._kv = SharedKV(PagePool.of_bytes(kv_bytes, backend.page_bytes))
-        self._pool = backend.new_pool(self._kv.pool.capacity)
-        self._scheduler: Scheduler[_Text] = Scheduler(self._kv, max_running=max_running, max_rows=max_rows)
-        self._texts: dict[int, _Text] = {}
+        self._backend, self._k, self._max_batched_tokens, self._vocab_size = backend, k, max_batched_tokens, vocab_size
+        self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
+        self._pool = backend.new_kv_pool(self._kv.pool.capacity)
+        self._scheduler: Scheduler[_DraftedText] = Scheduler(
+            self._kv, max_running_requests=max_running_requests, max_batched_tokens=max_batched_tokens
+        )
+        self._texts: dict[int, _DraftedText] = {}
         self._nodes = DraftNodes((), k)
         self._groups: list[tuple[list[int], int]] = []  # of the round's branches: those, and how many pages in common
-        self._grouping: tuple[object, list[Group]] = (None, [])
-        self.rows = 0
+        self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
+        self.num_fed_tokens = 0
 
-    def anchors(self, branches: Items[Branch]) -> Ints:
-        """A branch that does not fit the pool or the model's window is not drafted for."""
+    def root_states(self, branches: Items[Branch]) -> Ints:
+        """Returns the roots; a branch that does not fit the cache or the model's window gets no draft."""
         try:
-            self._settle({branch.request_id: branch.tokens for branch in branches})
-            self._catch_up()
+            self._sync_texts({branch.request_id: branch.tokens for branch in branches})
+            self._prefill_committed()
         except BaseException:
-            self._forget()
+            self._reset_state()
             raise
         texts = [self._texts.get(branch.request_id) for branch in branches]
-        ready = [text if text is not None and not text.pending else None for text in texts]
+        ready = [text if text is not None and not text.num_uncomputed else None for text in texts]
         self._nodes = DraftNodes(ready, self._k)
         at = {text.arrival: i for i, text in enumerate(ready) if text is not None}
         if at:
             ordered = [self._texts[arrival] for arrival in sorted(at)]
             self._groups = [
-                ([at[ordered[i].arrival] for i in group.members], group.shared) for group in self._grouped(ordered)
+                ([at[ordered[i].arrival] for i in group.members], group.shared_length)
+                for group in self._group_texts(ordered)
             ]
             ids, logp = zip(*(text.top for text in ordered), strict=True)
-            self._nodes.learn([at[text.arrival] for text in ordered], np.stack(ids), np.stack(logp))
-        return np.array([self._nodes.anchor(i) for i in range(len(branches))], dtype=np.int64)
+            self._nodes.store_top([at[text.arrival] for text in ordered], np.stack(ids), np.stack(logp))
+        return np.array([self._nodes.root_node(i) for i in range(len(branches))], dtype=np.int64)
 
-    def successors(self, state: Ints) -> Successors:
-        """Runs the model over the contexts it has not seen."""
-        unfed = self._nodes.unfed(state.tolist())[: self._kv.available]
+    def next_tokens(self, state: Ints) -> NextTokens:
+        """Runs the model over the contexts that are not computed yet."""
+        unfed = self._nodes.unfed_nodes(state.tolist())[: self._kv.num_available]
         try:
-            for first in range(0, len(unfed), self._max_rows):
-                self._feed(unfed[first : first + self._max_rows])
+            for first in range(0, len(unfed), self._max_batched_tokens):
+                self._feed_nodes(unfed[first : first + self._max_batched_tokens])
         except BaseException:
-            self._forget()
+            self._reset_state()
             raise
-        return Successors(*self._nodes.top(state), np.zeros(len(state), dtype=np.int64))
+        return NextTokens(*self._nodes.top_tokens(state), np.zeros(len(state), dtype=np.int64))
 
-    def descend(self, state: Ints, tokens_F: Ints) -> Ints:
-        below = [self._below(*step) for step in zip(state.tolist(), tokens_F.tolist(), strict=True)]
+    def advance(self, state: Ints, tokens_F: Ints) -> Ints:
+        below = [self._child_node(*step) for step in zip(state.tolist(), tokens_F.tolist(), strict=True)]
         return np.array(below, dtype=np.int64)
 
     def observe(self, feedback: Items[Feedback]) -> None:
-        """Nothing to learn: the next round's branches say what was kept."""
+        """Nothing to learn: the next round's branches say what was accepted."""
 
-    def check(self) -> None:
-        """Asserts the account of pages. *Mutates*: lets go of the guesses."""
+    def assert_invariants(self) -> None:
+        """Asserts the account of slots. *Mutates*: frees the draft nodes."""
         self._drop_nodes(keep=[])
-        self._scheduler.check()
+        self._scheduler.assert_invariants()
 
-    def _below(self, node: int, token: int) -> int:
+    def _child_node(self, node: int, token: int) -> int:
         if node == NOWHERE or token >= self._backend.vocab_size:
             return NOWHERE
         return (
-            NOWHERE if self._nodes.position(node) + 1 >= self._backend.max_positions else self._nodes.add(node, token)
+            NOWHERE
+            if self._nodes.token_position(node) + 1 >= self._backend.max_positions
+            else self._nodes.add_node(node, token)
         )
 
-    def _settle(self, branches: dict[int, Tokens]) -> None:
-        """Ends the last round: guesses that were committed are kept, texts grow, come and go. *Mutates*."""
-        kept: list[int] = []
+    def _sync_texts(self, branches: dict[int, Tokens]) -> None:
+        """Ends the last round: keeps accepted nodes, extends texts, adds new and removes finished ones. *Mutates*."""
+        accepted: list[int] = []
         for i, text in enumerate(self._nodes.sequences):
-            if text is not None and self._goes_on(text, branches):
-                assert isinstance(text, _Text)
-                kept += self._commit(i, text, branches[text.arrival][len(text.tokens) :])
-        self._drop_nodes(keep=kept)
+            if text is not None and self._extends(text, branches):
+                assert isinstance(text, _DraftedText)
+                accepted += self._commit_nodes(i, text, branches[text.arrival][len(text.tokens) :])
+        self._drop_nodes(keep=accepted)
         for text in list(self._texts.values()):
-            if self._goes_on(text, branches):
-                text.extend(branches[text.arrival][len(text.tokens) :])
+            if self._extends(text, branches):
+                text.append_tokens(branches[text.arrival][len(text.tokens) :])
             else:
-                self._scheduler.leave(self._texts.pop(text.arrival), keep_kv=True)
+                self._scheduler.remove_sequence(self._texts.pop(text.arrival))
         for request_id, tokens in branches.items():
-            if request_id not in self._texts and self._fits(tokens) and max(tokens) < self._backend.vocab_size:
-                text = self._texts[request_id] = _Text(request_id, tokens)
-                self._scheduler.enqueue(text)
+            if request_id not in self._texts and self._fits_pool(tokens) and max(tokens) < self._backend.vocab_size:
+                text = self._texts[request_id] = _DraftedText(request_id, tokens)
+                self._scheduler.add_waiting(text)
 
-    def _goes_on(self, text: Sequence, branches: dict[int, Tokens]) -> bool:
+    def _extends(self, text: TokenSequence, branches: dict[int, Tokens]) -> bool:
         tokens = branches.get(text.arrival, ())
         known = len(text.tokens)
-        return len(tokens) >= known and self._fits(tokens) and max(tokens[known:], default=0) < self._backend.vocab_size
+        return (
+            len(tokens) >= known
+            and self._fits_pool(tokens)
+            and max(tokens[known:], default=0) < self._backend.vocab_size
+        )
 
-    def _fits(self, tokens: Tokens) -> bool:
+    def _fits_pool(self, tokens: Tokens) -> bool:
         return len(tokens) <= min(self._backend.max_positions, self._kv.pool.capacity)
 
-    def _commit(self, branch: int, text: _Text, tokens: Tokens) -> list[int]:
-        """Adds what was committed; the guesses among it that had been fed, whose pages now are the text's."""
-        path = self._nodes.walk(branch, tokens)
-        text.extend(tokens)
-        text.append_pages(self._nodes.pages(path))
-        if path and not text.pending:
-            ids_FK, logp_FK = self._nodes.top(np.array(path[-1:]))
+    def _commit_nodes(self, branch: int, text: _DraftedText, tokens: Tokens) -> list[int]:
+        """Adds committed tokens; returns the fed nodes among them, whose slots now belong to the text."""
+        path = self._nodes.find_path(branch, tokens)
+        text.append_tokens(tokens)
+        text.append_slots(self._nodes.node_slots(path))
+        if path and not text.num_uncomputed:
+            ids_FK, logp_FK = self._nodes.top_tokens(np.array(path[-1:]))
             text.top = ids_FK[0], logp_FK[0]
         return path
 
     def _drop_nodes(self, keep: Items[int]) -> None:
-        pages = self._nodes.pages()
-        self._kv.pool.give(pages[~np.isin(pages, self._nodes.pages(keep))])
+        pages = self._nodes.node_slots()
+        self._kv.pool.free(pages[~np.isin(pages, self._nodes.node_slots(keep))])
         self._nodes, self._groups = DraftNodes((), self._k), []
 
-    def _catch_up(self) -> None:
-        """Reads what is committed and not read yet, as far as there is room."""
+    def _prefill_committed(self) -> None:
+        """Computes committed tokens that are not in the cache yet, as far as there is space."""
         while True:
-            self._scheduler.admit()
-            turns = self._scheduler.turns()
+            self._scheduler.admit_waiting()
+            turns = self._scheduler.schedule_round()
             if not turns:
                 return
-            self._read(turns)
+            self._run_prefill(turns)
 
-    def _read(self, turns: Items[Turn[_Text]]) -> None:
+    def _run_prefill(self, turns: Items[ScheduledSequence[_DraftedText]]) -> None:
         turns = sorted(turns, key=lambda turn: turn.sequence.arrival)
-        pages, at, feeds = self._kv.take(sum(turn.count for turn in turns)), 0, []
+        pages, at, feeds = self._kv.allocate(sum(turn.num_tokens for turn in turns)), 0, []
         for turn in turns:
-            wanted = turn.count - 1 if turn.complete else turn.count
-            feeds.append(Feed(turn.sequence, turn.count, pages[at : at + turn.count], wanted))
-            at += turn.count
-        batch, ordered = pack(feeds, self._grouped([turn.sequence for turn in turns]))
-        ids_WK, logp_WK = self._run(batch)
+            wanted = turn.num_tokens - 1 if turn.is_complete else turn.num_tokens
+            feeds.append(SequenceInput(turn.sequence, turn.num_tokens, pages[at : at + turn.num_tokens], wanted))
+            at += turn.num_tokens
+        batch, ordered = pack_batch(feeds, self._group_texts([turn.sequence for turn in turns]))
+        ids_WK, logp_WK = self._run_model(batch)
         row = 0
         for feed in ordered:
             text = feed.sequence
-            assert isinstance(text, _Text)
-            text.append_pages(feed.pages)
-            if feed.wanted == feed.rows:
+            assert isinstance(text, _DraftedText)
+            text.append_slots(feed.slots)
+            if feed.first_output == feed.num_tokens:
                 continue
             text.top = ids_WK[row], logp_WK[row]
             row += 1
-            if not text.published:
-                self._kv.publish(text)  # at once, so that siblings find their common prompt
-                text.published = True
+            if not text.inserted:
+                self._kv.insert(text)  # at once, so that siblings find their common prompt
+                text.inserted = True
 
-    def _grouped(self, texts: list[_Text]) -> list[Group]:
-        # Valid until somebody joins, leaves or publishes: usually from the reading to the guesses.
-        key = [(text, text.borrowed) for text in texts]
+    def _group_texts(self, texts: list[_DraftedText]) -> list[SharedPrefixGroup]:
+        # Valid until a sequence joins, leaves or is inserted into the prefix cache: usually from prefill to drafts.
+        key = [(text, text.num_cached) for text in texts]
         if self._grouping[0] != key:
             self._grouping = key, group_by_prefix(texts)
         return self._grouping[1]
 
-    def _feed(self, nodes: Items[int]) -> None:
-        """Runs the model over guesses. *Mutates* the nodes."""
-        batch, rows = self._nodes.feed(nodes, self._kv.take(len(nodes)), self._groups)
-        self._nodes.learn(rows, *self._run(batch))
+    def _feed_nodes(self, nodes: Items[int]) -> None:
+        """Runs the model over draft nodes. *Mutates* the nodes."""
+        batch, rows = self._nodes.make_batch(nodes, self._kv.allocate(len(nodes)), self._groups)
+        self._nodes.store_top(rows, *self._run_model(batch))
 
-    def _run(self, batch: RowBatch) -> tuple[Ints, Floats]:
+    def _run_model(self, batch: TokenBatch) -> tuple[Ints, Floats]:
         """Ids and log-probabilities of the candidates after the wanted rows, best first."""
-        self.rows += len(batch.tokens_T)
+        self.num_fed_tokens += len(batch.tokens_T)
         hidden = self._backend.forward(batch, self._pool)
-        if not len(batch.wanted_W):
+        if not len(batch.logits_indices):
             return np.empty((0, 0), dtype=np.int64), np.empty((0, 0), dtype=np.float32)
-        logp_WV = self._backend.head(hidden).float().log_softmax(-1)[:, : self._vocab_size]
+        logp_WV = self._backend.apply_head(hidden).float().log_softmax(-1)[:, : self._vocab_size]
         logp_WK, ids_WK = logp_WV.topk(min(self._k, logp_WV.shape[1]), dim=-1)
         return ids_WK.cpu().numpy(), logp_WK.cpu().numpy()
 
-    def _forget(self) -> None:
-        """Starts over, after a forward pass that broke: what was taken for it has no holder."""
-        self._scheduler.abandon_running()
+    def _reset_state(self) -> None:
+        """Starts over after a failed forward pass: slots allocated for it have no owner."""
+        self._scheduler.abort_running()
         self._scheduler.waiting.clear()
         self._texts.clear()
         self._nodes, self._groups = DraftNodes((), self._k), []

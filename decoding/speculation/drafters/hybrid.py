@@ -1,7 +1,7 @@
-"""Several sources as one: where they agree on a token their chances add up, where one is silent another speaks.
+"""Combines draft sources; probabilities of a token proposed by several are summed.
 
-With context copying and an n-gram table it grows Goose's trees (arXiv 2604.02047): a spine as long as the text repeats,
-branches where the table is unsure. With a draft model behind a table, the model writes what no table can know.
+With context copying and an n-gram table it builds Goose's trees (arXiv 2604.02047): a spine as long as the text
+repeats, branches where the table is unsure. A draft model after a table drafts where the table knows nothing.
 
 Shapes: F contexts, S sources, K candidates.
 """
@@ -10,117 +10,120 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from decoding.speculation.drafters.source import TRUST_LEVELS, Floats, Ints, Successors
+from decoding.speculation.drafters.source import TRUST_LEVELS, DraftSource, Floats, Ints, NextTokens, SourceStates
 from decoding.speculation.interfaces import Branch, Feedback
 
-_MEMORY = 2000.0  # guesses of a kind that count; older ones fade
+_MEMORY = 2000.0  # drafts per source and trust level that count; older ones fade
 
 
 @dataclass(frozen=True)
-class _States:
-    """A state of each source, and the requests at whose anchors they stand, none further down."""
+class _SourceStates:
+    """A state of each source, and the requests whose roots they are; no requests below the roots."""
 
-    of: tuple[Any, ...]
+    states: tuple[SourceStates, ...]
     requests: tuple[int, ...] = ()
 
-    def __getitem__(self, rows: Any) -> _States:
-        kept = tuple(self.requests[row] for row in rows) if self.requests else ()
-        return _States(tuple(state[rows] for state in self.of), kept)
+    def __getitem__(self, rows: Ints) -> _SourceStates:
+        requests = tuple(self.requests[row] for row in rows) if self.requests else ()
+        return _SourceStates(tuple(state[rows] for state in self.states), requests)
 
 
 @dataclass(frozen=True)
-class Hybrid:
-    """`Source` made of sources, the heaviest first.
+class HybridSource:
+    """Implements `DraftSource` with other sources, the most trusted first.
 
-    Each takes, of what those before it leave, the share it has deserved: how often its first guess after the committed
-    tokens, at the same trust level, was what the target found likeliest.
+    Each gets a share of the probability that those before it leave. Its share is its measured precision: how often its
+    first candidate after the committed tokens, at the same trust level, was the target's most likely token.
 
-    width   candidates kept
+    width   candidates per context
     """
 
-    sources: tuple[Any, ...]
+    sources: tuple[DraftSource, ...]
     width: int = 10
     has_probabilities: bool = True
-    _tried: Floats = field(init=False, repr=False, compare=False)
-    _right: Floats = field(init=False, repr=False, compare=False)
-    _guessed: dict[int, list[tuple[int, int]]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _trials: Floats = field(init=False, repr=False, compare=False)
+    _hits: Floats = field(init=False, repr=False, compare=False)
+    _first_drafts: dict[int, list[tuple[int, int]]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))
         if len(self.sources) < 2:
             raise ValueError(f"sources must name two or more, got {len(self.sources)}")
         shape = (len(self.sources), TRUST_LEVELS)
-        object.__setattr__(self, "_tried", np.full(shape, 2.0, dtype=np.float32))
-        object.__setattr__(self, "_right", np.full(shape, 1.0, dtype=np.float32))
+        object.__setattr__(self, "_trials", np.full(shape, 2.0, dtype=np.float32))
+        object.__setattr__(self, "_hits", np.full(shape, 1.0, dtype=np.float32))
 
     @property
     def feedback_k(self) -> int:
         return max(1, *(int(source.feedback_k) for source in self.sources))
 
-    def anchors(self, branches: Sequence[Branch]) -> _States:
-        self._guessed.clear()
-        own = tuple(source.anchors(branches) for source in self.sources)
-        return _States(own, tuple(branch.request_id for branch in branches))
+    def root_states(self, branches: Sequence[Branch]) -> _SourceStates:
+        self._first_drafts.clear()
+        states = tuple(source.root_states(branches) for source in self.sources)
+        return _SourceStates(states, tuple(branch.request_id for branch in branches))
 
-    def successors(self, state: _States) -> Successors:
-        said = [source.successors(own) for source, own in zip(self.sources, state.of, strict=True)]
+    def next_tokens(self, state: _SourceStates) -> NextTokens:
+        all_tokens = [source.next_tokens(own) for source, own in zip(self.sources, state.states, strict=True)]
         if state.requests:
-            tops = [[(int(t), int(i)) for t, i in zip(s.trust_F, s.ids_FK[:, 0], strict=True)] for s in said]
-            self._guessed.update(zip(state.requests, map(list, zip(*tops, strict=True)), strict=True))
-        share_SL = self._right / self._tried
-        left = np.ones(len(said[0].trust_F), dtype=np.float32)
-        ids, mass, first = [], [], np.zeros(len(left), dtype=np.float32)
-        for source, share_L, spoken in zip(self.sources, share_SL, said, strict=True):
-            share = np.where(spoken.ids_FK[:, 0] >= 0, share_L[spoken.trust_F], 0).astype(np.float32)
+            tops = [[(int(t), int(i)) for t, i in zip(s.trust_F, s.ids_FK[:, 0], strict=True)] for s in all_tokens]
+            self._first_drafts.update(zip(state.requests, map(list, zip(*tops, strict=True)), strict=True))
+        share_SL = self._hits / self._trials
+        remaining = np.ones(len(all_tokens[0].trust_F), dtype=np.float32)
+        ids, mass, first = [], [], np.zeros(len(remaining), dtype=np.float32)
+        for source, share_L, source_tokens in zip(self.sources, share_SL, all_tokens, strict=True):
+            share = np.where(source_tokens.ids_FK[:, 0] >= 0, share_L[source_tokens.trust_F], 0).astype(np.float32)
             first = np.where(first > 0, first, share)
-            ids.append(spoken.ids_FK)
-            mass.append((left * share)[:, None] * _chances(spoken, source.has_probabilities))
-            left = left * (1 - share)
-        return _best(np.concatenate(ids, axis=1), np.concatenate(mass, axis=1), self.width, first)
+            ids.append(source_tokens.ids_FK)
+            mass.append((remaining * share)[:, None] * _to_probabilities(source_tokens, source.has_probabilities))
+            remaining = remaining * (1 - share)
+        return _merge_candidates(np.concatenate(ids, axis=1), np.concatenate(mass, axis=1), self.width, first)
 
-    def descend(self, state: _States, tokens_F: Ints) -> _States:
-        return _States(tuple(source.descend(own, tokens_F) for source, own in zip(self.sources, state.of, strict=True)))
+    def advance(self, state: _SourceStates, tokens_F: Ints) -> _SourceStates:
+        return _SourceStates(
+            tuple(source.advance(own, tokens_F) for source, own in zip(self.sources, state.states, strict=True))
+        )
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
-        for seen in feedback:
-            for source, (trust, token) in enumerate(self._guessed.pop(seen.branch.request_id, ())):
+        for outcome in feedback:
+            for index, (trust, token) in enumerate(self._first_drafts.pop(outcome.branch.request_id, ())):
                 if token >= 0:
-                    self._tried[source, trust] += 1
-                    self._right[source, trust] += token == int(seen.topk_ids[0, 0])
-        fade = np.minimum(1, _MEMORY / self._tried)
-        self._tried[:] *= fade
-        self._right[:] *= fade
+                    self._trials[index, trust] += 1
+                    self._hits[index, trust] += token == int(outcome.top_tokens()[0][0, 0])
+        fade = np.minimum(1, _MEMORY / self._trials)
+        self._trials[:] *= fade
+        self._hits[:] *= fade
         for source in self.sources:
-            source.observe([_narrowed(seen, source.feedback_k) for seen in feedback])
+            source.observe([_narrow_feedback(outcome, source.feedback_k) for outcome in feedback])
 
 
-def _chances(spoken: Successors, has_probabilities: bool) -> Floats:
-    """What a source says as probabilities; a mere ranking is read as 1/2, 1/4, ..."""
+def _to_probabilities(source_tokens: NextTokens, has_probabilities: bool) -> Floats:
+    """Returns candidates with probabilities; a ranking becomes 1/2, 1/4, ..."""
     if has_probabilities:
-        return np.exp(spoken.logp_FK)
-    halves = 0.5 ** np.arange(1, spoken.ids_FK.shape[1] + 1, dtype=np.float32)
-    return np.where(spoken.ids_FK >= 0, halves, 0).astype(np.float32)
+        return np.exp(source_tokens.logp_FK)
+    halves = 0.5 ** np.arange(1, source_tokens.ids_FK.shape[1] + 1, dtype=np.float32)
+    return np.where(source_tokens.ids_FK >= 0, halves, 0).astype(np.float32)
 
 
-def _best(ids_FC: Ints, mass_FC: Floats, width: int, belief_F: Floats) -> Successors:
-    """The likeliest `width` tokens, each counted once; trust by the share of the heaviest source that spoke."""
+def _merge_candidates(ids_FC: Ints, mass_FC: Floats, width: int, belief_F: Floats) -> NextTokens:
+    """Returns the most likely `width` tokens, each once; trust is the share of the first source with candidates."""
     same_FCC = ids_FC[:, :, None] == ids_FC[:, None, :]
     total = np.matmul(same_FCC.astype(np.float32), mass_FC[:, :, None])[:, :, 0]
+    # A token's mass stays at its first occurrence; later ones and padding get 0.
     total[(same_FCC.argmax(-1) != np.arange(ids_FC.shape[1])) | (ids_FC < 0)] = 0
     order = np.argsort(-total, axis=1, kind="stable")[:, :width]
     p = np.take_along_axis(total, order, 1)
     with np.errstate(divide="ignore"):
         logp = np.log(p)
     trust = np.minimum((belief_F * TRUST_LEVELS).astype(np.int64), TRUST_LEVELS - 1)
-    return Successors(np.where(p > 0, np.take_along_axis(ids_FC, order, 1), -1), logp, trust)
+    return NextTokens(np.where(p > 0, np.take_along_axis(ids_FC, order, 1), -1), logp, trust)
 
 
-def _narrowed(seen: Feedback, k: int) -> Feedback:
-    """As a source that asked for its own k would have got it."""
+def _narrow_feedback(outcome: Feedback, k: int) -> Feedback:
+    """Returns the feedback with the top k tokens only, as the source would have received it alone."""
     if k == 0:
-        return Feedback(seen.branch, seen.draft, seen.accepted)
-    return Feedback(seen.branch, seen.draft, seen.accepted, seen.topk_ids[:, :k], seen.topk_logprobs[:, :k])
+        return Feedback(outcome.branch, outcome.draft, outcome.accepted_nodes)
+    ids, logprobs = outcome.top_tokens()
+    return Feedback(outcome.branch, outcome.draft, outcome.accepted_nodes, ids[:, :k], logprobs[:, :k])

@@ -1,8 +1,7 @@
-"""Where guesses come from: for every context on the frontier of a draft, what may follow it.
+"""Contract of draft sources: candidates for the next token of every context on the frontier of the drafts.
 
-A source knows nothing of trees: `tree_builder.py` walks it, level by level for all branches at once.
-Its state says where it stands in a context, one row per context, in whatever form it likes; rows are picked
-with `state[indices]`.
+A source knows nothing of trees: `tree_builder.py` calls it, level by level for all branches at once. Its state has one
+row per context, in a form that only the source interprets; rows are selected with `state[indices]`.
 
 Shapes: B branches, F frontier contexts, K candidates.
 """
@@ -22,15 +21,17 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 TRUST_LEVELS = 16
+SourceStates = Any
+"""The states of a source: each has a type of its own that supports `states[indices]`."""
 
 
 @dataclass(frozen=True)
-class Successors:
-    """What may follow each context, best first, padded with id -1 and log-probability -inf.
+class NextTokens:
+    """Candidates for the next token of each context, best first, padded with id -1 and log-probability -inf.
 
-    logp_FK   natural logs at temperature 1; they need not sum to one (the rest is somebody else)
-    trust_F   0 <= level < `TRUST_LEVELS`: contexts of one level turn out right about equally often, which is
-              learned; a source that makes no difference says 0
+    logp_FK   natural logs at temperature 1; their probabilities may sum to less than one (the rest is other tokens)
+    trust_F   0 <= level < `TRUST_LEVELS`: contexts of one level are right about equally often, which is
+              learned; a source without levels gives 0
     """
 
     ids_FK: Ints
@@ -38,31 +39,35 @@ class Successors:
     trust_F: Ints
 
 
-class Source(Protocol):
-    """Says what may come next. Learns from what the target says."""
+class DraftSource(Protocol):
+    """Proposes next tokens, and learns from the target's output.
+
+    A class whose attribute `needs_model` is True loads a model: it is constructed last, with the keyword arguments
+    `target_tokenizer` and `target_path` besides its settings, of which `path` is checked to be a model.
+    """
 
     @property
     def feedback_k(self) -> int:
-        """How many of the target's top tokens `observe` wants for every row; 0 = none."""
+        """Number of the target's top tokens per row that `observe` needs; 0 = none."""
         ...
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether `logp` is a distribution one may sample from, or merely a ranking."""
+        """Whether `logp_FK` is a distribution to sample from, or only a ranking."""
         ...
 
-    def anchors(self, branches: Sequence[Branch]) -> Any:
-        """The state after the committed tokens of each branch, B rows."""
+    def root_states(self, branches: Sequence[Branch]) -> SourceStates:
+        """Returns the states after the committed tokens of each branch, B rows."""
         ...
 
-    def successors(self, state: Any) -> Successors:
-        """What may follow each of F contexts."""
+    def next_tokens(self, state: SourceStates) -> NextTokens:
+        """Returns the candidates after each of F contexts."""
         ...
 
-    def descend(self, state: Any, tokens_F: Ints) -> Any:
-        """The state after one more token in each context, F rows."""
+    def advance(self, state: SourceStates, tokens_F: Ints) -> SourceStates:
+        """Returns the states after one more token in each context, F rows."""
         ...
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
-        """Learn from a finished round. *Mutates* the source only. Memory must stay bounded."""
+        """Learns from a finished round. *Mutates* the source only. Memory must stay bounded."""
         ...

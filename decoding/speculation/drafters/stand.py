@@ -1,7 +1,7 @@
-"""STAND: what the target said after the last few tokens, anywhere in this problem, is what it will say again.
+"""STAND: drafts from the target's distributions after the same few tokens, anywhere in this problem.
 
 A table per problem from the last n ids to the target's averaged top probabilities, shared by all branches and fed by
-every verified row, refused guesses too (arXiv 2506.04708). Where the paper takes the longest known context alone,
+every verified row, rejected draft tokens too (arXiv 2506.04708). Where the paper takes the longest known context alone,
 `mix` blends them as PPM does: a longer context counts the more, the better its like have foretold so far.
 
 Shapes: F contexts, O orders (the last id in the last column), Z salts: the problem's, then the one all problems share.
@@ -17,27 +17,27 @@ from typing import Any
 
 import numpy as np
 
-from decoding.speculation.compiled import compiled
-from decoding.speculation.drafters.best_first import Asked
+from decoding.compiled import compiled
+from decoding.speculation.drafters.best_first import TableLookup
 from decoding.speculation.drafters.ngram_hash_table import Keys
 from decoding.speculation.drafters.ngram_table import NGramTable
-from decoding.speculation.drafters.source import Ints, Successors
+from decoding.speculation.drafters.source import Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
 from decoding.validation import is_count
 
-_EVERYBODY = 1  # salt of the table all problems share
-_PROBLEMS = 4096  # whose salts are remembered; older ones' entries are long forgotten
+_SHARED_SALT = 1  # salt of the table all problems share
+_MAX_PROBLEMS = 4096  # whose salts are remembered; older ones' entries are long forgotten
 
 
 @dataclass(frozen=True)
-class _State:
-    """Where a frontier stands."""
+class _TableStates:
+    """Contexts of a frontier."""
 
     salts_FZ: Keys
     tails_FO: Ints
 
-    def __getitem__(self, rows: Any) -> _State:
-        return _State(self.salts_FZ[rows], self.tails_FO[rows])
+    def __getitem__(self, rows: Any) -> _TableStates:
+        return _TableStates(self.salts_FZ[rows], self.tails_FO[rows])
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Stand:
     width        tokens kept per context
     mix          blend the orders; False takes the longest known context alone
     prompt       learn the n-grams of a problem's prompt before its first token (cold start)
-    shared       also keep one table over all problems, asked after the problem's own (cold start)
+    shared       also keep one table over all problems, looked up after the problem's own (cold start)
     capacity     entries at most, over all problems; those not learned from for longest are forgotten
     """
 
@@ -60,7 +60,7 @@ class Stand:
     shared: bool = True
     capacity: int = 400_000
     has_probabilities: bool = True
-    _table: NGramTable = field(init=False, repr=False, compare=False)
+    table: NGramTable = field(init=False, repr=False, compare=False)
     _salts: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,55 +72,66 @@ class Stand:
         table = NGramTable(
             width=self.width, capacity=self.capacity, orders=self.max_order, salts=2 if self.shared else 1
         )
-        object.__setattr__(self, "_table", table)
+        object.__setattr__(self, "table", table)
 
     @property
     def feedback_k(self) -> int:
         return self.width
 
     @property
+    def num_problems(self) -> int:
+        """Problems whose salts are remembered."""
+        return len(self._salts)
+
+    @property
     def size_bytes(self) -> int:
         """Memory of the table."""
-        return self._table.size_bytes
+        return self.table.size_bytes
 
-    def anchors(self, branches: Sequence[Branch]) -> _State:
+    def root_states(self, branches: Sequence[Branch]) -> _TableStates:
         salts = [self._salt_of(branch) for branch in branches]
-        tails = np.array([self._tail(branch) for branch in branches], dtype=np.int64)
-        return _State(self._salts_of(salts), tails.reshape(-1, self.max_order))
+        tails = np.array([self._tail_of(branch) for branch in branches], dtype=np.int64)
+        return _TableStates(self._salt_columns(salts), tails.reshape(-1, self.max_order))
 
-    def successors(self, state: _State) -> Successors:
-        return Successors(*self._table.blend(state.salts_FZ, state.tails_FO, self.min_order, only_longest=not self.mix))
+    def next_tokens(self, state: _TableStates) -> NextTokens:
+        return NextTokens(
+            *self.table.next_tokens(state.salts_FZ, state.tails_FO, self.min_order, only_longest=not self.mix)
+        )
 
-    def descend(self, state: _State, tokens_F: Ints) -> _State:
-        return _State(state.salts_FZ, np.concatenate([state.tails_FO[:, 1:], tokens_F[:, None]], axis=1))
+    def advance(self, state: _TableStates, tokens_F: Ints) -> _TableStates:
+        return _TableStates(state.salts_FZ, np.concatenate([state.tails_FO[:, 1:], tokens_F[:, None]], axis=1))
 
-    def asked(self, branches: Sequence[Branch]) -> Asked:
-        """For `best_first`, which walks the table without this class."""
-        state = self.anchors(branches)
-        table = self._table
-        return Asked(table.entries, state.salts_FZ, state.tails_FO, self.min_order, table.shares, not self.mix)
+    def table_lookup(self, branches: Sequence[Branch]) -> TableLookup:
+        """Returns the arguments of `build_best_first`."""
+        state = self.root_states(branches)
+        table = self.table
+        return TableLookup(
+            table.entries, state.salts_FZ, state.tails_FO, self.min_order, table.order_weights, not self.mix
+        )
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
         if not feedback:
             return
-        salts = np.repeat([self._salt_of(seen.branch) for seen in feedback], [1 + len(seen.draft) for seen in feedback])
-        ids = np.concatenate([seen.topk_ids for seen in feedback])
-        p = np.exp(np.concatenate([seen.topk_logprobs for seen in feedback]), dtype=np.float32)
-        self._table.learn(self._salts_of(salts), self._tails(feedback), self.min_order, ids, p)
+        salts = np.repeat(
+            [self._salt_of(outcome.branch) for outcome in feedback], [1 + len(outcome.draft) for outcome in feedback]
+        )
+        ids = np.concatenate([outcome.topk_ids for outcome in feedback])
+        p = np.exp(np.concatenate([outcome.topk_logprobs for outcome in feedback]), dtype=np.float32)
+        self.table.add_observations(self._salt_columns(salts), self._fed_tails(feedback), self.min_order, ids, p)
 
-    def _salts_of(self, salts: Any) -> Keys:
-        own = np.asarray(salts, dtype=np.uint64)[:, None]
+    def _salt_columns(self, salts: Any) -> Keys:
+        problem_salts = np.asarray(salts, dtype=np.uint64)[:, None]
         if not self.shared:
-            return own
-        return np.concatenate([own, np.full_like(own, _EVERYBODY)], axis=1)
+            return problem_salts
+        return np.concatenate([problem_salts, np.full_like(problem_salts, _SHARED_SALT)], axis=1)
 
     def _salt_of(self, branch: Branch) -> int:
         salt = self._salts.get(branch.group)
-        return self._begin(branch) if salt is None else salt
+        return self._add_problem(branch) if salt is None else salt
 
-    def _begin(self, branch: Branch) -> int:
+    def _add_problem(self, branch: Branch) -> int:
         """First sight of a problem: its salt, and what its prompt teaches."""
-        if len(self._salts) >= _PROBLEMS:
+        if len(self._salts) >= _MAX_PROBLEMS:
             del self._salts[next(iter(self._salts))]
         salt = int.from_bytes(hashlib.blake2b(branch.group.encode(), digest_size=7).digest(), "little")
         self._salts[branch.group] = salt
@@ -129,33 +140,33 @@ class Stand:
             padded = np.array((-1,) * (self.max_order - 1) + tokens, dtype=np.int64)
             tails = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(padded, self.max_order)[:-1])
             ids = np.array(tokens[1:], dtype=np.int64)[:, None]
-            only = np.full((len(tails), 1), salt, dtype=np.uint64)  # what others ask says nothing of what they say
-            self._table.learn(only, tails, self.min_order, ids, np.ones(ids.shape, dtype=np.float32))
+            only = np.full((len(tails), 1), salt, dtype=np.uint64)  # other problems' prompts say nothing about answers
+            self.table.add_observations(only, tails, self.min_order, ids, np.ones(ids.shape, dtype=np.float32))
         return salt
 
-    def _tail(self, branch: Branch) -> tuple[int, ...]:
+    def _tail_of(self, branch: Branch) -> tuple[int, ...]:
         return (-1,) * (self.max_order - len(branch.tokens)) + branch.tokens[-self.max_order :]
 
-    def _tails(self, feedback: Sequence[Feedback]) -> Ints:
-        """The last O ids at every fed row, branch by branch, the anchor's row first."""
-        anchors_BO = np.array([self._tail(seen.branch) for seen in feedback], dtype=np.int64)
-        drafts = [seen.draft for seen in feedback]
+    def _fed_tails(self, feedback: Sequence[Feedback]) -> Ints:
+        """The last O ids at every fed row, branch by branch, the root's row first."""
+        roots_BO = np.array([self._tail_of(outcome.branch) for outcome in feedback], dtype=np.int64)
+        drafts = [outcome.draft for outcome in feedback]
         sizes_B = np.array([len(draft.tokens) for draft in drafts])
         tokens_N = np.array(list(chain.from_iterable(draft.tokens for draft in drafts)), dtype=np.int64)
         parents_N = np.array(list(chain.from_iterable(draft.parents for draft in drafts)), dtype=np.int64)
-        return _below(anchors_BO, sizes_B, tokens_N, parents_N)
+        return _extend_tails(roots_BO, sizes_B, tokens_N, parents_N)
 
 
 @compiled
-def _below(anchors_BO: Ints, sizes_B: Ints, tokens_N: Ints, parents_N: Ints) -> Ints:
-    """The tails of anchors and of the nodes below them."""
-    tails_FO = np.empty((len(sizes_B) + len(tokens_N), anchors_BO.shape[1]), dtype=np.int64)
-    anchor = node = 0  # the row of this branch's anchor, the number of its first node
+def _extend_tails(roots_BO: Ints, sizes_B: Ints, tokens_N: Ints, parents_N: Ints) -> Ints:
+    """The tails of roots and of the nodes below them."""
+    tails_FO = np.empty((len(sizes_B) + len(tokens_N), roots_BO.shape[1]), dtype=np.int64)
+    root = node = 0  # the row of this branch's root, the number of its first node
     for b in range(len(sizes_B)):
-        tails_FO[anchor] = anchors_BO[b]
+        tails_FO[root] = roots_BO[b]
         for i in range(sizes_B[b]):
-            above = anchor + 1 + parents_N[node + i]
-            tails_FO[anchor + 1 + i, :-1] = tails_FO[above, 1:]
-            tails_FO[anchor + 1 + i, -1] = tokens_N[node + i]
-        anchor, node = anchor + 1 + sizes_B[b], node + sizes_B[b]
+            above = root + 1 + parents_N[node + i]
+            tails_FO[root + 1 + i, :-1] = tails_FO[above, 1:]
+            tails_FO[root + 1 + i, -1] = tokens_N[node + i]
+        root, node = root + 1 + sizes_B[b], node + sizes_B[b]
     return tails_FO

@@ -1,4 +1,4 @@
-"""A drafter made of a source: grows trees from it, and learns which of its guesses come true.
+"""Drafter that builds trees from a draft source, and calibrates its probabilities with the outcomes.
 
 Shapes: N nodes of all drafts of a round.
 """
@@ -13,13 +13,20 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from decoding.speculation.drafters.best_first import Grown
-from decoding.speculation.drafters.calibration import Calibration
-from decoding.speculation.drafters.child_selection import CODES
-from decoding.speculation.drafters.source import Floats, Ints, Source
-from decoding.speculation.drafters.tree_builder import Knobs, Level, Tabled, from_table, grow
-from decoding.speculation.interfaces import Branch, Draft, DrawKind, Drawn, Feedback, Plan
-from decoding.validation import is_count
+from decoding.speculation.draft import Draft, DraftSampling, SamplingRecord
+from decoding.speculation.drafters.best_first import TreeNodes
+from decoding.speculation.drafters.calibration import AcceptanceCalibration
+from decoding.speculation.drafters.child_selection import SAMPLING_CODES
+from decoding.speculation.drafters.source import DraftSource, Floats, Ints
+from decoding.speculation.drafters.tree_builder import (
+    TableSource,
+    TreeLevel,
+    TreeSettings,
+    build_from_table,
+    build_levels,
+)
+from decoding.speculation.interfaces import Branch, DraftPlan, Feedback
+from decoding.validation import require_choice, require_count
 
 _EMPTY = Draft()
 
@@ -28,156 +35,163 @@ _EMPTY = Draft()
 class TreeDrafter:
     """Implements `Drafter`.
 
-    source      where guesses come from
-    draw        how children are picked
-    width       children of a node at most, where no template says
-    depth       levels at most
+    source      gives the candidates for every next token
+    draw        how children are sampled
+    width       maximum children of a node; a template has its own
+    depth       maximum levels
 
-    Raises: ValueError for a source that only ranks and a draw that needs probabilities.
+    Raises: ValueError for a source that only ranks and a sampling that needs probabilities.
     """
 
-    source: Source
-    draw: DrawKind = "coupled"
+    source: DraftSource
+    draw: DraftSampling = "coupled"
     width: int = 8
     depth: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("width", "depth"):
-            if not is_count(getattr(self, name), at_least=1):
-                raise ValueError(f"{name} must be an int >= 1, got {getattr(self, name)!r}")
-        if self.draw not in CODES:
-            raise ValueError(f"draw must be one of {', '.join(CODES)}, got {self.draw!r}")
+        require_count("width", self.width, at_least=1)
+        require_count("depth", self.depth, at_least=1)
+        require_choice("draw", self.draw, tuple(SAMPLING_CODES))
         if self.draw != "likely" and not self.source.has_probabilities:
             raise ValueError(
-                f"{type(self.source).__name__} only ranks its guesses: draw must be likely, got {self.draw}"
+                f"{type(self.source).__name__} only ranks its candidates: draw must be likely, got {self.draw}"
             )
-        self._calibration = Calibration()
+        self.calibration = AcceptanceCalibration()
         prunable = self.draw in ("coupled", "likely")
-        self._table = self.source if prunable and isinstance(self.source, Tabled) else None
-        self._level_seconds = 0.0  # what a level of drafts takes; with a draft model, a forward pass
+        self.table = self.source if prunable and isinstance(self.source, TableSource) else None
+        self.level_seconds = 0.0  # of a level of drafts; with a draft model, of its forward pass
 
     @property
     def feedback_k(self) -> int:
         return self.source.feedback_k
 
-    def propose(self, branches: Sequence[Branch], plan: Plan) -> list[Draft]:
-        if not branches or not plan.total:
+    def propose(self, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
+        if not branches or not plan.max_total:
             return [_EMPTY] * len(branches)
-        knobs = Knobs(self.draw, self.width, self.depth)
-        if self._table is not None and plan.template is None:
-            return _drafts(from_table(self._table, self._calibration, knobs, branches, plan), branches, plan)
+        knobs = TreeSettings(self.draw, self.width, self.depth)
+        if self.table is not None and plan.template is None:
+            return _to_drafts(build_from_table(self.table, self.calibration, knobs, branches, plan), branches, plan)
         begin = time.perf_counter()
         least_gain = -np.inf
-        if plan.price is not None and plan.price.round_seconds > 0:  # at plain decoding's rate
-            least_gain = len(branches) / plan.price.round_seconds * self._level_seconds
-        levels = grow(self.source, self._calibration, knobs, branches, plan, least_gain)
-        took = (time.perf_counter() - begin) / (1 + len(levels))
-        # the least of late: the first rounds compile, and others use the machine too
-        self._level_seconds = min(took, 1.05 * self._level_seconds) if self._level_seconds else took
+        if plan.cost_estimate is not None and plan.cost_estimate.round_seconds > 0:
+            # A level must gain the tokens that plain decoding commits in its time.
+            least_gain = len(branches) / plan.cost_estimate.round_seconds * self.level_seconds
+        levels = build_levels(self.source, self.calibration, knobs, branches, plan, least_gain)
+        seconds = (time.perf_counter() - begin) / (1 + len(levels))
+        # A slowly rising minimum: the first rounds compile, and other processes use the machine too.
+        self.level_seconds = min(seconds, 1.05 * self.level_seconds) if self.level_seconds else seconds
         if self.draw in ("without_replacement", "iid"):
             if plan.template is None:
                 raise ValueError(
                     f"draw={self.draw} may not be pruned by probability: it needs a controller with a template"
                 )
-            return _drawn(levels, len(branches), self.draw)
+            return _to_recorded_drafts(levels, len(branches), self.draw)
         if not levels:
             return [_EMPTY] * len(branches)
         columns = (np.concatenate([level[i] for level in levels]) for i in range(5))
-        return _drafts(Grown(*columns), branches, plan)
+        return _to_drafts(TreeNodes(*columns), branches, plan)
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
         self.source.observe(feedback)
-        guessed = [seen for seen in feedback if seen.draft.labels]
-        if guessed:
-            reached, came_true, labels = _outcomes(guessed)
-            self._calibration.observe(labels[reached], came_true[reached])
+        drafted = [outcome for outcome in feedback if outcome.draft.labels]
+        if drafted:
+            reached, accepted, labels = _node_outcomes(drafted)
+            self.calibration.observe(labels[reached], accepted[reached])  # the others were not tried
 
 
-def _drafts(grown: Grown, branches: Sequence[Branch], plan: Plan) -> list[Draft]:
-    """A draft per branch; where no template was filled, of the likeliest nodes, as many as the plan has room for and
-    are worth their price."""
-    branch, parent, token, reach, label = grown
+def _to_drafts(nodes: TreeNodes, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
+    """Returns a draft per branch; without a template only the most likely nodes that the plan allows and that pay."""
+    branch, parent, token, probability, label = nodes
     order = np.argsort(branch, kind="stable")
     if plan.template is None:
-        kept = np.zeros(len(reach), dtype=bool)
-        kept[_likeliest(branch, reach, plan)] = True
+        kept = np.zeros(len(probability), dtype=bool)
+        kept[_select_likeliest(branch, probability, plan)] = True
         order = order[kept[order]]
     sizes = np.bincount(branch[order], minlength=len(branches))
     ends = np.cumsum(sizes)
-    place = np.full(len(reach) + 1, -1)  # a node's index in its own draft; the anchor's, -1, is last
+    place = np.full(len(probability) + 1, -1)  # a node's index in its draft; the last element is for the root, -1
     place[order] = np.arange(len(order)) - (ends - sizes)[branch[order]]
     tokens, parents = token[order].tolist(), place[parent[order]].tolist()
-    reaches, labels = reach[order].tolist(), label[order].tolist()
+    probabilities, labels = probability[order].tolist(), label[order].tolist()
     return [
-        Draft(tuple(tokens[a:b]), tuple(parents[a:b]), tuple(reaches[a:b]), tuple(labels[a:b])) if b > a else _EMPTY
+        Draft(tuple(tokens[a:b]), tuple(parents[a:b]), tuple(probabilities[a:b]), tuple(labels[a:b]))
+        if b > a
+        else _EMPTY
         for a, b in zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True)
     ]
 
 
-def _likeliest(branch: Ints, reach: Floats, plan: Plan) -> Ints:
-    """The nodes to keep, likeliest first."""
-    # stable, so that of equals the earlier comes first: no child before its parent
-    best = np.argsort(-reach, kind="stable")
-    if min(plan.nodes) < plan.total:
-        whose = np.argsort(branch[best], kind="stable")  # each branch's nodes together, likeliest first
-        sizes = np.bincount(branch, minlength=len(plan.nodes))
-        place = np.arange(len(best)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # among its branch's
+def _select_likeliest(branch: Ints, probability: Floats, plan: DraftPlan) -> Ints:
+    """Returns the nodes to keep, most likely first."""
+    # Stable, so that of equals the earlier comes first: no child before its parent.
+    best = np.argsort(-probability, kind="stable")
+    if min(plan.max_nodes) < plan.max_total:
+        by_branch = np.argsort(branch[best], kind="stable")  # each branch's nodes together, most likely first
+        sizes = np.bincount(branch, minlength=len(plan.max_nodes))
+        place = np.arange(len(best)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # rank among its branch's nodes
         within = np.zeros(len(best), dtype=bool)
-        within[whose] = place < np.repeat(plan.nodes, sizes)
+        within[by_branch] = place < np.repeat(plan.max_nodes, sizes)
         best = best[within]
-    best = best[: plan.total]
-    return best if plan.price is None else best[: plan.price.worth(reach[best], len(plan.nodes))]
+    best = best[: plan.max_total]
+    if plan.cost_estimate is None:
+        return best
+    return best[: plan.cost_estimate.count_worthwhile(probability[best], len(plan.max_nodes))]
 
 
-def _drawn(levels: Sequence[Level], branches: int, kind: DrawKind) -> list[Draft]:
-    """The same with a record of how each was drawn, which rules that undo the draw need. Templates only."""
-    drafts = [_Record() for _ in range(branches)]
+def _to_recorded_drafts(levels: Sequence[TreeLevel], branches: int, kind: DraftSampling) -> list[Draft]:
+    """Returns a draft per branch with its sampling record, for rejection rules. For templates only."""
+    drafts = [_RecordedDraft() for _ in range(branches)]
     index: dict[int, int] = {-1: -1}  # node number to index in its own draft
     count = 0
     for level in levels:
-        columns = (level.branch, level.parent, level.token, level.reach, level.label, level.row)
-        for branch, parent, token, reach, label, row in zip(*(column.tolist() for column in columns), strict=True):
-            some = level.q_FK[row] > 0
-            q = level.q_FK[row][some].astype(np.float64)
-            index[count] = drafts[branch].add(
-                index[parent], token, reach, label, (level.ids_FK[row][some], q / q.sum())
+        columns = (level.branch, level.parent, level.token, level.path_probability, level.label, level.parent_row)
+        for branch, parent, token, probability, label, row in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            possible = level.q_FK[row] > 0
+            q = level.q_FK[row][possible].astype(np.float64)
+            index[count] = drafts[branch].add_node(
+                index[parent], token, probability, label, (level.ids_FK[row][possible], q / q.sum())
             )
             count += 1
-    return [draft.finished(kind) for draft in drafts]
+    return [draft.to_draft(kind) for draft in drafts]
 
 
-class _Record:
-    """A draft being written down, node by node. A token drawn twice at one parent is one node."""
+class _RecordedDraft:
+    """Builds a draft with its sampling record node by node. A token drawn twice at one parent is one node."""
 
     def __init__(self) -> None:
-        self.nodes: dict[tuple[int, int], tuple[float, int]] = {}  # (parent, token): (reach, label)
+        self.nodes: dict[tuple[int, int], tuple[float, int]] = {}  # (parent, token): (probability, label)
         self.index: dict[tuple[int, int], int] = {}
         self.draws: dict[int, tuple[int, ...]] = {}
         self.q: dict[int, tuple[Ints, npt.NDArray[np.float64]]] = {}
 
-    def add(self, parent: int, token: int, reach: float, label: int, q: tuple[Ints, npt.NDArray[np.float64]]) -> int:
+    def add_node(
+        self, parent: int, token: int, probability: float, label: int, q: tuple[Ints, npt.NDArray[np.float64]]
+    ) -> int:
         node = self.index.setdefault((parent, token), len(self.index))
-        most, first = self.nodes.get((parent, token), (reach, label))
-        self.nodes[parent, token] = max(most, reach), first
+        most, first = self.nodes.get((parent, token), (probability, label))
+        self.nodes[parent, token] = max(most, probability), first
         self.draws[parent] = (*self.draws.get(parent, ()), node)
         self.q[parent] = q
         return node
 
-    def finished(self, kind: DrawKind) -> Draft:
+    def to_draft(self, kind: DraftSampling) -> Draft:
         if not self.nodes:
             return Draft()
         parents, tokens = zip(*self.nodes, strict=True)
-        reach, labels = zip(*self.nodes.values(), strict=True)
-        return Draft(tokens, parents, reach, labels, Drawn(kind, self.draws, self.q))
+        probability, labels = zip(*self.nodes.values(), strict=True)
+        return Draft(tokens, parents, probability, labels, SamplingRecord(kind, self.draws, self.q))
 
 
-def _outcomes(feedback: Sequence[Feedback]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Ints]:
-    """For every node: was its parent reached, was it accepted, and its label. Arrays `[N]`."""
-    sizes = np.array([len(seen.draft.tokens) for seen in feedback])
+def _node_outcomes(feedback: Sequence[Feedback]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Ints]:
+    """Returns for every node whether its parent was accepted, whether it was itself, and its label. Arrays `[N]`."""
+    sizes = np.array([len(outcome.draft.tokens) for outcome in feedback])
     first = np.cumsum(sizes) - sizes
     accepted = np.zeros(int(sizes.sum()), dtype=bool)
-    accepted[[at + node for at, seen in zip(first.tolist(), feedback, strict=True) for node in seen.accepted]] = True
-    parent = np.array(list(chain.from_iterable(seen.draft.parents for seen in feedback)))
-    labels = np.array(list(chain.from_iterable(seen.draft.labels for seen in feedback)))
+    starts = zip(first.tolist(), feedback, strict=True)
+    accepted[[start + node for start, outcome in starts for node in outcome.accepted_nodes]] = True
+    parent = np.array(list(chain.from_iterable(outcome.draft.parents for outcome in feedback)))
+    labels = np.array(list(chain.from_iterable(outcome.draft.labels for outcome in feedback)))
     reached = (parent < 0) | accepted[np.maximum(parent, 0) + np.repeat(first, sizes)]
     return reached, accepted, labels

@@ -1,1 +1,1 @@
-"""The servers of a run on this machine: which they are, whether they can be, and their life together."""
+"""Starts the SGLang servers of a run on this machine: what is started, checks beforehand, and the processes."""

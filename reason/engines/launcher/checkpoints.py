@@ -1,65 +1,73 @@
-"""Which checkpoints are served, and whether they go together."""
+"""Finds the checkpoints to serve and checks that they fit together; reads config.json and vocabularies only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reason.config.compose import complaints, composed
-from reason.config.errors import ConfigError, refused
-from reason.engines.launcher.settings import Draft, Judge, Listening, Target
+from reason.config.compose import as_config_error, compose_settings
+from reason.config.errors import ConfigError, rejected_setting
+from reason.engines.launcher.settings import (
+    ListenerSettings,
+    RewardModelSettings,
+    SmallModelSettings,
+    TargetSettings,
+)
 from reason.models.checkpoint import Checkpoint, find_model, read_vocabulary
-from reason.models.vocabulary import check_steps
-from reason.scorers.sglang_reader import HEADS, ServedPrm
+from reason.models.tokenizer import require_step_vocabulary
+from reason.scorers.heads import ServedHead
+from reason.scorers.sglang_reader import SglangPrmScorer
+
+_NO_SERVER = "http://localhost:1"  # a scorer needs an address; this one is never used
 
 
 @dataclass(frozen=True)
-class Checkpoints:
-    """`sources` by name of server: folders or hub ids. `headed` where SGLang needs our class for the reward model."""
+class ServedCheckpoints:
+    """Folders or hub ids by name of server; `needs_our_head` where SGLang needs our class for the reward model."""
 
     sources: Mapping[str, str]
-    headed: bool = False
+    needs_our_head: bool = False
 
 
-def find(sections: Mapping[str, Listening]) -> Checkpoints:
-    """Reads config.json and vocabularies only. Raises: ConfigError naming the setting."""
+def find_checkpoints(sections: Mapping[str, ListenerSettings]) -> ServedCheckpoints:
+    """Returns the checkpoints of all sections. Raises: ConfigError naming the setting."""
     sources: dict[str, str] = {}
-    writer: Checkpoint | None = None
-    headed = False
+    target: Checkpoint | None = None
+    needs_our_head = False
     for name, section in sections.items():
-        if isinstance(section, Target):
-            writer = _target(section)
-            sources[name] = writer.source
-        elif isinstance(section, Draft):
-            sources[name] = _draft(section, writer)
-        elif isinstance(section, Judge):
-            judge = _judge(section, writer)
-            sources[name], headed = judge.checkpoint.source, judge.adapter.head in HEADS
-    return Checkpoints(sources, headed)
+        if isinstance(section, TargetSettings):
+            target = _find_target(section)
+            sources[name] = target.source
+        elif isinstance(section, SmallModelSettings):
+            sources[name] = _find_small_model(section, target)
+        elif isinstance(section, RewardModelSettings):
+            scorer = _build_scorer(section, target)
+            sources[name], needs_our_head = scorer.checkpoint.source, isinstance(scorer.adapter.head, ServedHead)
+    return ServedCheckpoints(sources, needs_our_head)
 
 
-def _target(section: Target) -> Checkpoint:
+def _find_target(section: TargetSettings) -> Checkpoint:
     path = [] if section.path is None else [f"model.path={section.path}"]
-    with complaints("target.model"):
-        model = composed([f"model={section.model}", *path])[0]["model"]
+    with as_config_error("target.model"):
+        model = compose_settings([f"model={section.model}", *path])[0]["model"]
     return find_model(model["path"], key="target.path")
 
 
-def _draft(section: Draft, writer: Checkpoint | None) -> str:
-    found = find_model(section.path, key="draft.path")
-    ours, writers = read_vocabulary(found.source), None if writer is None else read_vocabulary(writer.source)
-    with complaints("draft"):
-        check_steps(section.vocabulary, str(section.path), ours, "target.path", writers)
-    return found.source
+def _find_small_model(section: SmallModelSettings, target: Checkpoint | None) -> str:
+    source = find_model(section.path, key="small.path").source
+    vocabulary, target_vocabulary = read_vocabulary(source), None if target is None else read_vocabulary(target.source)
+    with as_config_error("small"):
+        require_step_vocabulary(section.vocabulary, str(section.path), vocabulary, "target.path", target_vocabulary)
+    return source
 
 
-def _judge(section: Judge, writer: Checkpoint | None) -> ServedPrm:
+def _build_scorer(section: RewardModelSettings, target: Checkpoint | None) -> SglangPrmScorer:
     try:
-        judge = ServedPrm(format=section.format, path=section.path, urls="http://nobody:1", group="prm")
+        scorer = SglangPrmScorer(format=section.format, path=section.path, urls=_NO_SERVER, group="prm")
     except ValueError as error:
-        raise ConfigError(refused("prm", error, ("format", "path"))) from error
-    with complaints("prm"):
-        judge.check()
-        if writer is not None:
-            judge.check_writer(writer)
-    return judge
+        raise ConfigError(rejected_setting("prm", error, ("format", "path"))) from error
+    with as_config_error("prm"):
+        scorer.validate()
+        if target is not None:
+            scorer.validate_writer(target)
+    return scorer

@@ -1,4 +1,4 @@
-"""The command that starts an SGLang server, or the router in front of several."""
+"""The command line and environment that start an SGLang server, or the router in front of several."""
 
 from __future__ import annotations
 
@@ -7,33 +7,40 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-ON_CPU = (
+CPU_FLAGS = (
     *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
     *("--sampling-backend", "pytorch", "--grammar-backend", "none", "--disable-overlap-schedule"),
-    "--sleep-on-idle",  # an idle server would keep a core busy with asking for work
-    *("--mem-fraction-static", "0.7"),  # of what is free as it starts, and others start beside it
+    "--sleep-on-idle",  # an idle server would keep a core busy with polling
+    *("--mem-fraction-static", "0.7"),  # of what is free at its start; others start beside it
 )
 """Flags of a server without a GPU; give `--max-total-tokens` too, or it takes that share of the memory."""
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class LaunchCommand(Protocol):
+    """What a server process is started with: a `ServerCommand` or a `RouterCommand`."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def health_url(self) -> str: ...
+    @property
+    def command(self) -> list[str]: ...
+    @property
+    def environment(self) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
-    """What a server is started with.
+class ServerCommand:
+    """Starts one SGLang server.
 
-    python    of the environment that has SGLang
-    model     its checkpoint
-    flags     added to SGLang's command
-    gpus      numbers of those it may see; empty for none, and then it runs on the CPU
-    packages  a folder that its Python looks into first; None for none
-    variables added to its environment
+    python     interpreter of the environment that has SGLang
+    model      checkpoint: a folder or a hub id
+    flags      added to SGLang's command
+    gpus       numbers of the GPUs that it may see; empty for the CPU
+    packages   folder at the front of its import path; None for none
+    variables  added to its environment
     """
 
     python: Path
@@ -50,31 +57,33 @@ class Launch:
         return f"http://{self.host}:{self.port}"
 
     @property
-    def health(self) -> str:
-        """What answers with success once it is up."""
+    def health_url(self) -> str:
+        """Address that replies with success once the server is up."""
         return f"{self.url}/health"
 
     @property
     def command(self) -> list[str]:
+        """The program and its arguments."""
         named = ["--model-path", self.model, "--host", self.host, "--port", str(self.port)]
-        where = () if self.gpus else ON_CPU
-        return [str(self.python), "-m", "sglang.launch_server", *named, *where, *self.flags]
+        device_flags = () if self.gpus else CPU_FLAGS
+        return [str(self.python), "-m", "sglang.launch_server", *named, *device_flags, *self.flags]
 
     @property
     def environment(self) -> dict[str, str]:
-        """What it needs besides what this process has."""
-        path = search_path(self.packages)
+        """Environment variables beyond those of this process."""
+        path = prepend_import_path(self.packages)
         if self.gpus:
             return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus)), **path, **self.variables}
         return {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **path, **self.variables}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouterLaunch:
-    """What SGLang's router is started with; a setting that is missing here is one of `Launch`.
+class RouterCommand:
+    """Starts SGLang's router; fields that are not described here are those of `ServerCommand`.
 
-    workers     addresses of the servers it deals requests to, which may still be loading
-    prometheus  the port of its metrics
+    workers            addresses of the servers behind it, which may still be loading
+    startup_timeout_s  how long it waits for them
+    prometheus_port    port of its metrics
     """
 
     python: Path
@@ -82,32 +91,40 @@ class RouterLaunch:
     port: int
     host: str = "127.0.0.1"
     flags: Sequence[str] = ()
-    patience_s: int = 900
-    prometheus: int = field(default_factory=free_port)
+    startup_timeout_s: int = 900
+    prometheus_port: int = field(default_factory=lambda: find_free_port())
 
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
     @property
-    def health(self) -> str:
-        """See `Launch.health`. Its own /health answers before it has a server."""
+    def health_url(self) -> str:
+        """See `ServerCommand`. The router's /health replies before it has a server, so this is another one."""
         return f"{self.url}/readiness"
 
     @property
     def command(self) -> list[str]:
-        named = ["--host", self.host, "--port", str(self.port), "--prometheus-port", str(self.prometheus)]
-        waits = ["--worker-startup-timeout-secs", str(self.patience_s)]
+        """The program and its arguments."""
+        named = ["--host", self.host, "--port", str(self.port), "--prometheus-port", str(self.prometheus_port)]
+        timeout = ["--worker-startup-timeout-secs", str(self.startup_timeout_s)]
         launcher = [str(self.python), "-m", "sglang_router.launch_router"]
-        return [*launcher, "--worker-urls", *self.workers, *named, *waits, *self.flags]
+        return [*launcher, "--worker-urls", *self.workers, *named, *timeout, *self.flags]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Nothing besides what this process has."""
+        """No environment variables beyond those of this process."""
         return {}
 
 
-def search_path(packages: Path | None) -> dict[str, str]:
-    """The environment in which Python looks into this folder first, then where this one was told to."""
-    before = [str(packages)] if packages else []
-    return {"PYTHONPATH": os.pathsep.join([*before, *filter(None, [os.environ.get("PYTHONPATH")])])}
+def find_free_port() -> int:
+    """Returns a port of this machine that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def prepend_import_path(packages: Path | None) -> dict[str, str]:
+    """Returns PYTHONPATH with this folder in front of what this process has there."""
+    front = [str(packages)] if packages else []
+    return {"PYTHONPATH": os.pathsep.join([*front, *filter(None, [os.environ.get("PYTHONPATH")])])}

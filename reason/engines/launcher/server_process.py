@@ -1,4 +1,4 @@
-"""A server as a process of ours: its start, whether it answers, its end."""
+"""One server as a child process: start, health, log and end."""
 
 from __future__ import annotations
 
@@ -10,95 +10,85 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from reason.engines.launcher.server_command import LaunchCommand
 
 if TYPE_CHECKING:
     import httpx2
 
-_ANSWER_S = 5.0  # a healthy SGLang takes more than one: it generates a token and looks a second later
-
-
-class Startable(Protocol):
-    """What is started: a `Launch`, or a `RouterLaunch`."""
-
-    @property
-    def url(self) -> str: ...
-    @property
-    def health(self) -> str: ...
-    @property
-    def command(self) -> list[str]: ...
-    @property
-    def environment(self) -> dict[str, str]: ...
+_HEALTH_TIMEOUT_S = 5.0  # a healthy SGLang needs more than 1 s: it generates a token and checks a second later
 
 
 @dataclass
 class ServerProcess:
-    """A server and all processes it starts, a group of their own. Its output goes to `log`."""
+    """A server and all processes that it starts, as one process group. Its output is appended to `log`."""
 
-    launch: Startable
+    launch: LaunchCommand
     log: Path
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
 
     def start(self) -> None:
-        """Starts it, or starts it again at the same address; returns before it is up."""
-        # Without compiled files a start takes twice as long.
+        """Starts the server, or starts it again at the same address; returns before it is up."""
+        # A start without compiled Python files takes twice as long.
         inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environment: Mapping[str, str] = inherited | self.launch.environment
         with self.log.open("ab") as log:
+            # Its own session: Ctrl-C in the terminal reaches this process only, which then stops the servers in order.
             self._process = subprocess.Popen(
                 self.launch.command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
 
     @property
-    def ended(self) -> int | None:
-        """Its exit status; None while it runs."""
+    def exit_status(self) -> int | None:
+        """The exit status; None while it runs."""
         assert self._process is not None, "it was not started"
         return self._process.poll()
 
-    def answers(self, http: httpx2.Client) -> bool:
-        """Whether it is up."""
+    def is_healthy(self, http: httpx2.Client) -> bool:
+        """Returns whether its health address replies with success."""
         import httpx2
 
         try:
-            return bool(http.get(self.launch.health, timeout=_ANSWER_S).is_success)
+            return bool(http.get(self.launch.health_url, timeout=_HEALTH_TIMEOUT_S).is_success)
         except httpx2.TransportError:
             return False
 
-    def wait(self, patience_s: float) -> None:
-        """Returns once it answers. Raises: RuntimeError with the end of its log if it does not."""
+    def wait_until_healthy(self, timeout_s: float) -> None:
+        """Returns once it is up. Raises: RuntimeError with the end of its log after the timeout or if it exits."""
         import httpx2
 
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + timeout_s
         with httpx2.Client() as http:
-            while time.monotonic() < until and self.ended is None:
-                if self.answers(http):
+            while time.monotonic() < until and self.exit_status is None:
+                if self.is_healthy(http):
                     return
                 time.sleep(0.5)
-        status = "does not answer" if self.ended is None else f"ended with {self.ended}"
-        raise RuntimeError(f"the server at {self.launch.url} {status}; its log ends:\n{self.last_words()}")
+        status = "does not answer" if self.exit_status is None else f"ended with {self.exit_status}"
+        raise RuntimeError(f"the server at {self.launch.url} {status}; its log ends:\n{self.read_log_end()}")
 
-    def last_words(self, characters: int = 4000) -> str:
-        """The end of its log."""
-        return self.log.read_text(errors="replace")[-characters:]
+    def read_log_end(self, max_characters: int = 4000) -> str:
+        """Returns the end of its log."""
+        return self.log.read_text(errors="replace")[-max_characters:]
 
     def pause(self) -> None:
-        """Takes the processor away from it."""
-        self._signal(signal.SIGSTOP)
+        """Stops its processes from running, until `resume`."""
+        self._signal_group(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Gives it back."""
-        self._signal(signal.SIGCONT)
+        """Lets its processes run again."""
+        self._signal_group(signal.SIGCONT)
 
-    def ask_to_end(self) -> None:
-        """Returns before it has. Calling it twice is harmless."""
+    def request_exit(self) -> None:
+        """Asks it to exit and returns before it has. Calling it twice is harmless."""
         if self._process is not None:
-            self._signal(signal.SIGCONT)
-            self._signal(signal.SIGTERM)
+            self._signal_group(signal.SIGCONT)  # a paused process would not receive the next signal
+            self._signal_group(signal.SIGTERM)
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """Asks it to end, then makes all of it end. Calling it twice is harmless."""
+        """Asks it to exit, and kills it after `grace_s`. Calling it twice is harmless."""
         if self._process is not None:
-            self.ask_to_end()
+            self.request_exit()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
             self.kill()
@@ -106,11 +96,11 @@ class ServerProcess:
     def kill(self) -> None:
         """Ends all of its processes at once. Calling it twice is harmless."""
         if self._process is not None:
-            self._signal(signal.SIGKILL)
+            self._signal_group(signal.SIGKILL)
             self._process.wait()
-            self._process = None  # its number may soon be another's
+            self._process = None  # the system may give its id to another process
 
-    def _signal(self, number: int) -> None:
+    def _signal_group(self, number: int) -> None:
         assert self._process is not None, "it was not started"
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)

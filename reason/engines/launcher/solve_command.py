@@ -1,48 +1,56 @@
-"""The settings with which scripts/solve.py uses what was started."""
+"""Builds the settings with which scripts/solve.py uses the servers that were started."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
 
-from reason.engines.launcher.settings import Draft, Judge, Listening, Target
+from reason.engines.launcher.settings import (
+    ListenerSettings,
+    ModelServerSettings,
+    RewardModelSettings,
+    SmallModelSettings,
+    TargetSettings,
+)
 
 
-def settings_for(sections: Mapping[str, Listening], urls: Mapping[str, Sequence[str]]) -> list[str]:
-    """`urls` by name of server; behind a router only the router is asked.
+def build_solve_settings(sections: Mapping[str, ListenerSettings], urls: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the overrides for servers at `urls`, by name; of servers behind a router only the router is named.
 
-    >>> settings_for({"target": Target(port=1)}, {"target": ["http://h:1"]})
+    >>> build_solve_settings({"target": TargetSettings(port=1)}, {"target": ["http://h:1"]})
     ['engine=sglang', 'engine.urls=[http://h:1]']
-    >>> settings_for({"draft": Draft(port=2, path="hub/small", vocabulary="own")}, {"draft": ["http://h:2"]})[2:]
-    ['draft.urls=[http://h:2]', 'draft.path=hub/small', 'draft.vocabulary=own']
+    >>> small = SmallModelSettings(port=2, path="hub/small", vocabulary="own")
+    >>> build_solve_settings({"small": small}, {"small": ["http://h:2"]})[2:]
+    ['small.urls=[http://h:2]', 'small.path=hub/small', 'small.vocabulary=own']
     """
-    found: list[str] = []
+    overrides: list[str] = []
     for name, section in sections.items():
-        at = f"[{','.join(urls[name])}]"
-        path = [] if not isinstance(section, Target | Draft | Judge) or section.path is None else [section.path]
-        if isinstance(section, Target):
-            found += [f"model={section.model}"] if section.model != Target.model else []
-            found += [f"model.path={one}" for one in path]
-            found += ["engine=sglang", f"engine.urls={urls_of('router', urls) or at}"]
-        elif isinstance(section, Draft):
-            found += [f"router={section.router}", "engine@draft=sglang", f"draft.urls={at}"]
-            found += [f"draft.path={one}" for one in path]
-            found += [] if section.vocabulary == Draft.vocabulary else [f"draft.vocabulary={section.vocabulary}"]
-        elif isinstance(section, Judge):
-            found += ["scorer=sglang_prm", f"scorer.format={section.format}", f"scorer.urls={at}"]
-            found += [f"scorer.path={one}" for one in path]
-    return found
+        url_list = _format_list(urls[name])
+        path = section.path if isinstance(section, ModelServerSettings) else None
+        if isinstance(section, TargetSettings):
+            front = _format_list(urls.get("router", urls[name]))
+            overrides += [f"model={section.model}"] if section.model != TargetSettings.model else []
+            overrides += [] if path is None else [f"model.path={path}"]
+            overrides += ["engine=sglang", f"engine.urls={front}"]
+        elif isinstance(section, SmallModelSettings):
+            overrides += [f"router={section.router}", "engine@small=sglang", f"small.urls={url_list}"]
+            overrides += [] if path is None else [f"small.path={path}"]
+            if section.vocabulary != SmallModelSettings.vocabulary:
+                overrides += [f"small.vocabulary={section.vocabulary}"]
+        elif isinstance(section, RewardModelSettings):
+            overrides += ["scorer=sglang_prm", f"scorer.format={section.format}", f"scorer.urls={url_list}"]
+            overrides += [] if path is None else [f"scorer.path={path}"]
+    return overrides
 
 
-def urls_of(name: str, urls: Mapping[str, Sequence[str]]) -> str:
-    """As a list for Hydra; empty if there is no such server."""
-    return f"[{','.join(urls[name])}]" if name in urls else ""
+def format_solve_command(overrides: Sequence[str]) -> str:
+    """Returns the command line, quoted for a shell.
 
-
-def command(settings: Sequence[str]) -> str:
-    """To be pasted into a shell.
-
-    >>> command(["engine=sglang", "engine.urls=[http://h:1]"])
+    >>> format_solve_command(["engine=sglang", "engine.urls=[http://h:1]"])
     "python scripts/solve.py engine=sglang 'engine.urls=[http://h:1]'"
     """
-    return shlex.join(["python", "scripts/solve.py", *settings])
+    return shlex.join(["python", "scripts/solve.py", *overrides])
+
+
+def _format_list(urls: Sequence[str]) -> str:
+    return f"[{','.join(urls)}]"

@@ -1,113 +1,140 @@
-"""From settings to commands: what cannot be started is refused before anything is."""
+"""Turns the settings of scripts/serve_models.py into commands; what cannot work is refused before anything starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
-from reason.config.compose import complaints
-from reason.config.errors import ConfigError, refused, unknown_key
-from reason.engines.launcher import checkpoints
-from reason.engines.launcher import ports_and_gpus as places
-from reason.engines.launcher import solve_command as line
-from reason.engines.launcher.checkpoints import Checkpoints
-from reason.engines.launcher.environment import Environment
-from reason.engines.launcher.server_command import Launch, RouterLaunch
-from reason.engines.launcher.settings import Common, Draft, Judge, Listening, Served, Target
+from reason.config.compose import as_config_error
+from reason.config.errors import ConfigError, rejected_setting, unknown_key
+from reason.engines.launcher.checkpoints import ServedCheckpoints, find_checkpoints
+from reason.engines.launcher.python_environment import PythonEnvironment
+from reason.engines.launcher.resources import assign_ports, validate_gpus
+from reason.engines.launcher.server_command import RouterCommand, ServerCommand
+from reason.engines.launcher.settings import (
+    LauncherSettings,
+    ListenerSettings,
+    ModelServerSettings,
+    RewardModelSettings,
+    SmallModelSettings,
+    TargetSettings,
+)
+from reason.engines.launcher.solve_command import build_solve_settings
 
-HOME = "serve_models"
-SECTIONS: dict[str, type[Listening]] = {"target": Target, "draft": Draft, "prm": Judge, "router": Listening}
-TOKENS_ON_CPU = 16_384
-OURS = "REASON"  # how the names of our speculation begin
+SettingsT = TypeVar("SettingsT")
+
+COMMON_SECTION = "serve_models"
+SECTIONS: dict[str, type[ListenerSettings]] = {
+    "target": TargetSettings,
+    "small": SmallModelSettings,
+    "prm": RewardModelSettings,
+    "router": ListenerSettings,
+}
+CPU_TOKENS = 16_384
+OUR_ALGORITHMS = "REASON"  # prefix of the names of our speculative algorithms
 OUR_MODELS = "decoding.sglang_plugin.models"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be started, by name, and the settings with which scripts/solve.py uses it."""
+class LaunchSpec:
+    """The commands to start, by name of server, and the settings with which scripts/solve.py uses the servers."""
 
-    launches: Mapping[str, Launch | RouterLaunch]
-    settings: tuple[str, ...]
-    patience_s: int
+    commands: Mapping[str, ServerCommand | RouterCommand]
+    solve_settings: tuple[str, ...]
+    startup_timeout_s: int
 
 
-def check(config: Mapping[str, Any]) -> Plan:
-    """Everything that can be known without starting anything; asks the other Python what it has, and binds ports to
-    see whether they are free. Raises: ConfigError naming the setting."""
-    for key in config.keys() - SECTIONS.keys() - {HOME}:
-        raise ConfigError(unknown_key(key, [*SECTIONS, HOME]))
-    common: Common = _made(HOME, Common, config[HOME])
-    made: dict[str, Listening] = {name: _made(name, kind, config[name]) for name, kind in SECTIONS.items()}
-    sections = {name: section for name, section in made.items() if name in common.servers}
-    places.check_gpus(sections)
-    found = checkpoints.find(sections)
-    with complaints(HOME):
-        there = Environment.of(common.python, common.packages)
-        _check_packages(there, sections, found)
-    ports = places.ports(sections, common.host)
-    launches: dict[str, list[Launch | RouterLaunch]] = {}
+def validate_launch(config: Mapping[str, Mapping[str, object]]) -> LaunchSpec:
+    """Checks everything that can be checked without starting a server, and returns what to start.
+
+    Runs the other Python to list its packages, and binds ports for a moment. Raises: ConfigError naming the setting.
+    """
+    for key in config.keys() - SECTIONS.keys() - {COMMON_SECTION}:
+        raise ConfigError(unknown_key(key, [*SECTIONS, COMMON_SECTION]))
+    common = _build_section(COMMON_SECTION, LauncherSettings, config[COMMON_SECTION])
+    all_sections = {name: _build_section(name, kind, config[name]) for name, kind in SECTIONS.items()}
+    sections = {name: section for name, section in all_sections.items() if name in common.servers}
+    validate_gpus(sections)
+    checkpoints = find_checkpoints(sections)
+    with as_config_error(COMMON_SECTION):
+        environment = PythonEnvironment.from_settings(common.python, common.packages)
+        _require_packages(environment, sections, checkpoints)
+    ports = assign_ports(sections, common.host)
+    commands: dict[str, list[ServerCommand | RouterCommand]] = {}
     for name, section in sections.items():
-        if isinstance(section, Served):
-            launches[name] = _workers(name, section, found, there, common.host, ports[name])
+        if isinstance(section, ModelServerSettings):
+            commands[name] = _build_workers(name, section, checkpoints, environment, common.host, ports[name])
         else:
-            workers = tuple(launch.url for launch in launches["target"])
-            launches[name] = [_router(section, workers, there, common, ports[name][0])]
-    urls = {name: [launch.url for launch in some] for name, some in launches.items()}
-    named = {
-        f"{name}-{i}" if len(some) > 1 else name: launch
-        for name, some in launches.items()
-        for i, launch in enumerate(some, 1)
+            workers = tuple(command.url for command in commands["target"])
+            commands[name] = [_build_router(section, workers, environment, common, ports[name][0])]
+    urls = {name: [command.url for command in group] for name, group in commands.items()}
+    by_name = {
+        f"{name}-{i}" if len(group) > 1 else name: command
+        for name, group in commands.items()
+        for i, command in enumerate(group, 1)
     }
-    return Plan(named, tuple(line.settings_for(sections, urls)), common.patience_s)
+    return LaunchSpec(by_name, tuple(build_solve_settings(sections, urls)), common.startup_timeout_s)
 
 
-def _made(key: str, kind: type, given: Any) -> Any:
+def _build_section(key: str, kind: type[SettingsT], given: Mapping[str, object]) -> SettingsT:
     try:
         return kind(**given)
     except (ValueError, TypeError) as error:
-        raise ConfigError(refused(key, error, given)) from error
+        raise ConfigError(rejected_setting(key, error, given)) from error
 
 
-def _check_packages(there: Environment, sections: Mapping[str, Listening], found: Checkpoints) -> None:
-    """Raises: ValueError naming the setting."""
-    served = [section for section in sections.values() if isinstance(section, Served)]
-    there.require("sglang", "give the Python of an environment that has it (on a CPU, tests/sglang/setup.sh makes one)")
-    if any(not section.gpus for section in served):
-        there.require(
-            "sgl_kernel", "on a CPU give serve_models.packages=FOLDER with what stands in for it (tests/sglang/shim)"
+def _require_packages(
+    environment: PythonEnvironment, sections: Mapping[str, ListenerSettings], checkpoints: ServedCheckpoints
+) -> None:
+    """Raises ValueError naming the setting."""
+    model_servers = [section for section in sections.values() if isinstance(section, ModelServerSettings)]
+    environment.require_package(
+        "sglang", "give the Python of an environment that has it (on a CPU, tests/sglang/setup.sh makes one)"
+    )
+    if any(not section.gpus for section in model_servers):
+        environment.require_package(
+            "sgl_kernel", "on a CPU give serve_models.packages=cpu_stand_ins, which replaces it"
         )
-    ours = [f"speculation={one.speculation}" for one in served if (one.speculation or "").startswith(OURS)]
-    ours += [f"{OUR_MODELS}, for prm.format"] if found.headed else []
+    algorithms = [section.speculation for section in model_servers if section.speculation]
+    ours = [f"speculation={name}" for name in algorithms if name.startswith(OUR_ALGORITHMS)]
+    ours += [f"{OUR_MODELS}, for prm.format"] if checkpoints.needs_our_head else []
     if ours:
-        there.require("reason-search", f"install this package there with pip install --no-deps: it has {ours[0]}")
+        environment.require_package(
+            "reason-search", f"install this package there with pip install --no-deps: it has {ours[0]}"
+        )
     if "router" in sections:
-        there.require("sglang-router", "pip install --no-deps sglang-router there, or leave router out")
+        environment.require_package("sglang-router", "pip install --no-deps sglang-router there, or leave router out")
 
 
-def _workers(
-    name: str, section: Served, found: Checkpoints, there: Environment, host: str, ports: list[int]
-) -> list[Launch | RouterLaunch]:
+def _build_workers(
+    name: str,
+    section: ModelServerSettings,
+    checkpoints: ServedCheckpoints,
+    environment: PythonEnvironment,
+    host: str,
+    ports: list[int],
+) -> list[ServerCommand | RouterCommand]:
     variables = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"}  # saves `reason.engines.sglang_client` a forward pass
-    if name == "prm" and found.headed:
+    if name == "prm" and checkpoints.needs_our_head:
         variables = {"SGLANG_EXTERNAL_MODEL_PACKAGE": OUR_MODELS}
     return [
-        Launch(
-            python=there.python,
-            model=found.sources[name],
+        ServerCommand(
+            python=environment.python,
+            model=checkpoints.sources[name],
             host=host,
             port=port,
             gpus=tuple(section.gpus[i * section.tp : (i + 1) * section.tp]),
-            flags=(*_flags(section), *map(str, section.flags)),
-            packages=there.packages,
+            flags=(*_build_flags(section), *map(str, section.flags)),
+            packages=environment.packages,
             variables=variables,
         )
         for i, port in enumerate(ports)
     ]
 
 
-def _flags(section: Served) -> list[str]:
-    tokens = section.tokens if section.gpus or section.tokens else TOKENS_ON_CPU
+def _build_flags(section: ModelServerSettings) -> list[str]:
+    tokens = section.tokens if section.gpus or section.tokens else CPU_TOKENS
     return [
         *(["--tp-size", str(section.tp)] if section.tp > 1 else []),
         *(["--max-total-tokens", str(tokens)] if tokens else []),
@@ -115,14 +142,18 @@ def _flags(section: Served) -> list[str]:
     ]
 
 
-def _router(
-    section: Listening, workers: tuple[str, ...], there: Environment, common: Common, port: int
-) -> RouterLaunch:
-    return RouterLaunch(
-        python=there.python,
+def _build_router(
+    section: ListenerSettings,
+    workers: tuple[str, ...],
+    environment: PythonEnvironment,
+    common: LauncherSettings,
+    port: int,
+) -> RouterCommand:
+    return RouterCommand(
+        python=environment.python,
         workers=workers,
         host=common.host,
         port=port,
         flags=tuple(map(str, section.flags)),
-        patience_s=common.patience_s,
+        startup_timeout_s=common.startup_timeout_s,
     )

@@ -1,76 +1,67 @@
-"""Whether what is asked for can be done over text; found out from the settings alone."""
+"""Checks, from the settings alone, whether a run can work over text."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from decoding.core import SamplingParams
 from reason.config.errors import ConfigError
-from reason.engines.openai_api.settings import Endpoints
-from reason.engines.openai_api.wire import Form
+from reason.engines.base import EngineUse
+from reason.engines.openai_api.wire import RequestFormat
 from reason.models.byte_tokenizer import BYTES
-from reason.models.checkpoint import Checkpoint
-from reason.prompt import PromptFormat
-from reason.scorers.base import Scorer
-from reason.scorers.likelihood import Likelihood
+from reason.scorers.likelihood import LikelihoodScorer
 
-_HAS_TOKENIZER = "a model whose tokenizer is here (model=hf model.path=FOLDER)"
+if TYPE_CHECKING:
+    from reason.engines.openai_api.settings import OpenAISettings
+
+_WITH_TOKENIZER = "a model whose tokenizer is here (model=hf model.path=FOLDER)"
 
 
-def fitted(
-    servers: Endpoints,
-    *,
-    key: str,
-    checkpoint: Checkpoint,
-    form: PromptFormat,
-    scorer: Scorer,
-    sampling: SamplingParams | None,
-    goes_on: str | None,
-) -> Endpoints:
-    """The settings with `api` decided: a conversation where the server is to render it, else text.
-
-    key       where the settings are: `engine` or `draft`
-    sampling  what will be asked for; None where a plugin does not say
-    goes_on   what it is that goes on with what was written, as people set it; None if nothing does
+def adapt_settings(settings: OpenAISettings, use: EngineUse) -> OpenAISettings:
+    """Returns the settings with `api` decided: chat where the server renders the conversation, else completions.
 
     Raises: ConfigError naming the setting.
     """
-    unknown = checkpoint.source == BYTES
-    api = servers.api or ("chat" if unknown and form.raw is None else "completions")
-    found = replace(servers, api=api)
-    if api == "chat" and (not unknown or form.raw is not None):
+    key, has_no_tokenizer, raw = use.key, use.checkpoint.source == BYTES, use.prompt_format.raw
+    api = settings.api or ("chat" if has_no_tokenizer and raw is None else "completions")
+    adapted = replace(settings, api=api)
+    if api == "chat" and (not has_no_tokenizer or raw is not None):
         raise ConfigError(f"{key}.api=chat sends conversations, which the server renders; it goes with model=served")
-    if api == "completions" and unknown and form.raw is None:
-        raise ConfigError(f"{key}.api=completions sends text; set model.prompt.raw, or choose {_HAS_TOKENIZER}")
-    if servers.prefill and api != "chat":
-        raise ConfigError(f"{key}.prefill is for {key}.api=chat; completions go on with any text")
-    if not found.goes_on:
-        _require_whole_answers(key, form, goes_on)
-    if servers.logprobs and unknown:
-        raise ConfigError(f"{key}.logprobs are of tokens, which model=served does not know; choose {_HAS_TOKENIZER}")
-    if isinstance(scorer, Likelihood) and not servers.logprobs:
-        remedy = f"choose {_HAS_TOKENIZER} and {key}.logprobs=true" if unknown else f"set {key}.logprobs=true"
+    if api == "completions" and has_no_tokenizer and raw is None:
+        raise ConfigError(f"{key}.api=completions sends text; set model.prompt.raw, or choose {_WITH_TOKENIZER}")
+    if settings.prefill and api != "chat":
+        raise ConfigError(f"{key}.prefill is for {key}.api=chat; completions continue any text")
+    if not adapted.continues_text:
+        _require_whole_answers(use)
+    if settings.logprobs and has_no_tokenizer:
+        raise ConfigError(f"{key}.logprobs are of tokens, which model=served does not know; choose {_WITH_TOKENIZER}")
+    if isinstance(use.scorer, LikelihoodScorer) and not settings.logprobs:
+        set_logprobs = f"{key}.logprobs=true"
+        remedy = f"choose {_WITH_TOKENIZER} and {set_logprobs}" if has_no_tokenizer else f"set {set_logprobs}"
         raise ConfigError(
-            f"scorer=likelihood needs log-probabilities, which {key}=openai is told only if it asks; {remedy}, "
+            f"scorer=likelihood needs log-probabilities, which {key}=openai has only where it requests them; {remedy}, "
             "or choose scorer=none or a reward model that reads text (scorer=qwen_prm, skywork_prm, ...)"
         )
-    if sampling is not None:
+    if use.sampling is not None:
+        request_format = RequestFormat(model="", chat=api == "chat", omit=tuple(settings.omit))
         try:
-            Form(model="", chat=api == "chat", omit=tuple(servers.omit)).check(sampling)
+            request_format.validate_params(use.sampling)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-    return found
+    return adapted
 
 
-def _require_whole_answers(key: str, form: PromptFormat, goes_on: str | None) -> None:
+def _require_whole_answers(use: EngineUse) -> None:
+    """Raises ConfigError where a run continues earlier output, which a chat without prefill cannot."""
+    key = use.key
     remedies = (
-        f"choose {key}.prefill=true if the server can go on with an answer (vLLM and SGLang can), or "
-        f"{key}.api=completions with {_HAS_TOKENIZER}"
+        f"choose {key}.prefill=true if the server can continue an answer (vLLM and SGLang can), or "
+        f"{key}.api=completions with {_WITH_TOKENIZER}"
     )
-    if goes_on is not None:
+    if use.continued_by is not None:
         raise ConfigError(
-            f"{goes_on} goes on with what was written, and {key}.api=chat begins every answer anew; "
+            f"{use.continued_by} continues earlier output, and {key}.api=chat begins every answer anew; "
             f"{remedies}, or search=self_consistency or best_of_n"
         )
-    if form.answer_start:
+    if use.prompt_format.answer_start:
         raise ConfigError(f"model.prompt.answer_start begins the answer, and {key}.api=chat cannot; {remedies}")

@@ -1,219 +1,151 @@
-"""The engine made of OpenAI-compatible servers: ids to text, text to a server and back, and ids of what it said."""
+"""The engine made of OpenAI-compatible servers: decodes prefixes to text, sends it, and encodes the replies."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
-from decoding.core import FinishReason, Generation, GenerationRequest, OversizedRequest, Spent, Tokens
-from reason.engines.openai_api.endpoint import Endpoint
-from reason.engines.openai_api.probe import Facts, meet
-from reason.engines.openai_api.text_codec import Spelling
-from reason.engines.openai_api.wire import Ended, Form, Reply, reply_of
-from reason.engines.sglang_client.calls import Calls
-from reason.engines.sglang_client.errors import Lost, Unreachable
-from reason.engines.sglang_client.retry_policy import Attempts, Errand
-from reason.engines.sglang_client.session_affinity import Worker, Workers
-from reason.engines.sglang_client.stats import RemoteStats
-from reason.models.byte_tokenizer import ByteText
+from decoding.core import FinishReason, Generation, GenerationRequest, Tokens, Usage
+from reason.engines.http.client import HttpSession
+from reason.engines.http.engine import HttpEngine, empty_generation
+from reason.engines.http.retry_policy import InFlightRequest, RetryPolicy
+from reason.engines.http.server_pool import PooledServer, ServerPool
+from reason.engines.http.stats import ClientStats
+from reason.engines.openai_api.probe import OpenAICapabilities, probe_completions
+from reason.engines.openai_api.server import OpenAIServer
+from reason.engines.openai_api.settings import OpenAISettings
+from reason.engines.openai_api.text_codec import TextCodec
+from reason.engines.openai_api.wire import CompletionResponse, EndCause, parse_completion
+from reason.models.byte_tokenizer import ByteTokenizer
+from reason.models.tokenizer import PretrainedTokenizer
 
 log = logging.getLogger(__name__)
 
-_LONGEST_S = 20.0  # between attempts: vendors count requests by the minute
 
+class OpenAIEngine(HttpEngine):
+    """Implements `core.Engine` over OpenAI-compatible servers.
 
-class EndpointEngine:
-    """Implements `core.Engine` over OpenAI-compatible servers. May be called from any thread and several event loops.
+    A generation is one HTTP request with its own seed. Several samples in one request (`n`) would share the work on
+    the prompt, which servers with a prefix cache share anyway; but one seed for all is not the seed of a branch, some
+    servers return one sample whatever `n` is, and one failure would lose all.
 
-    A request is one HTTP request with a seed of its own. Several samples in one (`n`) would share the work on the
-    prompt, which servers with a prefix cache share anyway, but one seed for all is not what a branch's seed means,
-    some servers give one sample whatever `n` says, and one failure would lose all.
+    settings   servers and request format, adapted to their use, with `model` set
+    tokenizer  encodes the replies; `ByteTokenizer` where the model's own is not here
 
-    urls               of servers that all serve the model, with the version (/v1)
-    form               how they are asked
-    tokenizer          says which ids a text becomes; `ByteText` where nobody here knows the model's own
-    key                the API key; sent, and never said
-    request_timeout_s  a server that takes longer over one request hangs
-    patience_s         how long to wait while no server answers, or all are full and nothing gets through
-    most               requests that one server has at once; the others wait here
-    losses             replies that one request may lose before it is held to be the reason
-    rest_s             how long a server that failed is left alone
-    shortest_s         the first wait before a request is sent again is at most so long; the next ones grow
-
-    Raises: ValueError or ConnectionError where a server is not what is needed, or not there.
+    Raises: ValueError or ConnectionError where a server does not answer or cannot be used.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        *,
-        form: Form,
-        tokenizer: Any,
-        key: str | None = None,
-        request_timeout_s: float = 600.0,
-        patience_s: float = 600.0,
-        most: int = 64,
-        losses: int = 6,
-        rest_s: float = 5.0,
-        shortest_s: float = 0.5,
-    ) -> None:
-        self._calls = Calls(request_timeout_s, None if key is None else {"Authorization": f"Bearer {key}"})
-        self._stats = RemoteStats()
-        self._form, self._spelling = form, Spelling(tokenizer)
-        self._knows_tokens = not isinstance(tokenizer, ByteText)
-        servers = [Endpoint(url, self._calls.http, key) for url in urls]
-        self._facts = Facts.common(self._calls.introduce([meet(server, form) for server in servers]))
-        self._workers = Workers(servers, most=most, rest_s=rest_s)
-        self._attempts = Attempts(
-            self._workers,
-            self._stats,
-            patience_s=patience_s,
-            losses=losses,
-            full_s=patience_s,
-            shortest_s=shortest_s,
-            longest_s=_LONGEST_S,
-        )
-        log.warning("%s: %s", ", ".join(urls), self._lost())
+    def __init__(self, settings: OpenAISettings, *, tokenizer: PretrainedTokenizer) -> None:
+        stats, session = ClientStats(), HttpSession(settings.request_timeout_s, settings.headers)
+        super().__init__(session, stats)
+        self._format, self._codec = settings.request_format, TextCodec(tokenizer)
+        self._has_tokenizer = not isinstance(tokenizer, ByteTokenizer)
+        servers = [OpenAIServer(url, session.http, settings.api_key) for url in settings.urls]
+        probes = [probe_completions(server, self._format) for server in servers]
+        self.capabilities = OpenAICapabilities.common_to(session.probe_all(probes))
+        pool = ServerPool(servers, max_in_flight=settings.max_in_flight, cooldown_s=settings.cooldown_s)
+        self._retry_policy = RetryPolicy(pool, stats, settings)
+        log.warning("%s: %s", ", ".join(settings.urls), self._describe_limits())
 
-    @property
-    def facts(self) -> Facts:
-        """What the servers turned out to be; where they differ, what holds of all."""
-        return self._facts
+    def _describe_limits(self) -> str:
+        """Returns what this engine lacks against the local one, in one line."""
+        limits = ["text in, text out: no hidden states, speculation is up to the server"]
+        limits += [] if self._format.logprobs else ["no log-probabilities"]
+        limits += [] if self._has_tokenizer else ["lengths in trees are bytes"]
+        limits += [] if self.capabilities.names_end_cause else ["steps are streamed: replies do not name the end"]
+        return "; ".join([*limits, "sampled text repeats as far as the server honors seeds"])
 
-    @property
-    def stats(self) -> RemoteStats:
-        """A snapshot; cheap, callable at any time."""
-        snapshot = self._stats.snapshot()
-        assert isinstance(snapshot, RemoteStats)
-        return snapshot
+    def _validate_content(self, request: GenerationRequest) -> None:
+        self._format.validate_params(request.params)
+        self._format.build_prompt(self._codec.decode_prefix(request.prefix))
 
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """One generation per request, in order. Cancelling takes all of them back from the servers.
+    def _max_total_tokens(self) -> int | None:
+        return self.capabilities.max_total_tokens if self._has_tokenizer else None
 
-        Raises: OversizedRequest or ValueError before anything is sent; NoServer; RuntimeError once closed.
-        """
-        for request in requests:
-            self._validate(request)
-        return await self._calls.together([self._run(request) for request in requests])
+    async def _generate_one(self, request: GenerationRequest) -> Generation:
+        with self._stats.track_request():
+            return await self._generate_until_deadline(request)
 
-    def close(self) -> None:
-        """Takes back what is with the servers and ends the client's thread. Calling it twice is harmless."""
-        self._calls.close()
-
-    def _lost(self) -> str:
-        """What is lost against an engine in this process, in one line."""
-        parts = ["text in, text out: no hidden states, guessing is the server's own affair"]
-        parts += [] if self._form.logprobs else ["no log-probabilities"]
-        parts += [] if self._knows_tokens else ["lengths in trees are bytes"]
-        parts += [] if self._facts.says_ended else ["steps are streamed, because it does not say what ended a text"]
-        return "; ".join([*parts, "sampled text repeats as far as the server keeps to seeds"])
-
-    def _validate(self, request: GenerationRequest) -> None:
-        if request.hidden:
-            raise ValueError("a server does not give hidden states; choose embedder=words")
-        self._form.check(request.params)
-        self._form.asked(self._spelling.text(request.prefix))
-        total = len(request.prefix) + request.params.max_tokens
-        if self._knows_tokens and self._facts.tokens is not None and total > self._facts.tokens:
-            asked = f"{len(request.prefix)} prefix tokens + max_tokens={request.params.max_tokens} = {total} tokens"
-            raise OversizedRequest(f"{asked} exceed the servers' limit of {self._facts.tokens} tokens")
-
-    async def _run(self, request: GenerationRequest) -> Generation:
-        self._stats.came()
+    async def _generate_until_deadline(self, request: GenerationRequest) -> Generation:
+        in_flight = InFlightRequest(request.group)
+        timeout_s = None if request.deadline is None else request.deadline - time.monotonic()
         try:
-            generation = await self._written(request)
-        finally:
-            self._stats.left()
-        self._stats.charge(generation.spent)
-        return generation
-
-    async def _written(self, request: GenerationRequest) -> Generation:
-        errand = Errand(request.group)
-        left = None if request.deadline is None else request.deadline - time.monotonic()
-        try:
-            if left is not None and left <= 0:
+            if timeout_s is not None and timeout_s <= 0:
                 raise TimeoutError
-            async with asyncio.timeout(left):
-                reply = await self._attempts.answer(errand, partial(self._send, request))
+            async with asyncio.timeout(timeout_s):
+                response = await self._retry_policy.send_with_retries(in_flight, partial(self._send_to, request))
         except TimeoutError:
-            spent = Spent(calls=1, prompt_tokens=len(request.prefix), seconds=time.monotonic() - errand.began)
-            return Generation(tokens=(), logprobs=(), finish="deadline", spent=spent)
-        return self._generation(request, reply, time.monotonic() - errand.began)
+            return empty_generation(request, in_flight)
+        return self._build_generation(request, response, in_flight.elapsed_s)
 
-    async def _send(self, request: GenerationRequest, worker: Worker[Endpoint]) -> Reply:
-        self._stats.sent(True)
+    async def _send_to(self, request: GenerationRequest, pooled: PooledServer[OpenAIServer]) -> CompletionResponse:
         try:
-            return await self._ask(worker.server, request)
-        except Unreachable:
-            self._workers.failed(worker)
-            raise
-        except Lost:
-            if len(self._workers.all) > 1:  # the only one there is goes on with what else it has
-                self._workers.failed(worker)
-            raise
+            return await self._request_completion(pooled.server, request)
         except asyncio.CancelledError:
-            self._stats.aborted += 1  # by closing the connection
+            self._stats.aborted += 1  # the closed connection tells the server
             raise
-        finally:
-            self._stats.sent(False)
 
-    async def _ask(self, server: Endpoint, request: GenerationRequest) -> Reply:
-        stop, form = request.params.stop, self._form
-        stream = bool(stop) and not self._facts.says_ended
-        body = form.body(self._spelling.text(request.prefix), request.params, request.seed, stream=stream)
+    async def _request_completion(self, server: OpenAIServer, request: GenerationRequest) -> CompletionResponse:
+        stop, path = request.params.stop, self._format.path
+        stream = bool(stop) and not self.capabilities.names_end_cause
+        text = self._codec.decode_prefix(request.prefix)
+        body = self._format.build_body(text, request.params, request.seed, stream=stream)
         if stream:
-            return await server.stream(form.path, body, stop)
-        return reply_of(await server.complete(form.path, body))
+            return await server.stream_completion(path, body, stop)
+        return parse_completion(await server.request_completion(path, body))
 
-    def _generation(self, request: GenerationRequest, reply: Reply, seconds: float) -> Generation:
-        finish = _finish(reply.ended, bool(request.params.stop))
-        tokens, logprobs = self._spelled(request.prefix, reply, finish)
-        written = len(tokens) if reply.tokens is None else reply.tokens
+    def _build_generation(self, request: GenerationRequest, response: CompletionResponse, seconds: float) -> Generation:
+        finish = _to_finish_reason(response.end_cause, bool(request.params.stop))
+        tokens, logprobs = self._encode_response(request.prefix, response, finish)
+        num_tokens = len(tokens) if response.tokens is None else response.tokens
         return Generation(
             tokens=tokens,
             logprobs=logprobs,
             finish=finish,
-            spent=Spent(
+            usage=Usage(
                 calls=1,
-                tokens=written,
-                prompt_tokens=len(request.prefix) if reply.prompt_tokens is None else reply.prompt_tokens,
-                cached_tokens=reply.cached_tokens,
-                forwards=written,
+                tokens=num_tokens,
+                prompt_tokens=len(request.prefix) if response.prompt_tokens is None else response.prompt_tokens,
+                cached_tokens=response.cached_tokens,
+                forwards=num_tokens,
                 seconds=seconds,
             ),
         )
 
-    def _spelled(self, prefix: Tokens, reply: Reply, finish: FinishReason) -> tuple[Tokens, tuple[float, ...]]:
-        """What was said as ids, with the end of the text where it ended by itself; and log-probabilities, where the
-        server's tokens are ours one by one."""
-        end = self._spelling.end if finish == "eos" else ()
-        if not reply.pieces:
-            return self._spelling.tokens(reply.text, prefix) + end, ()
-        pieces, numbers, told_end = _within(reply)
-        tokens = self._spelling.of_pieces(pieces, prefix)
-        if tokens is None or "".join(pieces) != reply.text:
-            return self._spelling.tokens(reply.text, prefix) + end, ()
-        if end and told_end is not None:
-            return tokens + end, (*numbers, told_end)
-        return tokens, numbers
+    def _encode_response(
+        self, prefix: Tokens, response: CompletionResponse, finish: FinishReason
+    ) -> tuple[Tokens, tuple[float, ...]]:
+        """Returns the ids of a response, with the end token where the text ended by itself, and log-probabilities.
+
+        There are log-probabilities only where the server's tokens are tokens of this vocabulary one by one.
+        """
+        end = self._codec.end_tokens if finish == "eos" else ()
+        if not response.token_logprobs:
+            return self._codec.encode_reply(response.text, prefix) + end, ()
+        pieces, logprobs, end_logprob = _split_at_text_end(response)
+        tokens = self._codec.encode_pieces(pieces, prefix)
+        if tokens is None or "".join(pieces) != response.text:
+            return self._codec.encode_reply(response.text, prefix) + end, ()
+        if end and end_logprob is not None:
+            return tokens + end, (*logprobs, end_logprob)
+        return tokens, logprobs
 
 
-def _within(reply: Reply) -> tuple[list[str], tuple[float, ...], float | None]:
-    """The pieces that make up the text and their log-probabilities; that of a piece after them, which is its end."""
+def _split_at_text_end(response: CompletionResponse) -> tuple[list[str], tuple[float, ...], float | None]:
+    """Returns the tokens that make up the text, their log-probabilities, and that of the next token, the end token."""
     length, count = 0, 0
-    for piece, _ in reply.pieces:
-        if length == len(reply.text) or length + len(piece) > len(reply.text):
+    for piece, _ in response.token_logprobs:
+        if length == len(response.text) or length + len(piece) > len(response.text):
             break
         length, count = length + len(piece), count + 1
-    inside, after = reply.pieces[:count], reply.pieces[count:]
-    return [piece for piece, _ in inside], tuple(n for _, n in inside), after[0][1] if after else None
+    inside, after = response.token_logprobs[:count], response.token_logprobs[count:]
+    end_logprob = after[0][1] if after else None
+    return [piece for piece, _ in inside], tuple(logprob for _, logprob in inside), end_logprob
 
 
-def _finish(ended: Ended, had_stop: bool) -> FinishReason:
-    if ended == "untold":  # of whole answers, where it makes no difference
+def _to_finish_reason(end_cause: EndCause, had_stop: bool) -> FinishReason:
+    if end_cause == "unknown":  # of whole answers only, where it makes no difference
         return "stop" if had_stop else "eos"
-    return ended
+    return end_cause

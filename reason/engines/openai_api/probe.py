@@ -1,100 +1,89 @@
-"""What a server can do, asked once before the first request, where a search depends on it."""
+"""Probes an OpenAI-compatible server once, before the first request, for what a search depends on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from decoding.core import OversizedRequest
-from reason.engines.openai_api.endpoint import Endpoint
-from reason.engines.openai_api.wire import Form, says_what_ended, usage_of
-from reason.engines.sglang_client.errors import Lost, Passing, Refused
+from reason.engines.http.errors import RequestRejected, ResponseLost, TransientError
+from reason.engines.openai_api.server import OpenAIServer
+from reason.engines.openai_api.wire import CompletionJson, RequestFormat, names_end_cause, parse_usage
 
-_SAID, _STEP = "So", "So\n\n"
-_A_WORD = 2  # tokens that `_SAID` may be
+_WORD, _STEP = "So", "So\n\n"
+_MAX_WORD_TOKENS = 2  # tokens that `_WORD` may have
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a server turned out to be.
+class OpenAICapabilities:
+    """What a server reports and shows of itself.
 
-    tokens      prompt and generation together at most; None if it does not say
-    says_ended  whether it tells a stop string from the end of a text
+    max_total_tokens  limit on prompt and generation together; None if it does not report one
+    names_end_cause   whether its replies tell a stop string from the end of a text
     """
 
-    tokens: int | None
-    says_ended: bool
+    max_total_tokens: int | None
+    names_end_cause: bool
 
     @classmethod
-    def common(cls, facts: Sequence[Facts]) -> Facts:
-        """What holds of all.
+    def common_to(cls, servers: Sequence[OpenAICapabilities]) -> OpenAICapabilities:
+        """Returns what holds for all servers.
 
-        >>> Facts.common([Facts(None, True), Facts(99, False)])
-        Facts(tokens=99, says_ended=False)
+        >>> OpenAICapabilities.common_to([OpenAICapabilities(None, True), OpenAICapabilities(99, False)])
+        OpenAICapabilities(max_total_tokens=99, names_end_cause=False)
         """
-        told = [one.tokens for one in facts if one.tokens is not None]
-        return cls(min(told, default=None), all(one.says_ended for one in facts))
+        limits = [server.max_total_tokens for server in servers if server.max_total_tokens is not None]
+        return cls(min(limits, default=None), all(server.names_end_cause for server in servers))
 
 
-async def meet(server: Endpoint, form: Form) -> Facts:
-    """Asks for a token where answers are to be gone on with: whether the server takes such requests, and whether it
-    says what ended a text. Whole answers need neither.
+async def probe_completions(server: OpenAIServer, request_format: RequestFormat) -> OpenAICapabilities:
+    """Requests one token, to learn whether the server takes such requests and names what ended a text.
 
-    Raises: ConnectionError if it does not answer, ValueError if it is not what is needed, in one sentence.
+    Chats without prefill need neither and generate no token.
+    Raises: ConnectionError if the server does not answer, ValueError if it cannot be used, in one sentence.
     """
     try:
-        tokens = await _limit(server, form.model)
-        if form.chat and not form.prefill:
-            return Facts(tokens, says_ended=True)
-        if form.chat:
-            await _require_prefill(server, form)
-        asked = {"messages": [{"role": "user", "content": "?"}]} if form.chat else {"prompt": "?"}
-        return Facts(tokens, says_what_ended(await server.complete(form.path, _one_token(form, asked))))
-    except Passing as fault:
-        raise ConnectionError(str(fault)) from fault
-    except (Refused, OversizedRequest) as fault:
-        remedy = "" if form.chat else "; a server without /completions is asked with engine.api=chat (model=served)"
-        raise ValueError(f"{fault}{remedy}") from fault
+        limit = await _query_context_length(server, request_format.model)
+        if request_format.chat and not request_format.prefill:
+            return OpenAICapabilities(limit, names_end_cause=True)
+        if request_format.chat:
+            await _require_prefill(server, request_format)
+        reply = await server.request_completion(request_format.path, request_format.build_probe())
+        return OpenAICapabilities(limit, names_end_cause(reply))
+    except TransientError as error:
+        raise ConnectionError(str(error)) from error
+    except (RequestRejected, OversizedRequest) as error:
+        hint = "; a server without /completions is used with engine.api=chat (model=served)"
+        raise ValueError(f"{error}{'' if request_format.chat else hint}") from error
 
 
-def _one_token(form: Form, asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {"model": form.model, **asked, form.max_tokens_field: 1, **form.extra_body}
-
-
-async def _limit(server: Endpoint, model: str) -> int | None:
-    """The model's window, which vLLM says in its list of models."""
+async def _query_context_length(server: OpenAIServer, model: str) -> int | None:
+    """Returns the model's context length, which vLLM reports in its list of models; None where it is not there."""
     try:
-        listed = await server.ask("GET", "/models", timeout=5.0)
-    except (Refused, Lost):  # not every server has a list
+        reply = await server.request_json("GET", "/models", timeout_s=5.0)
+    except (RequestRejected, ResponseLost):  # not every server has a list
         return None
-    rows = listed.get("data") if isinstance(listed, Mapping) else None
-    found = [row.get("max_model_len") for row in rows or () if isinstance(row, Mapping) and row.get("id") == model]
-    return next((limit for limit in found if isinstance(limit, int)), None)
+    rows = reply.get("data") if isinstance(reply, Mapping) else None
+    limits = [row.get("max_model_len") for row in rows or () if isinstance(row, Mapping) and row.get("id") == model]
+    return next((limit for limit in limits if isinstance(limit, int)), None)
 
 
-async def _require_prefill(server: Endpoint, form: Form) -> None:
-    """Raises: ValueError where the server does not go on with an answer as it is. It is seen from the length of the
-    prompt: a word more if the answer is gone on with, the words around two turns more if a new one is begun, and
-    nothing more for the blank line if the model's template trims what was said."""
-    question = {"role": "user", "content": "?"}
+async def _require_prefill(server: OpenAIServer, request_format: RequestFormat) -> None:
+    """Raises ValueError where the server does not continue a begun answer exactly as it is.
+
+    The length of the prompt shows it. A begun answer of one word adds that word where the answer is continued, and the
+    template's text around two turns where a new one begins. A blank line adds nothing where the template trims answers.
+    """
     lengths = []
-    for said in (None, _SAID, _STEP):
-        asked: dict[str, Any] = {"messages": [question]}
-        if said is not None:
-            asked["messages"] = [question, {"role": "assistant", "content": said}]
-            asked |= {"continue_final_message": True, "add_generation_prompt": False}
-        body = await server.complete(form.path, _one_token(form, asked))
-        lengths.append(usage_of(body)["prompt_tokens"])
-    bare, word, step = lengths
-    if bare is None or word is None or step is None:
-        raise ValueError(
-            f"{server.url} does not count prompts, so that nobody knows whether engine.prefill works there"
-        )
-    if word - bare > _A_WORD:
-        raise ValueError(
-            f"{server.url} begins a new answer where it is to go on with one; engine.prefill does not work"
-        )
+    for answer in (None, _WORD, _STEP):
+        reply = await server.request_completion(request_format.path, request_format.build_probe(answer))
+        lengths.append(parse_usage(cast(CompletionJson, reply))["prompt_tokens"])
+    empty, word, step = lengths
+    if empty is None or word is None or step is None:
+        raise ValueError(f"{server.url} does not count prompts, so it is unknown whether engine.prefill works there")
+    if word - empty > _MAX_WORD_TOKENS:
+        raise ValueError(f"{server.url} begins a new answer instead of continuing one; engine.prefill does not work")
     if step <= word:
         raise ValueError(
             f"{server.url} loses the blank line at the end of a step (its chat template trims answers); "

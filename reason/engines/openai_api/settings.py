@@ -1,32 +1,44 @@
-"""The settings of an engine made of OpenAI-compatible servers."""
+"""Settings of `engine=openai`: OpenAI-compatible servers of one model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from reason.engines.openai_api.wire import NEUTRAL, Form
-from reason.engines.sglang_client.addresses import addresses, require_counts, require_packages, require_seconds
+from decoding.validation import require_choice, require_switch
+from reason.engines.base import EngineUse, SpeculationFactory
+from reason.engines.http.settings import ServerSettings
+from reason.engines.openai_api.wire import NEUTRAL, RequestFormat
+from reason.models.checkpoint import Checkpoint
+from reason.models.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:
-    from reason.engines.openai_api.engine import EndpointEngine
+    from reason.engines.openai_api.engine import OpenAIEngine
 
 APIS = ("completions", "chat")
-MAX_TOKENS = ("max_tokens", "max_completion_tokens")
+MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens")
 OMITTABLE = (*NEUTRAL, "seed")
-_OURS = {"model", "prompt", "messages", "n", "stream", "stream_options", "stop", "logprobs", *MAX_TOKENS, *OMITTABLE}
-_LOOK_S = 10.0
+_FIELDS_WITH_SETTINGS = {
+    *("model", "prompt", "messages", "n", "stream", "stream_options", "stop", "logprobs"),
+    *(*MAX_TOKENS_FIELDS, *OMITTABLE),
+}
+_LOOK_UP_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoints:
-    """Servers of one model; `conf/engine/openai.yaml` says what the settings are.
+class OpenAISettings(ServerSettings):
+    """OpenAI-compatible servers; `conf/engine/openai.yaml` describes the fields beyond those of `ServerSettings`.
 
     Raises: ValueError naming the setting.
     """
 
-    urls: Sequence[str] | str
+    needs_checkpoint: ClassVar[bool] = False
+    url_example: ClassVar[str] = "http://host:8000/v1"
+    url_has_path: ClassVar[bool] = True
+    limits_overload: ClassVar[bool] = True
+    pauses_only_server: ClassVar[bool] = False  # its other requests may be fine, and there is nowhere else to send to
+
     model: str | None = None
     api_key: str | None = field(default=None, repr=False)
     api: str | None = None
@@ -34,120 +46,118 @@ class Endpoints:
     logprobs: bool = False
     max_tokens_field: str = "max_tokens"
     omit: Sequence[str] = ()
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-    request_timeout_s: float = 600.0
-    patience_s: float = 600.0
-    most: int = 64
-    losses: int = 6
+    extra_body: Mapping[str, object] = field(default_factory=dict)
+    unavailable_timeout_s: float = 600.0
+    max_in_flight: int = 64
+    max_retries: int = 6
+    min_backoff_s: float = 0.5
+    max_backoff_s: float = 20.0  # vendors count requests by the minute
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "urls", addresses(self.urls, example="http://host:8000/v1", path=True))
-        require_seconds({"request_timeout_s": self.request_timeout_s, "patience_s": self.patience_s})
-        require_counts({"most": self.most, "losses": self.losses})
+        super().__post_init__()
         if self.model is not None and (not isinstance(self.model, str) or not self.model):
             raise ValueError(f"model must be the name that the server knows it by, got {self.model!r}")
-        if self.api_key is not None and not _is_key(self.api_key):  # not repeated: it is a secret
+        if self.api_key is not None and not _is_key(self.api_key):  # the message must not repeat a secret
             raise ValueError("api_key must be printable ASCII text without spaces")
         if self.api is not None and self.api not in APIS:
             raise ValueError(f"api must be one of {', '.join(APIS)} or null, got {self.api!r}")
-        for name in ("prefill", "logprobs"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        if self.max_tokens_field not in MAX_TOKENS:
-            raise ValueError(f"max_tokens_field must be one of {', '.join(MAX_TOKENS)}; got {self.max_tokens_field!r}")
+        require_switch("prefill", self.prefill)
+        require_switch("logprobs", self.logprobs)
+        require_choice("max_tokens_field", self.max_tokens_field, MAX_TOKENS_FIELDS)
         if isinstance(self.omit, str) or not isinstance(self.omit, Sequence) or set(self.omit) - {*OMITTABLE}:
             raise ValueError(f"omit must be a list of some of {', '.join(OMITTABLE)}; got {self.omit!r}")
         if not isinstance(self.extra_body, Mapping):
             raise ValueError(f"extra_body must hold fields and their values, got {self.extra_body!r}")
-        for name in sorted(_OURS & set(self.extra_body)):
+        for name in sorted(_FIELDS_WITH_SETTINGS & set(self.extra_body)):
             raise ValueError(f"extra_body.{name} has a setting of its own")
 
     @property
-    def goes_on(self) -> bool:
-        """Whether a text can be gone on with, which searches over steps do."""
+    def gives_logprobs(self) -> bool:
+        return self.logprobs
+
+    @property
+    def continues_text(self) -> bool:
+        """Whether requests can continue earlier output, as step searches do."""
         return self.api == "completions" or self.prefill
 
-    def check(self) -> None:
-        """Raises: ValueError where a package is missing."""
-        require_packages()
+    @property
+    def request_format(self) -> RequestFormat:
+        """How requests are written; `model` must be set."""
+        assert self.model is not None, "ping comes first"
+        return RequestFormat(
+            model=self.model,
+            chat=self.api == "chat",
+            prefill=self.prefill,
+            logprobs=self.logprobs,
+            max_tokens_field=self.max_tokens_field,
+            omit=tuple(self.omit),
+            extra_body=dict(self.extra_body),
+        )
 
-    def knock(self) -> None:
-        """Raises: ConnectionError naming the first server that does not answer; ValueError where one does not take the
-        key, or has not the model, with the models that it has."""
-        for url in self.urls:
-            self.visit(url)
+    @property
+    def headers(self) -> dict[str, str]:
+        """HTTP headers sent with every request."""
+        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
 
-    def visit(self, url: str) -> None:
-        """Asks one server for its models. Raises: as `knock`."""
-        offered = self._offered(url)
+    def adapt_to(self, use: EngineUse) -> Self:
+        """See `EngineSettings`."""
+        from reason.engines.openai_api.compatibility import adapt_settings
+
+        adapted = adapt_settings(self, use)
+        assert isinstance(adapted, type(self))
+        return adapted
+
+    def ping_server(self, url: str) -> None:
+        """Checks that the server answers, takes the key and has the model.
+
+        Raises: ConnectionError if it does not answer; ValueError about the key, or with the models that it has.
+        """
+        offered = self._query_models(url)
         if self.model is None:
             known = f"{url} offers {', '.join(offered)}" if offered else f"{url} does not say what it offers"
             raise ValueError(f"model must be set; {known}")
-        if offered and self.model not in offered and not self._takes(url):
+        if offered and self.model not in offered and not self._accepts_model(url):
             raise ValueError(f"model={self.model} is not there; {url} offers {', '.join(offered)}")
 
-    def _offered(self, url: str) -> list[str] | None:
-        """The models that a server lists; None where it keeps no list. Raises: as `knock`."""
+    def open_engine(
+        self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None = None
+    ) -> OpenAIEngine:
+        """Returns the engine; of the model only the tokenizer is needed.
+
+        Raises: ValueError or ConnectionError where a server does not answer or cannot be used.
+        """
+        from reason.engines.openai_api.engine import OpenAIEngine
+
+        return OpenAIEngine(self, tokenizer=tokenizer)
+
+    def _query_models(self, url: str) -> list[str] | None:
+        """Returns the models that a server lists; None where it has no list. Raises: as `ping_server`."""
         import httpx2
 
         try:
-            answer = httpx2.get(f"{url}/models", headers=self._headers(), timeout=_LOOK_S)
+            response = httpx2.get(f"{url}/models", headers=self.headers, timeout=_LOOK_UP_TIMEOUT_S)
         except httpx2.TransportError as error:
             raise ConnectionError(f"urls: nothing answers at {url} ({error}); start a server there") from error
-        if answer.status_code in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
-            asked = "asks for a key; take it from the environment: '${oc.env:NAME}'"
-            raise ValueError(f"api_key: {url} {asked if self.api_key is None else 'refuses it'}")
-        if answer.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
-            raise ConnectionError(f"urls: {url} answers {answer.status_code} at /models; see its log")
+        if response.status_code in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
+            problem = "asks for a key; take it from the environment: '${oc.env:NAME}'"
+            raise ValueError(f"api_key: {url} {problem if self.api_key is None else 'refuses it'}")
+        if response.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
+            raise ConnectionError(f"urls: {url} answers {response.status_code} at /models; see its log")
         try:
-            return sorted(str(row["id"]) for row in answer.json()["data"]) if answer.is_success else None
+            return sorted(str(row["id"]) for row in response.json()["data"]) if response.is_success else None
         except (ValueError, KeyError, TypeError):
             return None
 
-    def open(self, path: str, *, tokenizer: Any, vocab_size: int | None) -> EndpointEngine:
-        """The engine. Only the tokenizer is needed, whatever `path` it is from.
-
-        Raises: ValueError or ConnectionError where a server is not what is needed.
-        """
-        from reason.engines.openai_api.engine import EndpointEngine
-
-        del path, vocab_size
-        assert self.model is not None, "knock comes first"
-        return EndpointEngine(
-            tuple(self.urls),
-            form=Form(
-                model=self.model,
-                chat=self.api == "chat",
-                prefill=self.prefill,
-                logprobs=self.logprobs,
-                max_tokens_field=self.max_tokens_field,
-                omit=tuple(self.omit),
-                extra_body=dict(self.extra_body),
-            ),
-            tokenizer=tokenizer,
-            key=self.api_key,
-            request_timeout_s=self.request_timeout_s,
-            patience_s=self.patience_s,
-            most=self.most,
-            losses=self.losses,
-        )
-
-    def _takes(self, url: str) -> bool:
-        """Whether a server takes a name that is not in its list, as some do that stand in front of others."""
+    def _accepts_model(self, url: str) -> bool:
+        """Returns whether a server takes a name that is not in its list, as some gateways do; generates one token."""
         import httpx2
 
-        chat = self.api == "chat"
-        asked = {"messages": [{"role": "user", "content": "?"}]} if chat else {"prompt": "?"}
-        body = {"model": self.model, **asked, self.max_tokens_field: 1, **self.extra_body}
-        path = "/chat/completions" if chat else "/completions"
+        body, path = self.request_format.build_probe(), self.request_format.path
         try:
-            answer = httpx2.post(url + path, json=body, headers=self._headers(), timeout=self.request_timeout_s)
+            response = httpx2.post(url + path, json=body, headers=self.headers, timeout=self.request_timeout_s)
         except httpx2.TransportError:
             return False
-        return answer.is_success
-
-    def _headers(self) -> dict[str, str]:
-        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+        return response.is_success
 
 
 def _is_key(value: object) -> bool:

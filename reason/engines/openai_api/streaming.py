@@ -1,66 +1,75 @@
-"""A reply that comes piece by piece, up to where it is to end. Pure."""
+"""Assembles a streamed reply and finds where it is to end. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
-from reason.engines.openai_api.wire import Ended, Reply, finish_of, first_stop, pieces_of, usage_of
-from reason.engines.sglang_client.errors import Lost
+from reason.engines.http.errors import ResponseLost
+from reason.engines.openai_api.wire import (
+    ChoiceJson,
+    CompletionJson,
+    CompletionResponse,
+    EndCause,
+    TokenCounts,
+    find_first_stop,
+    parse_end_cause,
+    parse_token_logprobs,
+    parse_usage,
+)
 
 
-class Stream:
-    """Puts a reply together. Where a server does not say what ended a text, reading along tells.
+class CompletionStream:
+    """Adds up the events of a stream. It finds stop strings itself, for servers that do not say what ended a text.
 
-    >>> stream = Stream(("\\n\\n",))
+    >>> stream = CompletionStream(("\\n\\n",))
     >>> events = [{"choices": [{"text": text, "finish_reason": None}]} for text in ("One.", "\\n", "\\nTwo.")]
-    >>> [stream.add(event) for event in events], stream.reply().text, stream.reply().ended
+    >>> [stream.add_event(event) for event in events], stream.build_response().text, stream.build_response().end_cause
     ([False, False, True], 'One.\\n\\n', 'stop')
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(stop)
         self._text = ""
-        self._ended: Ended | None = None
-        self._usage: dict[str, Any] = {}
-        self._pieces: list[tuple[str, float]] = []
-        self._events = 0
+        self._end_cause: EndCause | None = None
+        self._counts: TokenCounts | None = None
+        self._token_logprobs: list[tuple[str, float]] = []
+        self._num_events = 0
 
-    def add(self, event: Any) -> bool:
-        """Whether the reply has come to a stop string, so that nothing more is wanted. *Mutates*.
+    def add_event(self, event: object) -> bool:
+        """Returns whether the text has reached a stop string, so that the stream can be closed. *Mutates*.
 
-        Raises: Lost where the event is none of a completion.
+        Raises: ResponseLost where the event is none of a completion.
         """
         try:
-            if event.get("usage"):
-                self._usage = usage_of(event)
-            return any(self._take(choice) for choice in event.get("choices") or ())
+            reply = cast(CompletionJson, event)
+            if reply.get("usage"):
+                self._counts = parse_usage(reply)
+            return any(self._add_choice(choice) for choice in reply.get("choices") or ())
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Lost(f"the stream is not one of a completion: {type(error).__name__} {error}") from error
+            raise ResponseLost(f"the stream is not one of a completion: {type(error).__name__} {error}") from error
 
-    def reply(self) -> Reply:
-        """The whole. Where it was left at a stop string nobody counted it: most servers send a token at a time.
+    def build_response(self) -> CompletionResponse:
+        """Returns the whole reply. Raises: ResponseLost where the stream broke off."""
+        if self._end_cause is None:
+            raise ResponseLost("the stream broke off")
+        # A stream closed at a stop string never sends its counts; most servers send one token per event.
+        counts = self._counts or TokenCounts(tokens=self._num_events, prompt_tokens=None, cached_tokens=0)
+        return CompletionResponse(self._text, self._end_cause, **counts, token_logprobs=tuple(self._token_logprobs))
 
-        Raises: Lost where it broke off.
-        """
-        if self._ended is None:
-            raise Lost("the stream broke off")
-        return Reply(self._text, self._ended, **({"tokens": self._events} | self._usage), pieces=tuple(self._pieces))
-
-    def _take(self, choice: Any) -> bool:
-        said = choice.get("delta", choice)
-        piece = said.get("text") if "text" in said else said.get("content")
-        self._pieces += pieces_of(choice)
+    def _add_choice(self, choice: ChoiceJson) -> bool:
+        message = choice.get("delta", choice)
+        piece = message.get("text") if "text" in message else message.get("content")
+        self._token_logprobs += parse_token_logprobs(choice)
         if piece:
-            self._events += 1
-            # a stop string may have begun in what came before
-            behind = max(0, len(self._text) - max(map(len, self._stop), default=0))
+            self._num_events += 1
+            # Search from before the new piece: a stop string may have begun in an earlier one.
+            start = max(0, len(self._text) - max(map(len, self._stop), default=0))
             self._text += piece
-            end = first_stop(self._text[behind:], self._stop)
+            end = find_first_stop(self._text[start:], self._stop)
             if end is not None:
-                self._text, self._ended = self._text[: behind + end], "stop"
+                self._text, self._end_cause = self._text[: start + end], "stop"
                 return True
         if choice.get("finish_reason"):
-            ended = finish_of(choice)
-            self._ended = "length" if ended == "length" else "eos"
+            self._end_cause = "length" if parse_end_cause(choice) == "length" else "eos"
         return False

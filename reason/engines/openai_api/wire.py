@@ -1,28 +1,92 @@
-"""One generation in the words of /completions and /chat/completions: a request as JSON, JSON as a reply. Pure."""
+"""Converts one generation to the JSON of /completions and /chat/completions and back. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, TypedDict, cast
 
 from decoding.core import SamplingParams
-from reason.engines.sglang_client.errors import Lost
-from reason.models.byte_tokenizer import conversation_of
+from reason.engines.http.errors import ResponseLost
+from reason.models.byte_tokenizer import parse_conversation
 
 NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0}
-"""Where each field of `SamplingParams` changes nothing."""
+"""The value at which each field of `SamplingParams` changes nothing."""
 
-Ended = Literal["stop", "eos", "length", "untold"]
+EndCause = Literal["stop", "eos", "length", "unknown"]
+JsonBody = dict[str, object]
 
-_BY_ITSELF = ("stop", "eos", "eos_token", "end_turn", "stop_sequence")
+_ENDED = ("stop", "eos", "eos_token", "end_turn", "stop_sequence")
 _CUT_SHORT = ("length", "max_tokens", "content_filter")
-_MATCHED = ("stop_reason", "matched_stop")  # vLLM's and SGLang's word for what ended a text
+_MATCHED_KEYS = ("stop_reason", "matched_stop")  # vLLM's and SGLang's field with the stop string that ended a text
+
+
+class MessageJson(TypedDict, total=False):
+    """`message` of a chat choice, `delta` of a streamed one, or the text of a completion."""
+
+    text: str | None
+    content: str | None
+    refusal: str | None
+
+
+class LogprobEntryJson(TypedDict):
+    """A token of a chat choice."""
+
+    token: str
+    logprob: float
+
+
+class LogprobsJson(TypedDict, total=False):
+    """`logprobs`: `content` of a chat choice, `tokens` and `token_logprobs` of a completion."""
+
+    content: Sequence[LogprobEntryJson] | None
+    tokens: Sequence[str] | None
+    token_logprobs: Sequence[float] | None
+
+
+class ChoiceJson(MessageJson, total=False):
+    """One choice of a reply or of a streamed event."""
+
+    message: MessageJson
+    delta: MessageJson
+    finish_reason: str | None
+    stop_reason: str | int | None
+    matched_stop: str | int | None
+    logprobs: LogprobsJson | None
+
+
+class PromptDetailsJson(TypedDict, total=False):
+    """`prompt_tokens_details` of a usage."""
+
+    cached_tokens: int | None
+
+
+class UsageJson(TypedDict, total=False):
+    """`usage` of a reply."""
+
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    prompt_tokens_details: PromptDetailsJson | None
+
+
+class CompletionJson(TypedDict, total=False):
+    """A reply or a streamed event. Servers are not trusted to send one: any other shape counts as a lost response."""
+
+    choices: Sequence[ChoiceJson]
+    usage: UsageJson | None
+
+
+class TokenCounts(TypedDict):
+    """Counts of a reply, under the names of `CompletionResponse`."""
+
+    tokens: int | None
+    prompt_tokens: int | None
+    cached_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
-    """How these servers are asked; `conf/engine/openai.yaml` says what the settings are."""
+class RequestFormat:
+    """How requests to these servers are written; `conf/engine/openai.yaml` describes the settings."""
 
     model: str
     chat: bool
@@ -30,15 +94,15 @@ class Form:
     logprobs: bool = False
     max_tokens_field: str = "max_tokens"
     omit: tuple[str, ...] = ()
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    extra_body: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
-        """Where requests go."""
+        """The endpoint that requests go to."""
         return "/chat/completions" if self.chat else "/completions"
 
-    def check(self, params: SamplingParams) -> None:
-        """Raises: ValueError for sampling that would not reach the servers."""
+    def validate_params(self, params: SamplingParams) -> None:
+        """Raises ValueError for sampling parameters that would not reach the servers."""
         for name, neutral in NEUTRAL.items():
             value = getattr(params, name)
             if name in self.omit and value != neutral:
@@ -46,91 +110,103 @@ class Form:
         if params.stop_token_ids:
             raise ValueError("search.sampling.stop_token_ids are ids and servers are sent text; choose stop")
 
-    def asked(self, text: str) -> dict[str, Any]:
-        """What the model is to go on with. Raises: ValueError where these servers cannot be asked to."""
+    def build_prompt(self, text: str) -> JsonBody:
+        """Returns the fields with the text to continue. Raises: ValueError where these servers cannot continue it."""
         if not self.chat:
             return {"prompt": text}
-        found = conversation_of(text)
-        if found is None:
-            raise ValueError("engine.api=chat takes conversations, not texts to go on with; choose api=completions")
-        fields, said = found
-        if not said:
+        parsed = parse_conversation(text)
+        if parsed is None:
+            raise ValueError("engine.api=chat takes conversations, not texts to continue; choose api=completions")
+        fields, answer = parsed
+        if not answer:
             return fields
         if not self.prefill:
-            raise ValueError("engine.api=chat begins every answer anew; to go on with one set engine.prefill=true")
-        messages = [*fields["messages"], {"role": "assistant", "content": said}]
+            raise ValueError("engine.api=chat begins every answer anew; to continue one set engine.prefill=true")
+        conversation = cast(Sequence[Mapping[str, str]], fields["messages"])
+        messages = [*conversation, {"role": "assistant", "content": answer}]
         return {**fields, "messages": messages, "continue_final_message": True, "add_generation_prompt": False}
 
-    def body(self, text: str, params: SamplingParams, seed: int, *, stream: bool = False) -> dict[str, Any]:
-        """The body of a request. With `stream` the servers are not told of stop strings, so that they show them.
+    def build_body(self, text: str, params: SamplingParams, seed: int, *, stream: bool = False) -> JsonBody:
+        """Returns the body of a request. A streamed one has no stop strings, so that the server returns them.
 
-        Nothing is left to a server's defaults that it may have of its own: vLLM takes them from the model, llama.cpp
-        has a top_k and a min_p. A chat server need not know those two and is sent them where they do something.
+        All sampling fields are sent, because defaults differ: vLLM takes them from the model, llama.cpp has a top_k and
+        a min_p. Chat servers may not know those two and receive them only where they change something.
         """
         filters = {"temperature": params.temperature, "top_p": params.top_p}
         filters |= {"top_k": params.top_k or -1, "min_p": params.min_p}
-        on = {name for name, neutral in NEUTRAL.items() if getattr(params, name) != neutral}
-        left_out = {*self.omit, *({"top_k", "min_p"} - on if self.chat else ())}
-        sent = {**filters, "seed": seed & 0x7FFFFFFF}  # not all servers take more bits
+        effective = {name for name, neutral in NEUTRAL.items() if getattr(params, name) != neutral}
+        left_out = {*self.omit, *({"top_k", "min_p"} - effective if self.chat else ())}
+        sampling = {**filters, "seed": seed & 0x7FFFFFFF}  # not all servers take more than 31 bits
         return {
             "model": self.model,
-            **self.asked(text),
+            **self.build_prompt(text),
             self.max_tokens_field: params.max_tokens,
-            **{name: value for name, value in sent.items() if name not in left_out},
+            **{name: value for name, value in sampling.items() if name not in left_out},
             **({"stop": list(params.stop)} if params.stop and not stream else {}),
             **({"logprobs": 1} if self.logprobs else {}),
             **({"stream": True, "stream_options": {"include_usage": True}} if stream else {"stream": False}),
             **self.extra_body,
         }
 
+    def build_probe(self, answer: str | None = None) -> JsonBody:
+        """Returns the body of a request for one token, with server defaults; `answer` is text to continue in a chat."""
+        if not self.chat:
+            prompt: JsonBody = {"prompt": "?"}
+        else:
+            prompt = {"messages": [{"role": "user", "content": "?"}]}
+        if answer is not None:
+            messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
+            prompt = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+        return {"model": self.model, **prompt, self.max_tokens_field: 1, **self.extra_body}
+
 
 @dataclass(frozen=True)
-class Reply:
-    """What a server made of a request.
+class CompletionResponse:
+    """A parsed reply.
 
-    text           a stop string that ended it included, where the server says which
-    ended          `untold`: by itself or by a stop string, the server does not say
-    tokens         generated, by the server's count; None if it does not say
-    prompt_tokens  likewise
-    cached_tokens  of the prompt's, found in the server's cache
-    pieces         the text token by token, with log-probabilities; empty where they were not asked for
+    text            with the stop string that ended it, where the server names that
+    end_cause       `unknown`: the server does not say whether the text ended by itself or at a stop string
+    tokens          tokens generated, by the server's count; None if it sends none
+    prompt_tokens   tokens of the prompt, likewise
+    cached_tokens   of these, tokens found in the server's cache
+    token_logprobs  the text token by token, with log-probabilities; empty where they were not requested
     """
 
     text: str
-    ended: Ended
+    end_cause: EndCause
     tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int = 0
-    pieces: tuple[tuple[str, float], ...] = ()
+    token_logprobs: tuple[tuple[str, float], ...] = ()
 
 
-def reply_of(body: Any) -> Reply:
-    """The reply in a whole body. Raises: Lost where it is not one."""
+def parse_completion(body: object) -> CompletionResponse:
+    """Parses a whole reply. Raises: ResponseLost where it is incomplete."""
     try:
-        choice = choice_of(body)
-        said = choice.get("message", choice)
-        ended, stop = _end(choice)
-        return Reply(_text(said) + stop, ended, **usage_of(body), pieces=pieces_of(choice))
+        choice = first_choice(body)
+        end_cause, stop = _parse_end(choice)
+        text = _parse_text(choice.get("message", choice)) + stop
+        counts = parse_usage(cast(CompletionJson, body))
+        return CompletionResponse(text, end_cause, **counts, token_logprobs=parse_token_logprobs(choice))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Lost(f"the reply is not a completion: {type(error).__name__} {error}") from error
+        raise ResponseLost(f"the reply is not a completion: {type(error).__name__} {error}") from error
 
 
-def choice_of(body: Any) -> Mapping[str, Any]:
-    """The one choice that was asked for. Raises: Lost where there is none."""
-    choices = body["choices"]
+def first_choice(body: object) -> ChoiceJson:
+    """Returns the one choice that was requested. Raises: ResponseLost where there is none."""
+    choices = cast(CompletionJson, body)["choices"]
     if not choices:
-        raise Lost("the reply has no choices")
-    choice: Mapping[str, Any] = choices[0]
-    return choice
+        raise ResponseLost("the reply has no choices")
+    return choices[0]
 
 
-def says_what_ended(body: Any) -> bool:
-    """Whether this server tells a stop string from the end of the text."""
-    return any(key in choice_of(body) for key in _MATCHED)
+def names_end_cause(body: object) -> bool:
+    """Returns whether this server tells a stop string from the end of the text."""
+    return any(key in first_choice(body) for key in _MATCHED_KEYS)
 
 
-def usage_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts of a body, as `Reply` names them."""
+def parse_usage(body: CompletionJson) -> TokenCounts:
+    """Returns the token counts of a reply."""
     usage = body.get("usage") or {}
     details = usage.get("prompt_tokens_details") or {}
     return {
@@ -140,47 +216,47 @@ def usage_of(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def pieces_of(choice: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Tokens and log-probabilities of a choice, in either of the shapes there are."""
-    told = choice.get("logprobs") or {}
-    if "content" in told:
-        return tuple((entry["token"], float(entry["logprob"])) for entry in told["content"] or ())
-    numbers = told.get("token_logprobs") or ()
-    return tuple((piece, float(number)) for piece, number in zip(told.get("tokens") or (), numbers, strict=True))
+def parse_token_logprobs(choice: ChoiceJson) -> tuple[tuple[str, float], ...]:
+    """Returns the tokens of a choice with their log-probabilities, from the shape of a chat or of a completion."""
+    logprobs = choice.get("logprobs") or {}
+    if "content" in logprobs:
+        return tuple((entry["token"], float(entry["logprob"])) for entry in logprobs["content"] or ())
+    values = logprobs.get("token_logprobs") or ()
+    return tuple((token, float(value)) for token, value in zip(logprobs.get("tokens") or (), values, strict=True))
 
 
-def finish_of(choice: Mapping[str, Any]) -> Ended:
-    """Why a choice ended. Raises: Lost where it was broken off."""
-    return _end(choice)[0]
+def parse_end_cause(choice: ChoiceJson) -> EndCause:
+    """Returns what ended a choice. Raises: ResponseLost where it was broken off."""
+    return _parse_end(choice)[0]
 
 
-def first_stop(text: str, stop: Sequence[str]) -> int | None:
-    """Where the stop string that is complete first ends; None if there is none.
+def find_first_stop(text: str, stop: Sequence[str]) -> int | None:
+    """Returns the end of the stop string that is complete first; None if the text has none.
 
-    >>> first_stop("ab\\n\\ncd", ("d", "\\n\\n")), first_stop("ab", ("c",))
+    >>> find_first_stop("ab\\n\\ncd", ("d", "\\n\\n")), find_first_stop("ab", ("c",))
     (4, None)
     """
     return min((at + len(one) for one in stop if (at := text.find(one)) >= 0), default=None)
 
 
-def _text(said: Mapping[str, Any]) -> str:
-    text = said["text"] if "text" in said else said["content"]
-    if text is None:  # an answer refused, or all of it thoughts that are not shown
-        text = said.get("refusal") or ""
+def _parse_text(message: MessageJson) -> str:
+    text = message["text"] if "text" in message else message["content"]
+    if text is None:  # a refused answer, or one whose text is all hidden reasoning
+        text = message.get("refusal") or ""
     if not isinstance(text, str):
         raise TypeError(f"its text is {text!r}")
     return text
 
 
-def _end(choice: Mapping[str, Any]) -> tuple[Ended, str]:
-    """Why it ended, and the stop string that is missing from its text."""
+def _parse_end(choice: ChoiceJson) -> tuple[EndCause, str]:
+    """Returns what ended the text, and the stop string that the server cut from its end."""
     finish = choice["finish_reason"]
     if finish in _CUT_SHORT:
         return "length", ""
-    if finish not in _BY_ITSELF:
-        raise Lost(f"the reply was broken off: finish_reason {finish!r}")
-    told = [choice[key] for key in _MATCHED if key in choice]
-    if not told:
-        return "untold", ""
-    matched = next((one for one in told if isinstance(one, str)), None)
+    if finish not in _ENDED:
+        raise ResponseLost(f"the reply was broken off: finish_reason {finish!r}")
+    matches = [cast(Mapping[str, object], choice)[key] for key in _MATCHED_KEYS if key in choice]
+    if not matches:
+        return "unknown", ""
+    matched = next((match for match in matches if isinstance(match, str)), None)
     return ("eos", "") if matched is None else ("stop", matched)

@@ -1,5 +1,5 @@
-"""Models that run elsewhere: an `Engine` made of SGLang servers.
+"""The engine and the reward-model reader made of SGLang servers.
 
-A branch is ids in one HTTP request and ids in its reply. Sharing of prefixes is left to the servers' own cache, so the
-branches of a problem stay with one server; what was under way on a server that dies is asked of another one.
+A branch is token ids in one HTTP request and token ids in its reply. Prefixes are shared by the servers' own cache, so
+all branches of a problem go to one server; requests at a server that dies are sent to another one.
 """

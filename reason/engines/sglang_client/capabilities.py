@@ -1,116 +1,148 @@
-"""Whether a server is one we can work with, and what it can do; asked once, before the first request."""
+"""Probes an SGLang server once, before the first request: whether it serves our model, and what it can do."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, TypedDict, cast
 
-from reason.engines.sglang_client.errors import Passing, Refused
-from reason.engines.sglang_client.server import Server
-from reason.engines.sglang_client.wire import reply_of
+from reason.engines.http.errors import RequestRejected, TransientError
+from reason.engines.sglang_client.server import SGLangServer
+from reason.engines.sglang_client.wire import GenerateJson, parse_generate_response
 
-_SEEDED = "REASON"  # our plugin's algorithm that draws with the request's seed
-_COMPARED = 2048  # ids whose texts are compared, spread over the vocabulary
+_SEEDED_ALGORITHM = "REASON"  # our plugin's speculative algorithm, which draws with the request's seed
+_MAX_COMPARED = 2048  # ids whose texts are compared, spread over the vocabulary
+
+
+class VocabularyTokenizer(Protocol):
+    """The part of a tokenizer that a server's vocabulary is compared with."""
+
+    def get_vocab(self) -> dict[str, int]: ...
+    def decode(self, ids: list[int], /, *, skip_special_tokens: bool) -> str: ...
+
+
+class _ModelInfoJson(TypedDict, total=False):
+    is_generation: bool
+    model_path: str
+    served_model_name: str
+
+
+class _ServerInfoJson(TypedDict, total=False):
+    version: str
+    context_length: int | None
+    max_total_num_tokens: int | None
+    max_req_input_len: int | None
+    enable_deterministic_inference: bool
+    speculative_algorithm: str | None
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a server says of itself.
+class ServerCapabilities:
+    """What an SGLang server reports and shows of itself.
 
-    version            of SGLang
-    tokens             prefix and generation together at most; None if it does not say
-    readable           the longest prefix; None if it does not say
-    original_logprobs  whether they are told before temperature
-    seeded             whether a request's seed decides its tokens
+    version                of SGLang
+    max_total_tokens       limit on prefix and generation together; None if it does not report one
+    max_input_tokens       limit on the prefix; None if it does not report one
+    has_original_logprobs  whether log-probabilities are those before temperature
+    honors_seeds           whether a request's seed decides its tokens
     """
 
     version: str
-    tokens: int | None
-    readable: int | None
-    original_logprobs: bool
-    seeded: bool
+    max_total_tokens: int | None
+    max_input_tokens: int | None
+    has_original_logprobs: bool
+    honors_seeds: bool
 
     @classmethod
-    def common(cls, facts: Sequence[Facts]) -> Facts:
-        """What holds of all.
+    def common_to(cls, servers: Sequence[ServerCapabilities]) -> ServerCapabilities:
+        """Returns what holds for all servers.
 
-        >>> Facts.common([Facts("1", 99, 90, True, True), Facts("2", None, 80, True, False)])
-        Facts(version='1, 2', tokens=99, readable=80, original_logprobs=True, seeded=False)
+        >>> first, second = ServerCapabilities("1", 99, 90, True, True), ServerCapabilities("2", None, 80, True, False)
+        >>> both = ServerCapabilities.common_to([first, second])
+        >>> both.version, both.max_total_tokens, both.max_input_tokens, both.has_original_logprobs, both.honors_seeds
+        ('1, 2', 99, 80, True, False)
         """
         return cls(
-            ", ".join(sorted({one.version for one in facts})),
-            _least(one.tokens for one in facts),
-            _least(one.readable for one in facts),
-            all(one.original_logprobs for one in facts),
-            all(one.seeded for one in facts),
+            ", ".join(sorted({server.version for server in servers})),
+            _min_known(server.max_total_tokens for server in servers),
+            _min_known(server.max_input_tokens for server in servers),
+            all(server.has_original_logprobs for server in servers),
+            all(server.honors_seeds for server in servers),
         )
 
 
-async def meet(server: Server, tokenizer: Any, vocab_size: int) -> Facts:
-    """Asks a server who it is.
+async def probe_server(
+    server: SGLangServer, tokenizer: VocabularyTokenizer | None, vocab_size: int
+) -> ServerCapabilities:
+    """Queries `/model_info` and `/server_info` and checks model and vocabulary; `tokenizer` None compares nothing.
 
-    Raises: ConnectionError if it does not answer, ValueError if it is not what is needed, in one sentence.
+    Raises: ConnectionError if the server does not answer, ValueError if it does not serve this model, in one sentence.
     """
     try:
-        about = await _model_info(server)
-        if not about.get("is_generation"):
-            raise ValueError(f"{server.url} does not generate text (it serves {about.get('model_path')})")
-        info = await _server_info(server)
+        model = await _query_model_info(server)
+        if not model.get("is_generation"):
+            raise ValueError(f"{server.url} does not generate text (it serves {model.get('model_path')})")
+        info = await _query_server_info(server)
         if tokenizer is not None:
-            await _compare_vocabulary(server, str(about.get("served_model_name")), tokenizer)
-        original = await _tells_original_logprobs(server, vocab_size)
-    except Passing as fault:
-        raise ConnectionError(f"{fault}; is the server up? /health tells") from fault
-    except Refused as fault:
-        raise ValueError(f"not a server of this model: {fault}") from fault
-    tokens = _least(info.get(key) for key in ("context_length", "max_total_num_tokens"))
-    seeded = bool(info.get("enable_deterministic_inference")) or info.get("speculative_algorithm") == _SEEDED
-    return Facts(str(info.get("version", "unknown")), tokens, info.get("max_req_input_len"), original, seeded)
+            await _compare_vocabulary(server, str(model.get("served_model_name")), tokenizer)
+        has_original_logprobs = await _returns_original_logprobs(server, vocab_size)
+    except TransientError as error:
+        raise ConnectionError(f"{error}; is the server up? /health tells") from error
+    except RequestRejected as error:
+        raise ValueError(f"not a server of this model: {error}") from error
+    is_seeded = info.get("speculative_algorithm") == _SEEDED_ALGORITHM
+    return ServerCapabilities(
+        version=str(info.get("version", "unknown")),
+        max_total_tokens=_min_known((info.get("context_length"), info.get("max_total_num_tokens"))),
+        max_input_tokens=info.get("max_req_input_len"),
+        has_original_logprobs=has_original_logprobs,
+        honors_seeds=bool(info.get("enable_deterministic_inference")) or is_seeded,
+    )
 
 
-def _least(numbers: Iterable[int | None]) -> int | None:
-    return min((number for number in numbers if number is not None), default=None)
+def _min_known(limits: Iterable[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
-async def _model_info(server: Server) -> Any:
+async def _query_model_info(server: SGLangServer) -> _ModelInfoJson:
     try:
-        return await server.notice("GET", "/model_info")
-    except Refused:  # a router knows only the older name
-        return await server.notice("GET", "/get_model_info")
+        reply = await server.query("GET", "/model_info")
+    except RequestRejected:  # a router knows only the older name
+        reply = await server.query("GET", "/get_model_info")
+    return cast(_ModelInfoJson, reply)
 
 
-async def _server_info(server: Server) -> Mapping[str, Any]:
+async def _query_server_info(server: SGLangServer) -> _ServerInfoJson:
     try:
-        info = await server.notice("GET", "/server_info")
-    except Refused:  # a router does not know what its servers are
+        reply = await server.query("GET", "/server_info")
+    except RequestRejected:  # a router does not pass it on
         return {}
-    return info if isinstance(info, Mapping) else {}
+    return cast(_ServerInfoJson, reply) if isinstance(reply, Mapping) else {}
 
 
-async def _compare_vocabulary(server: Server, model: str, tokenizer: Any) -> None:
-    """Raises: ValueError naming an id that reads differently there."""
+async def _compare_vocabulary(server: SGLangServer, model: str, tokenizer: VocabularyTokenizer) -> None:
+    """Raises ValueError naming an id whose text differs at the server."""
     size = max(tokenizer.get_vocab().values()) + 1
-    ids = sorted({*range(0, size, math.ceil(size / _COMPARED)), size - 1})
+    ids = sorted({*range(0, size, math.ceil(size / _MAX_COMPARED)), size - 1})
     try:
         body = {"model": model, "tokens": [[i] for i in ids], "skip_special_tokens": False}
-        theirs = (await server.notice("POST", "/v1/detokenize", body))["text"]
-    except Refused as fault:
-        raise ValueError(f"{server.url} does not tell its vocabulary, so it cannot be compared: {fault}") from fault
-    for i, text in zip(ids, theirs, strict=True):
-        ours = tokenizer.decode([i], skip_special_tokens=False)
-        if ours != text:
+        reply = await server.query("POST", "/v1/detokenize", body)
+    except RequestRejected as error:
+        raise ValueError(f"{server.url} does not tell its vocabulary, so it cannot be compared: {error}") from error
+    for i, their_text in zip(ids, cast(Mapping[str, Sequence[str]], reply)["text"], strict=True):
+        our_text = tokenizer.decode([i], skip_special_tokens=False)
+        if our_text != their_text:
             raise ValueError(
                 f"{server.url} serves {model}, whose vocabulary is another one than that of model.path: "
-                f"id {i} is {text!r} there and {ours!r} here"
+                f"id {i} is {their_text!r} there and {our_text!r} here"
             )
 
 
-async def _tells_original_logprobs(server: Server, vocab_size: int) -> bool:
-    """Two tokens of one forward pass each, at two temperatures: is the gap between the best two the same?
+async def _returns_original_logprobs(server: SGLangServer, vocab_size: int) -> bool:
+    """Returns whether the gap between the best two tokens is the same at two temperatures.
 
-    The bias of 0 changes nothing and makes a server refuse whose vocabulary is smaller than ours.
+    Costs two generated tokens of one forward pass each.
     """
     gaps = []
     for temperature in (1.0, 0.5):
@@ -119,13 +151,14 @@ async def _tells_original_logprobs(server: Server, vocab_size: int) -> bool:
             "sampling_params": {
                 "max_new_tokens": 1,
                 "temperature": temperature,
+                # A bias of 0 changes nothing, but a server whose vocabulary is smaller than ours rejects the id.
                 "logit_bias": {str(vocab_size - 1): 0.0},
             },
             "return_logprob": True,
             "top_logprobs_num": 2,
         }
-        answer = await server.generate(body)
-        reply_of(answer)
-        first, second = (entry[0] for entry in answer["meta_info"]["output_top_logprobs"][0])
+        reply = await server.generate(body)
+        parse_generate_response(reply)
+        first, second = (entry[0] for entry in cast(GenerateJson, reply)["meta_info"]["output_top_logprobs"][0])
         gaps.append(first - second)
     return math.isclose(gaps[0], gaps[1], rel_tol=0.1)

@@ -1,117 +1,113 @@
-"""One errand on its way: sent, sent again, taken back, until there is an answer or there will be none."""
+"""Sends requests to SGLang servers, again after failures, and takes them back when they are cancelled or late."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from reason.engines.sglang_client import retry_policy as attempts
-from reason.engines.sglang_client.errors import Lost, Passing, Refused, Unreachable
-from reason.engines.sglang_client.retry_policy import Attempts
-from reason.engines.sglang_client.server import Server
-from reason.engines.sglang_client.session_affinity import Worker, Workers
-from reason.engines.sglang_client.stats import RemoteStats
+from reason.engines.http.client import HttpSession
+from reason.engines.http.errors import RequestRejected, ResponseLost, TransientError
+from reason.engines.http.retry_policy import InFlightRequest, RetryPolicy
+from reason.engines.http.server_pool import PooledServer, ServerPool
+from reason.engines.http.settings import ServerSettings
+from reason.engines.http.stats import ClientStats
+from reason.engines.sglang_client.server import SGLangServer
 
 T = TypeVar("T")
 
-_GRACE_S = 2.0  # how long an aborted request may take to come back with what it has
+_ABORT_GRACE_S = 2.0  # how long an aborted request may take to return with the tokens that it has
 
 
 @dataclass(kw_only=True)
-class Errand(attempts.Errand, Generic[T]):
-    """Something wanted of a server, under way.
+class AbortableRequest(InFlightRequest, Generic[T]):
+    """A request that can be taken back from the server where it is.
 
-    ask       gets it there, with requests named by `rename`; called again, elsewhere, after a fault
-    deadline  when to take it back, by the monotonic clock; None for never
-    rid       the name of the request that is there now, for taking it back
-    worker    where it is now
+    send        sends it to a server, under a new id from `renew_id`; called again, with another server, after errors
+    deadline    `time.monotonic()` instant at which it is taken back; None for never
+    request_id  id that the server knows it by now
+    at_server   server where it is now; None between attempts
     """
 
-    ask: Callable[[Server, Errand[T]], Awaitable[T]]
+    send: Callable[[SGLangServer, AbortableRequest[T]], Awaitable[T]]
     deadline: float | None = None
-    rid: str = ""
-    worker: Worker[Server] | None = None
+    request_id: str = ""
+    at_server: PooledServer[SGLangServer] | None = None
 
-    def rename(self) -> str:
-        """A name for the next request. *Mutates* it."""
-        self.rid = uuid.uuid4().hex
-        return self.rid
+    def renew_id(self) -> str:
+        """Returns a new id for the next attempt: a lost one may still run under the old id. *Mutates* it."""
+        self.request_id = uuid.uuid4().hex
+        return self.request_id
 
 
-class Post:
-    """Carries errands to workers and back. Lives on one event loop. `Attempts` says what the numbers are."""
+class Dispatcher:
+    """The client of all SGLang servers of `settings`. Callable from any thread and event loop."""
 
-    def __init__(self, workers: Workers[Server], stats: RemoteStats, *, patience_s: float, losses: int) -> None:
-        self._workers, self._stats = workers, stats
-        self._attempts = Attempts(workers, stats, patience_s=patience_s, losses=losses)
-        self._aside: set[asyncio.Task[None]] = set()
+    def __init__(self, settings: ServerSettings) -> None:
+        self.urls = tuple(settings.urls)
+        self.stats = ClientStats()
+        self.session = HttpSession(settings.request_timeout_s)
+        self._servers = [SGLangServer(url, self.session.http) for url in self.urls]
+        pool = ServerPool(self._servers, max_in_flight=settings.max_in_flight, cooldown_s=settings.cooldown_s)
+        self._retry_policy = RetryPolicy(pool, self.stats, settings)
 
-    async def settle(self) -> None:
-        """Waits for what is being said aside."""
-        await asyncio.gather(*self._aside, return_exceptions=True)
+    def probe_servers(self, probe: Callable[[SGLangServer], Coroutine[object, object, T]]) -> list[T]:
+        """Returns what `probe` returns for each server; blocks. Raises: its first error, after closing."""
+        return self.session.probe_all([probe(server) for server in self._servers])
 
-    async def reply(self, errand: Errand[T]) -> T | None:
-        """The reply, at the deadline with what there is by then; None if that is nothing."""
-        self._stats.came()
-        try:
-            return await self._reply(errand)
-        finally:
-            self._stats.left()
+    async def dispatch(self, request: AbortableRequest[T]) -> T | None:
+        """Returns the response, at the deadline with the tokens there are by then, None if there are none.
 
-    async def _reply(self, errand: Errand[T]) -> T | None:
-        left = None if errand.deadline is None else errand.deadline - time.monotonic()
-        if left is not None and left <= 0:
+        Runs on the session's loop. Raises: RequestRejected, OversizedRequest, NoServer.
+        """
+        with self.stats.track_request():
+            return await self._dispatch_until_deadline(request)
+
+    async def _dispatch_until_deadline(self, request: AbortableRequest[T]) -> T | None:
+        timeout_s = None if request.deadline is None else request.deadline - time.monotonic()
+        if timeout_s is not None and timeout_s <= 0:
             return None
-        work = asyncio.create_task(self._attempts.answer(errand, partial(self._with, errand)))
+        attempts = self._retry_policy.send_with_retries(request, partial(self._send_to, request))
+        work = asyncio.create_task(attempts)
         try:
-            await asyncio.wait({work}, timeout=left)
+            await asyncio.wait({work}, timeout=timeout_s)
             if not work.done():
-                errand.late = True
-                if errand.worker is not None:
-                    self._abort(errand.worker, errand.rid)
-                    await asyncio.wait({work}, timeout=_GRACE_S)
+                request.is_expired = True  # no further attempt, and an "abort" in the reply is our own
+                if request.at_server is not None:
+                    self._abort_in_background(request.at_server, request.request_id)
+                    # Not cancelled at once: the server answers the abort with the tokens generated so far.
+                    await asyncio.wait({work}, timeout=_ABORT_GRACE_S)
             return work.result() if work.done() else None
-        except Passing:
-            if errand.late:
+        except TransientError:
+            if request.is_expired:
                 return None
             raise
         finally:
             work.cancel()
-            await asyncio.wait({work})  # so that what it says aside is on its way
+            await asyncio.wait({work})  # its cancellation starts an abort, which `close` must find among the tasks
 
-    async def _with(self, errand: Errand[T], worker: Worker[Server]) -> T:
-        errand.worker = worker
-        self._stats.sent(True)
+    async def _send_to(self, request: AbortableRequest[T], pooled: PooledServer[SGLangServer]) -> T:
+        request.at_server = pooled
         try:
-            return await errand.ask(worker.server, errand)
-        except Unreachable:
-            self._workers.failed(worker)
-            raise
-        except Lost:
-            self._workers.failed(worker)
-            self._abort(worker, errand.rid)  # it may only hang
-            raise
-        except asyncio.CancelledError:
-            self._abort(worker, errand.rid)
+            return await request.send(pooled.server, request)
+        except (ResponseLost, asyncio.CancelledError):
+            self._abort_in_background(pooled, request.request_id)  # the server may only hang, and still work on it
             raise
         finally:
-            errand.worker = None
-            self._stats.sent(False)
+            request.at_server = None
 
-    def _abort(self, worker: Worker[Server], rid: str) -> None:
-        """Tells the server, aside: nobody waits for what comes of it."""
-        self._stats.aborted += 1
-        task = asyncio.create_task(_told(worker.server, rid))
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+    def _abort_in_background(self, pooled: PooledServer[SGLangServer], request_id: str) -> None:
+        """Starts an abort request and does not wait for it."""
+        self.stats.aborted += 1
+        self.session.start_background(_abort_quietly(pooled.server, request_id))
 
 
-async def _told(server: Server, rid: str) -> None:
-    with suppress(Passing, Refused):  # then it notices by itself that nobody listens, after a few seconds
-        await server.abort(rid)
+async def _abort_quietly(server: SGLangServer, request_id: str) -> None:
+    # A server that misses the abort notices the closed connection by itself, after a few seconds.
+    with suppress(TransientError, RequestRejected):
+        await server.abort_request(request_id)

@@ -1,108 +1,131 @@
-"""The engine made of servers: checks requests, has them carried there, and makes generations of what comes back."""
+"""The engine made of SGLang servers: sends branches as token ids and turns the replies into generations."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from decoding.core import FinishReason, Generation, GenerationRequest, OversizedRequest, Spent
+from decoding.core import FinishReason, Generation, GenerationRequest, Usage
 from decoding.stopping import StopRule
-from reason.engines.sglang_client.capabilities import Facts, meet
-from reason.engines.sglang_client.client import Client
-from reason.engines.sglang_client.dispatcher import Errand
-from reason.engines.sglang_client.stats import RemoteStats
-from reason.engines.sglang_client.wire import Reason, Reply
-from reason.engines.sglang_client.writing import Writing
+from reason.engines.http.engine import HttpEngine, empty_generation
+from reason.engines.http.errors import ResponseLost
+from reason.engines.sglang_client.capabilities import ServerCapabilities, VocabularyTokenizer, probe_server
+from reason.engines.sglang_client.dispatcher import AbortableRequest, Dispatcher
+from reason.engines.sglang_client.server import SGLangServer
+from reason.engines.sglang_client.wire import (
+    EndReason,
+    GenerateResponse,
+    build_generate_body,
+    build_prefill_body,
+    parse_generate_response,
+    parse_input_logprobs,
+)
 
 log = logging.getLogger(__name__)
 
-_FINISH: dict[Reason, FinishReason] = {"stop": "stop", "eos": "eos", "length": "length", "abort": "deadline"}
+_FINISH: dict[EndReason, FinishReason] = {"stop": "stop", "eos": "eos", "length": "length", "abort": "deadline"}
 
 
-class RemoteEngine:
-    """Implements `core.Engine` over SGLang servers. May be called from any thread and from several event loops.
+class SGLangEngine(HttpEngine):
+    """Implements `core.Engine` over SGLang servers.
 
-    client      to servers that all serve the model, or to a router in front of them; closed with the engine
-    stop_rule   ends generations as every engine of ours does; the servers' own stops only save them work
-    vocab_size  ids from here on would kill a server and are not sent
-    tokenizer   what the servers' is compared with; None compares nothing
+    dispatcher  client of servers that all serve the model, or of a router in front of them; closed with the engine
+    stop_rule   ends generations as the local engine does; the servers' own stops only save them work
+    vocab_size  ids from here on would crash a server and are not sent
+    tokenizer   its vocabulary is compared with the servers'; None compares nothing
 
-    Raises: ValueError or ConnectionError where a server is not what is needed, or not there.
+    Raises: ValueError or ConnectionError where a server does not answer or does not serve this model.
     """
 
-    def __init__(self, client: Client, *, stop_rule: StopRule, vocab_size: int, tokenizer: Any = None) -> None:
-        self._client, self._stop, self._vocab_size = client, stop_rule, vocab_size
-        self._facts = Facts.common(client.meet(partial(meet, tokenizer=tokenizer, vocab_size=vocab_size)))
-        if not self._facts.seeded:
-            log.warning(
-                "%s: what is sampled there does not depend on the seed and will not repeat", ", ".join(client.urls)
-            )
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        stop_rule: StopRule,
+        vocab_size: int,
+        tokenizer: VocabularyTokenizer | None = None,
+    ) -> None:
+        super().__init__(dispatcher.session, dispatcher.stats)
+        self._dispatcher, self._stop_rule, self._vocab_size = dispatcher, stop_rule, vocab_size
+        probe = partial(probe_server, tokenizer=tokenizer, vocab_size=vocab_size)
+        self.capabilities = ServerCapabilities.common_to(dispatcher.probe_servers(probe))
+        if not self.capabilities.honors_seeds:
+            log.warning("%s: sampled tokens do not depend on the seed and will not repeat", ", ".join(dispatcher.urls))
 
-    @property
-    def stats(self) -> RemoteStats:
-        """A snapshot; cheap, callable at any time."""
-        snapshot = self._client.stats.snapshot()
-        assert isinstance(snapshot, RemoteStats)
-        return snapshot
-
-    @property
-    def facts(self) -> Facts:
-        """What the servers say of themselves; where they differ, what holds of all."""
-        return self._facts
-
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """One generation per request, in order. Cancelling takes all of them back from the servers.
-
-        Raises: OversizedRequest or ValueError before anything is sent; NoServer; RuntimeError once closed.
-        """
-        for request in requests:
-            self._validate(request)
-        return await self._client.together([self._run(request) for request in requests])
-
-    def close(self) -> None:
-        """Takes back what is with the servers and ends the client's thread. Calling it twice is harmless."""
-        self._client.close()
-
-    def _validate(self, request: GenerationRequest) -> None:
-        if request.hidden:
-            raise ValueError("a server does not give hidden states; choose embedder=words")
+    def _validate_content(self, request: GenerationRequest) -> None:
         for token in (*request.prefix, *request.params.stop_token_ids):
             if not 0 <= token < self._vocab_size:
                 raise ValueError(f"token id {token} is outside the model's vocabulary of {self._vocab_size}")
-        total = len(request.prefix) + request.params.max_tokens
-        if self._facts.tokens is not None and total > self._facts.tokens:
-            asked = f"{len(request.prefix)} prefix tokens + max_tokens={request.params.max_tokens} = {total} tokens"
-            raise OversizedRequest(f"{asked} exceed the servers' limit of {self._facts.tokens} tokens")
 
-    async def _run(self, request: GenerationRequest) -> Generation:
-        errand = Errand(ask=Writing(request, self._facts), group=request.group, deadline=request.deadline)
-        reply = await self._client.reply(errand)
-        generation = self._generation(request, reply, time.monotonic() - errand.began)
-        self._client.stats.charge(generation.spent)
-        return generation
+    def _max_total_tokens(self) -> int | None:
+        return self.capabilities.max_total_tokens
 
-    def _generation(self, request: GenerationRequest, reply: Reply | None, seconds: float) -> Generation:
-        prefix = request.prefix
-        if reply is None:
-            spent = Spent(calls=1, prompt_tokens=len(prefix), seconds=seconds)
-            return Generation(tokens=(), logprobs=(), finish="deadline", spent=spent)
-        length, ended = self._stop.first_end(reply.tokens, len(reply.tokens), request.params)
-        forwards = min(reply.forwards, length)
+    async def _generate_one(self, request: GenerationRequest) -> Generation:
+        send = _GenerateCall(request, self.capabilities)
+        in_flight = AbortableRequest(send=send, problem=request.group, deadline=request.deadline)
+        response = await self._dispatcher.dispatch(in_flight)
+        if response is None:
+            return empty_generation(request, in_flight)
+        return self._build_generation(request, response, in_flight.elapsed_s)
+
+    def _build_generation(self, request: GenerationRequest, response: GenerateResponse, seconds: float) -> Generation:
+        # The server ended the text by its own rules; ours decides again, so that all engines cut at the same token.
+        length, reason = self._stop_rule.find_end(response.tokens, len(response.tokens), request.params)
+        forwards = min(response.forwards, length)
         return Generation(
-            tokens=reply.tokens[:length],
-            logprobs=reply.logprobs[:length],
-            finish=ended or _FINISH[reply.reason],
-            spent=Spent(
+            tokens=response.tokens[:length],
+            logprobs=response.logprobs[:length],
+            finish=reason or _FINISH[response.reason],
+            usage=Usage(
                 calls=1,
                 tokens=length,
-                prompt_tokens=len(prefix),
-                cached_tokens=reply.cached_tokens,
+                prompt_tokens=len(request.prefix),
+                cached_tokens=response.cached_tokens,
                 forwards=forwards,
-                drafted=reply.drafted,
+                drafted=response.drafted,
                 accepted=length - forwards,
                 seconds=seconds,
             ),
         )
+
+
+@dataclass(frozen=True)
+class _GenerateCall:
+    """`AbortableRequest.send` of a generation: one /generate, and a prefill where log-probabilities are tempered."""
+
+    request: GenerationRequest
+    capabilities: ServerCapabilities
+
+    async def __call__(self, server: SGLangServer, in_flight: AbortableRequest[GenerateResponse]) -> GenerateResponse:
+        body = build_generate_body(self.request, in_flight.renew_id(), self._max_new_tokens())
+        response = parse_generate_response(await server.generate(body))
+        if response.reason == "abort" and not in_flight.is_expired:
+            raise ResponseLost(f"{server.url} aborted a request without being asked to")
+        return await self._with_original_logprobs(server, in_flight, response)
+
+    async def _with_original_logprobs(
+        self, server: SGLangServer, in_flight: AbortableRequest[GenerateResponse], response: GenerateResponse
+    ) -> GenerateResponse:
+        """Returns the response with log-probabilities at temperature 1.
+
+        A server that returns those after temperature prefills its own output: one forward pass, the prefix cached.
+        """
+        if not (self._needs_prefill and response.tokens):
+            return response
+        prefix = self.request.prefix
+        # From one token earlier: the first entry of the reply has no context and is null.
+        body = build_prefill_body(prefix + response.tokens, len(prefix) - 1, in_flight.renew_id())
+        logprobs = parse_input_logprobs(await server.generate(body), len(response.tokens))
+        return replace(response, logprobs=logprobs)
+
+    @property
+    def _needs_prefill(self) -> bool:
+        return not self.capabilities.has_original_logprobs and self.request.params.temperature not in (0, 1)
+
+    def _max_new_tokens(self) -> int:
+        """Returns the tokens to generate: those that will be prefilled must fit the server's limit on inputs."""
+        max_tokens, max_input = self.request.params.max_tokens, self.capabilities.max_input_tokens
+        if max_input is None or not self._needs_prefill:
+            return max_tokens
+        return max(1, min(max_tokens, max_input - len(self.request.prefix)))

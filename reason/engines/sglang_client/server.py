@@ -1,38 +1,41 @@
-"""One SGLang server, or a router in front of several."""
+"""The HTTP endpoints of one SGLang server, or of a router in front of several."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import httpx2
 
-from reason.engines.sglang_client.errors import Busy, Refused
-from reason.engines.sglang_client.http_client import Asker
-from reason.engines.sglang_client.retry_after import told_to_wait
+from reason.engines.http.client import JsonHttpClient
+from reason.engines.http.errors import Overloaded, RequestRejected, parse_retry_after
 
-_FULL = "queue is full"
-_NOTICE_S = 5.0  # enough for what costs a server no forward pass
+_QUEUE_FULL = "queue is full"
+_QUERY_TIMEOUT_S = 5.0  # enough for replies that cost a server no forward pass
 
 
-class Server(Asker):
-    """`url` is without a path."""
+class SGLangServer(JsonHttpClient):
+    """Calls the native endpoints of SGLang; `url` has no path.
 
-    async def generate(self, body: dict[str, Any]) -> Any:
-        """The JSON of the reply. Raises: a fault, or OversizedRequest."""
-        return await self.ask("POST", "/generate", body)
+    /generate takes ids and returns ids with log-probabilities; /model_info, /server_info and /v1/detokenize describe
+    the server; /abort_request ends a request by its id.
+    """
 
-    async def notice(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The JSON of something that takes no forward pass. Raises: a fault."""
-        return await self.ask(method, path, body, timeout=_NOTICE_S)
+    async def generate(self, body: Mapping[str, object]) -> object:
+        """Returns the JSON of POST /generate. Raises: a TransientError, RequestRejected or OversizedRequest."""
+        return await self.request_json("POST", "/generate", body)
 
-    async def abort(self, rid: str) -> None:
-        """Tells the server that nobody waits for this request any more. Raises: a fault (a router knows no aborts)."""
-        answer = await self.send("POST", "/abort_request", {"rid": rid}, timeout=_NOTICE_S)
-        if answer.status_code != httpx2.codes.OK:
-            raise Refused(f"{self.url} did not take the abort: HTTP {answer.status_code}")
+    async def query(self, method: str, path: str, body: Mapping[str, object] | None = None) -> object:
+        """Returns the JSON of an endpoint that takes no forward pass. Raises: as `generate`."""
+        return await self.request_json(method, path, body, timeout_s=_QUERY_TIMEOUT_S)
 
-    def fault(self, status: int, path: str, text: str, headers: httpx2.Headers) -> Exception:
-        """As of any address, but a full queue comes with a status of its own."""
-        if _FULL in text:
-            return Busy(f"{self.url}{path} says {status}: {text}", told_to_wait(headers))
-        return super().fault(status, path, text, headers)
+    async def abort_request(self, request_id: str) -> None:
+        """Stops a request at the server. Raises: a TransientError or RequestRejected (a router knows no aborts)."""
+        response = await self.send_request("POST", "/abort_request", {"rid": request_id}, timeout_s=_QUERY_TIMEOUT_S)
+        if response.status_code != httpx2.codes.OK:
+            raise RequestRejected(f"{self.url} did not take the abort: HTTP {response.status_code}")
+
+    def classify_status(self, status: int, path: str, text: str, headers: httpx2.Headers) -> Exception:
+        """Returns the error for a status; SGLang reports a full queue as 503, not 429."""
+        if _QUEUE_FULL in text:
+            return Overloaded(f"{self.url}{path} says {status}: {text}", parse_retry_after(headers))
+        return super().classify_status(status, path, text, headers)

@@ -1,46 +1,78 @@
-"""One generation in SGLang's words: a request as JSON, and the JSON of a reply as tokens. Pure."""
+"""Converts generations to the JSON of SGLang's /generate and back. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypedDict, cast
 
 from decoding.core import GenerationRequest, Tokens
-from reason.engines.sglang_client.errors import Lost
+from reason.engines.http.errors import ResponseLost
 
-PROBLEM = "problem_id"  # where a request says which problem it belongs to, for whoever shares a table per problem
-_NO_NUMBER = "NaN happened"
+PROBLEM_KEY = "problem_id"
+"""Custom parameter with the request's problem, for a server's drafter that shares a table per problem."""
 
-Reason = Literal["stop", "eos", "length", "abort"]
+_NAN_STOP = "NaN happened"
+
+EndReason = Literal["stop", "eos", "length", "abort"]
+JsonBody = dict[str, object]
+
+LogprobEntry = Sequence[float]
+"""`[log-probability, token id, text]`."""
+
+
+class FinishJson(TypedDict, total=False):
+    """`finish_reason` of a reply; `matched` is the stop string or the id of the end token."""
+
+    type: str
+    matched: int | str | None
+
+
+class MetaInfoJson(TypedDict, total=False):
+    """`meta_info` of a reply, as far as it is read here."""
+
+    finish_reason: FinishJson
+    output_token_logprobs: Sequence[LogprobEntry] | None
+    input_token_logprobs: Sequence[LogprobEntry]
+    output_top_logprobs: Sequence[Sequence[LogprobEntry]]
+    cached_tokens: int | None
+    spec_verify_ct: int | None
+    spec_num_proposed_drafts: int | None
+
+
+class GenerateJson(TypedDict):
+    """A reply of /generate. Servers are not trusted to send one: parse functions handle any other shape as lost."""
+
+    meta_info: MetaInfoJson
+    output_ids: Sequence[int]
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What a server made of a request.
+class GenerateResponse:
+    """A parsed reply of /generate.
 
     reason         stop (a string), eos (a token), length or abort
-    cached_tokens  of the prefix, found in the server's cache
-    forwards       passes that chose its tokens, that of the prompt included
-    drafted        tokens guessed by the server's own speculation, padding included
+    cached_tokens  tokens of the prefix found in the server's cache
+    forwards       forward passes that chose its tokens, that of the prompt included
+    drafted        draft tokens of the server's own speculation, padding included
     """
 
     tokens: Tokens
     logprobs: tuple[float, ...]
-    reason: Reason
+    reason: EndReason
     cached_tokens: int
     forwards: int
     drafted: int
 
 
-def generate_body(request: GenerationRequest, rid: str, max_tokens: int) -> dict[str, Any]:
-    """The body of POST /generate. Nothing is left to the server's defaults: an unset max_new_tokens would be 128.
+def build_generate_body(request: GenerationRequest, request_id: str, max_tokens: int) -> JsonBody:
+    """Returns the body of POST /generate for one generation.
 
-    The token that ends a generation is part of it, so nothing may be trimmed. Seeds are signed there, and 64 bits.
+    Every field is sent: the server's default of max_new_tokens, for one, is 128.
     """
     params = request.params
     return {
-        "rid": rid,
+        "rid": request_id,
         "input_ids": list(request.prefix),
         "sampling_params": {
             "max_new_tokens": max_tokens,
@@ -50,91 +82,88 @@ def generate_body(request: GenerationRequest, rid: str, max_tokens: int) -> dict
             "min_p": params.min_p,
             "stop": list(params.stop),
             "stop_token_ids": list(params.stop_token_ids),
-            "no_stop_trim": True,
+            "no_stop_trim": True,  # the token that ends a generation is part of it
             "skip_special_tokens": False,
-            "sampling_seed": signed(request.seed),
-            "custom_params": {PROBLEM: request.group},
+            "sampling_seed": to_signed_64(request.seed),
+            "custom_params": {PROBLEM_KEY: request.group},
         },
         "return_logprob": True,
         "stream": False,
     }
 
 
-def read_body(tokens: Tokens, start: int, rid: str) -> dict[str, Any]:
-    """The body of a request that generates nothing and tells how likely the tokens from `start` on were."""
+def build_prefill_body(tokens: Tokens, logprob_start: int, request_id: str) -> JsonBody:
+    """Returns the body of a request that generates nothing and returns log-probabilities of its input.
+
+    logprob_start  index of the first token that the reply has an entry for; that entry has no value
+    """
     return {
-        "rid": rid,
+        "rid": request_id,
         "input_ids": list(tokens),
         "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
         "return_logprob": True,
-        "logprob_start_len": start - 1,  # the first value told has no context of its own and is null
+        "logprob_start_len": logprob_start,
         "stream": False,
     }
 
 
-def signed(seed: int) -> int:
-    """The 64 low bits as a signed number, which is how a server takes them.
+def to_signed_64(seed: int) -> int:
+    """Returns the 64 low bits as a signed number, the form in which a server takes seeds.
 
-    >>> signed(5), signed(2**64 - 1)
+    >>> to_signed_64(5), to_signed_64(2**64 - 1)
     (5, -1)
     """
     low = seed & 0xFFFFFFFFFFFFFFFF
     return low - (1 << 64) if low >> 63 else low
 
 
-def reply_of(body: Any) -> Reply:
-    """Raises: Lost where the reply is not whole."""
+def parse_generate_response(body: object) -> GenerateResponse:
+    """Parses a reply of /generate. Raises: ResponseLost where it is incomplete."""
     try:
-        meta, tokens = body["meta_info"], tuple(int(token) for token in body["output_ids"])
+        reply = cast(GenerateJson, body)
+        meta, tokens = reply["meta_info"], tuple(int(token) for token in reply["output_ids"])
         finish = meta["finish_reason"]
         logprobs = tuple(float(entry[0]) for entry in meta.get("output_token_logprobs") or ())
         if len(logprobs) != len(tokens):
-            raise Lost(f"the reply has {len(tokens)} tokens and {len(logprobs)} log-probabilities")
-        checks = int(meta.get("spec_verify_ct") or 0)
-        return Reply(
+            raise ResponseLost(f"the reply has {len(tokens)} tokens and {len(logprobs)} log-probabilities")
+        num_verifications = int(meta.get("spec_verify_ct") or 0)
+        return GenerateResponse(
             tokens,
             logprobs,
-            _reason(finish),
+            _parse_finish(finish),
             cached_tokens=int(meta.get("cached_tokens") or 0),
-            forwards=1 + checks if checks else len(tokens),
+            forwards=1 + num_verifications if num_verifications else len(tokens),
             drafted=int(meta.get("spec_num_proposed_drafts") or 0),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Lost(f"the reply is not one of /generate: {type(error).__name__} {error}") from error
+        raise ResponseLost(f"the reply is not one of /generate: {type(error).__name__} {error}") from error
 
 
-def logprobs_of(body: Any, count: int) -> tuple[float, ...]:
-    """The last `count` log-probabilities of a `read_body` request. Raises: Lost where the reply is not whole."""
+def parse_input_logprobs(body: object, count: int) -> tuple[float, ...]:
+    """Returns the last `count` log-probabilities of a prefill reply. Raises: ResponseLost where it is incomplete."""
     try:
-        entries = body["meta_info"]["input_token_logprobs"][-count:]
+        entries = cast(GenerateJson, body)["meta_info"]["input_token_logprobs"][-count:]
         logprobs = tuple(float(entry[0]) for entry in entries)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise Lost(f"the reply has no log-probabilities of its input: {type(error).__name__} {error}") from error
+        raise ResponseLost(
+            f"the reply has no log-probabilities of its input: {type(error).__name__} {error}"
+        ) from error
     if len(logprobs) != count:
-        raise Lost(f"{count} log-probabilities were asked for and {len(logprobs)} came")
+        raise ResponseLost(f"{count} log-probabilities were asked for and {len(logprobs)} came")
     return logprobs
 
 
-def error_text(body: Any) -> str:
-    """What an error reply says, in whichever of the shapes that servers and routers use.
-
-    >>> error_text({"error": {"message": "too long"}}), error_text({"object": "error", "message": "too long"})
-    ('too long', 'too long')
-    >>> error_text({"error": "no such field"}), error_text({"detail": [1]}), error_text("oops")
-    ('no such field', '[1]', 'oops')
-    """
-    while isinstance(body, Mapping):
-        inner = next((body[key] for key in ("error", "message", "detail") if body.get(key)), None)
-        if inner is None:
-            break
-        body = inner
-    return str(body)
+def is_aborted(body: object) -> bool:
+    """Returns whether a reply, complete or not, says that the request was aborted."""
+    meta = body.get("meta_info", {}) if isinstance(body, dict) else {}
+    finish = meta.get("finish_reason") if isinstance(meta, dict) else None
+    return isinstance(finish, dict) and finish.get("type") == "abort"
 
 
-def _reason(finish: Mapping[str, Any]) -> Reason:
+def _parse_finish(finish: FinishJson) -> EndReason:
     if finish["type"] == "stop":
-        if finish.get("matched") == _NO_NUMBER:
-            raise Lost("the server's model produced something that is not a number")
+        if finish.get("matched") == _NAN_STOP:
+            raise ResponseLost("the server's model produced something that is not a number")
         return "eos" if isinstance(finish.get("matched"), int) else "stop"
     if finish["type"] == "length":
         return "length"

@@ -1,4 +1,4 @@
-"""Pages that show what a search did: one for a problem, one for a whole run. Files without a network."""
+"""Builds pages that show searches: one per problem, one per run, one per report. They work without a network."""
 
 from reason.runs.pages.index import index_page
 from reason.runs.pages.tree import tree_page

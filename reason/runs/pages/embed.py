@@ -1,4 +1,4 @@
-"""Put data into a page so that nothing in it can be taken for a part of the page."""
+"""Embeds data in a page, escaped so that no text in it can act as a part of the page."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ import json
 import math
 import re
 from importlib.resources import files
-from typing import Any
 
 PLACE = "__DATA__"
 PART = re.compile(r"__INCLUDE\((.+?)\)__")
 
 
-def fill(name: str, data: Any) -> str:
-    """The page `name` of this package with `data` as JSON where it says `__DATA__`."""
-    page = template(name)
+def fill_template(name: str, data: object) -> str:
+    """Returns the page `name` of this package with `data` as JSON in the place of `__DATA__`."""
+    page = read_template(name)
     assert page.count(PLACE) == 1, name
-    return page.replace(PLACE, embed(data))
+    return page.replace(PLACE, embed_json(data))
 
 
-def template(name: str) -> str:
-    """A file of this package, with the text of another one where it says `__INCLUDE(other)__`."""
+def read_template(name: str) -> str:
+    """Reads a file of this package and replaces each `__INCLUDE(other)__` by the text of the other file."""
     text = files("reason.runs.pages").joinpath(name).read_text(encoding="utf-8")
-    return PART.sub(lambda found: template(found[1]).rstrip("\n"), text)
+    return PART.sub(lambda found: read_template(found[1]).rstrip("\n"), text)
 
 
-def embed(data: Any) -> str:
-    r"""`data` as JSON that may stand inside a script element; it is pure ASCII, numbers that are none become null.
+def embed_json(data: object) -> str:
+    r"""Formats `data` as JSON that may stand inside a script element: pure ASCII, NaN and infinity become null.
 
     An element ends where its text says `</`, and a comment begins with `<!--`: neither can occur without `<`.
 
-    >>> embed({"text": "</script>", "score": float("nan")})
+    >>> embed_json({"text": "</script>", "score": float("nan")})
     '{"text":"\\u003c/script\\u003e","score":null}'
     """
     text = json.dumps(_finite(data), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
@@ -39,7 +38,7 @@ def embed(data: Any) -> str:
     return text
 
 
-def _finite(data: Any) -> Any:
+def _finite(data: object) -> object:
     if isinstance(data, dict):
         return {key: _finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

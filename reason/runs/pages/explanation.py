@@ -1,57 +1,59 @@
-"""Why an answer won, in one sentence."""
+"""Explains in one sentence why an answer won."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
-from reason.runs.pages.grade_labels import verdict_of
-from search.voting import RULES, tally
-
-Data = Mapping[str, Any]
+from reason.runs.pages.grade_labels import grade_label_of
+from reason.runs.pages.records import TreeRecord
+from reason.runs.result import ProblemResult
+from search.voting import VOTING_RULES, tally_votes
 
 
-def why(record: Data, row: Data) -> str:
-    """The sentence for a tree record and its result row; keys that are missing shorten it.
+def explain_answer(record: TreeRecord, result: ProblemResult | None) -> str:
+    """Returns the sentence for a tree record and its result; missing keys shorten it.
 
     >>> candidates = [{"node": 0, "answer": "4", "score": 0.9}, {"node": 1, "answer": "5", "score": 0.5}]
     >>> record = {"best": 0, "answer": "4", "votes": {"4": 0.9, "5": 0.5}, "candidates": candidates}
-    >>> why(record | {"strategy": {"select": "weighted"}}, {"grade": "right", "gold": "4"})
+    >>> result = ProblemResult.from_json({"id": "p", "grade": "right", "gold": "4"})
+    >>> explain_answer(record | {"strategy": {"select": "weighted"}}, result)
     '4 won: 1 of 2 solutions says so, together 0.90 of 1.40 votes (weighted by score); it is correct (gold answer 4).'
     """
-    if row.get("error"):
-        return f"The problem failed: {row['error']}"
-    clauses = [_won(record), _correct(record, row), "the budget ended the search"]
-    kept = clauses if record.get("stopped") == "budget" else clauses[:2]
-    return "; ".join(clause for clause in kept if clause) + "."
+    if result is not None and result.error is not None:
+        return f"The problem failed: {result.error}"
+    clauses = [_won(record), _correct(record, result)]
+    if record.get("stopped") == "budget":
+        clauses.append("the budget ended the search")
+    return "; ".join(clause for clause in clauses if clause) + "."
 
 
-def rule_of(record: Data) -> str | None:
-    """The rule under which the votes of a record come out as they did: the declared one first; None if none does."""
+def voting_rule_of(record: TreeRecord) -> str | None:
+    """Returns the rule that gives the votes of a record; the declared one is tried first. None if no rule does."""
     votes, candidates = record.get("votes") or {}, record.get("candidates") or []
     answers, scores = [c.get("answer") for c in candidates], [c.get("score") for c in candidates]
     strategy = record.get("strategy") or {}
-    declared = "best" if str(strategy.get("_target_")).endswith("BestOfN") else strategy.get("select")
-    for rule in dict.fromkeys([declared, "majority", *RULES]):
-        counted = tally(answers, scores, rule) if rule in RULES else {}
-        if votes and counted.keys() == votes.keys() and all(_close(counted[a], votes[a]) for a in votes):
-            # without scores every rule counts heads
+    for rule in dict.fromkeys([strategy.get("select"), "majority", *VOTING_RULES]):
+        tally = tally_votes(answers, scores, rule) if rule in VOTING_RULES else {}
+        if votes and tally.keys() == votes.keys() and all(_is_close(tally[a], votes[a]) for a in votes):
+            # without scores every rule counts solutions
             return "majority" if all(score is None for score in scores) else str(rule)
     return None
 
 
-def right_answers(record: Data, row: Data) -> set[str]:
-    """The answers that are graded right; without graded samples, the one spelled like the gold answer."""
-    graded = {sample.get("answer") for sample in row.get("samples") or [] if sample.get("grade") == "right"}
-    chosen = {record.get("answer")} if row.get("grade") == "right" else set()
-    return {answer for answer in graded | chosen or {row.get("gold")} if answer is not None}
+def correct_answers(record: TreeRecord, result: ProblemResult | None) -> set[str]:
+    """Returns the answers graded correct; without graded samples, the one spelled like the gold answer."""
+    if result is None:
+        return set()
+    answers = {sample.answer for sample in result.samples if sample.is_correct}
+    if result.is_correct:
+        answers.add(record.get("answer"))
+    return {answer for answer in answers or {result.gold} if answer is not None}
 
 
-def short(number: float) -> str:
-    """A number in as many digits as a person reads.
+def format_number(number: float) -> str:
+    """Formats a number with at most two decimals, or two digits where it is small.
 
-    >>> short(5.3102), short(0.00043), short(12), short(1234.5)
+    >>> format_number(5.3102), format_number(0.00043), format_number(12), format_number(1234.5)
     ('5.31', '0.00043', '12', '1,234.50')
     """
     if isinstance(number, int) or number == 0:
@@ -59,7 +61,7 @@ def short(number: float) -> str:
     return f"{number:,.2f}" if abs(number) >= 0.01 else f"{number:.2g}"
 
 
-def _won(record: Data) -> str:
+def _won(record: TreeRecord) -> str:
     answer, candidates = record.get("answer"), record.get("candidates") or []
     if record.get("best") is None:
         return "No answer: no solution was finished"
@@ -72,25 +74,25 @@ def _won(record: Data) -> str:
     return f"{answer} won: {_support(record, str(answer))}"
 
 
-def _support(record: Data, answer: str) -> str:
-    """Who says so, and what that weighs under the rule that chose."""
-    candidates, votes, rule = record.get("candidates") or [], record.get("votes") or {}, rule_of(record)
+def _support(record: TreeRecord, answer: str) -> str:
+    """Says how many solutions have the answer and their weight under the rule that chose."""
+    candidates, votes, rule = record.get("candidates") or [], record.get("votes") or {}, voting_rule_of(record)
     count = sum(candidate.get("answer") == answer for candidate in candidates)
     if count == len(candidates):
         return f"all {_solutions(record)} agree" if count > 1 else "it is the only solution"
     if rule == "best":
         others = {1: "alone", 2: "as does 1 other"}.get(count, f"as do {count - 1} others")
-        return f"the best scored of {_solutions(record)} says so ({short(votes[answer])}), {others}"
+        return f"the best scored of {_solutions(record)} says so ({format_number(votes[answer])}), {others}"
     say = f"{count} of {_solutions(record)} {'says' if count == 1 else 'say'} so"
     if rule == "majority":
         return f"{say} (majority)"
     mine, total = votes.get(answer, 0), math.fsum(votes.values())
     weighted = " (weighted by score)" if rule == "weighted" else ""
-    return f"{say}, together {short(mine)} of {short(total)} votes{weighted}" if len(votes) > 1 else say
+    return f"{say}, together {format_number(mine)} of {format_number(total)} votes{weighted}" if len(votes) > 1 else say
 
 
-def _solutions(record: Data) -> str:
-    """How many there are, and whether they ended by themselves."""
+def _solutions(record: TreeRecord) -> str:
+    """Counts the solutions, and those that ended with a stop or an end-of-sequence token."""
     candidates, nodes = record.get("candidates") or [], record.get("nodes") or []
     finished = sum(nodes[c["node"]].get("finish") in ("eos", "stop") for c in candidates if c["node"] < len(nodes))
     count = f"{len(candidates)}{' finished' if finished == len(candidates) else ''}"
@@ -98,28 +100,32 @@ def _solutions(record: Data) -> str:
     return f"{count} solution{'s' if len(candidates) != 1 else ''}{cut}"
 
 
-def _correct(record: Data, row: Data) -> str:
-    kind, gold = verdict_of(row).kind, row.get("gold")
+def _correct(record: TreeRecord, result: ProblemResult | None) -> str:
+    kind, gold = grade_label_of(result).kind, None if result is None else result.gold
     if record.get("answer") is None:
         return f"the gold answer is {gold}" if gold is not None else ""
     if kind == "right":
         return f"it is correct (gold answer {gold})"
     if kind == "wrong":
-        return f"it is wrong (gold answer {gold}, {_missed(record, row)})"
-    if "gold" in row and gold is None:
+        return f"it is wrong (gold answer {gold}, {_missed(record, result)})"
+    if result is None:
+        return ""
+    if gold is None:
         return "there is no gold answer to compare it with"
-    return f"it is not graded{': ' + row['reason'] if row.get('reason') else ''}" if row else ""
+    return f"it is not graded{': ' + result.grade.reason if result.grade.reason else ''}"
 
 
-def _missed(record: Data, row: Data) -> str:
-    right = right_answers(record, row)
+def _missed(record: TreeRecord, result: ProblemResult | None) -> str:
+    right = correct_answers(record, result)
     count = sum(candidate.get("answer") in right for candidate in record.get("candidates") or [])
     votes = math.fsum(number for answer, number in (record.get("votes") or {}).items() if answer in right)
     if not count:
         return "which no solution found"
     say = "say" if count > 1 else "says"
-    return f"which {count} {say}{'' if rule_of(record) == 'majority' else f', with {short(votes)} votes'}"
+    return (
+        f"which {count} {say}{'' if voting_rule_of(record) == 'majority' else f', with {format_number(votes)} votes'}"
+    )
 
 
-def _close(a: float, b: float) -> bool:
+def _is_close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-5)

@@ -1,36 +1,38 @@
-"""What became of a problem, in a word and a sign."""
+"""Labels of grades on pages: a word and a symbol, so that colour is never the only mark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from reason.runs.result import ProblemResult
 
 
-class Verdict(NamedTuple):
-    """`kind` is for programs, `word` and `symbol` are for people: never a colour alone."""
+class GradeLabel(NamedTuple):
+    """`kind` is for programs; `word` and `symbol` are for readers."""
 
     kind: str
     word: str
     symbol: str
 
 
-VERDICTS = {
-    verdict.kind: verdict
-    for verdict in (
-        Verdict("right", "correct", "✓"),
-        Verdict("wrong", "wrong", "✗"),
-        Verdict("no_answer", "no answer", "–"),
-        Verdict("error", "error", "!"),
-        Verdict("ungraded", "ungraded", "?"),
+GRADE_LABELS = {
+    label.kind: label
+    for label in (
+        GradeLabel("right", "correct", "✓"),
+        GradeLabel("wrong", "wrong", "✗"),
+        GradeLabel("no_answer", "no answer", "–"),
+        GradeLabel("error", "error", "!"),
+        GradeLabel("ungraded", "ungraded", "?"),
     )
 }
 
 
-def verdict_of(row: Mapping[str, Any]) -> Verdict:
-    """The verdict on a result row; a row that says nothing is ungraded.
+def grade_label_of(result: ProblemResult | None) -> GradeLabel:
+    """Returns the label of a result; without a result it is `ungraded`.
 
-    >>> verdict_of({"grade": "right"}).word, verdict_of({"error": "ValueError: no"}).word, verdict_of({}).word
-    ('correct', 'error', 'ungraded')
+    >>> grade_label_of(ProblemResult(id="p", error="ValueError: no")).word, grade_label_of(None).word
+    ('error', 'ungraded')
     """
-    kind = "error" if row.get("error") else row.get("grade")
-    return VERDICTS.get(str(kind), VERDICTS["ungraded"])
+    if result is None:
+        return GRADE_LABELS["ungraded"]
+    return GRADE_LABELS["error" if result.error is not None else result.grade.value]

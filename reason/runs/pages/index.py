@@ -1,64 +1,69 @@
-"""A run as one table: every problem, what became of it, what it took, and where its page is."""
+"""Builds the index page of a run: one table row per problem, with a link to the page of its tree."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from reason.runs.metrics import mean_of
-from reason.runs.pages.embed import fill
-from reason.runs.pages.explanation import short
-from reason.runs.pages.grade_labels import VERDICTS, verdict_of
+from reason.runs.metrics import mean_metric
+from reason.runs.pages.embed import fill_template
+from reason.runs.pages.explanation import format_number
+from reason.runs.pages.grade_labels import GRADE_LABELS, grade_label_of
+from reason.runs.result import ProblemResult
+from reason.runs.summary import mean_shape
 
-SHORTENED = 240
+MAX_QUESTION_CHARS = 240
 
 
-def index_page(rows: list[dict[str, Any]], links: dict[str, str], title: str) -> str:
-    """An HTML page, whole in itself, with a row for each result row (`reason.runs.result`), in their order.
+def index_page(results: Sequence[ProblemResult], links: Mapping[str, str], title: str) -> str:
+    """Returns a self-contained HTML page with a row per result, in their order.
 
-    `links` maps a problem's id to the relative address of its page; a problem that is not in it gets no link. Rows need
-    an `id` only.
+    `links` maps a problem's id to the relative address of its page; a problem that is not in it gets no link.
     """
     data = {
         "title": title,
-        "totals": _totals(rows),
-        "verdicts": {kind: verdict._asdict() for kind, verdict in VERDICTS.items()},
-        "rows": [_row(row, links) for row in rows],
+        "totals": _totals(results),
+        "verdicts": {kind: label._asdict() for kind, label in GRADE_LABELS.items()},
+        "rows": [_row_data(result, links) for result in results],
     }
-    return fill("index.html", data)
+    return fill_template("index.html", data)
 
 
-def _row(row: Mapping[str, Any], links: Mapping[str, str]) -> dict[str, Any]:
-    spent = row.get("spent") or {}
+def _row_data(result: ProblemResult, links: Mapping[str, str]) -> dict[str, object]:
     return {
-        "id": str(row.get("id", "")),
-        "question": textwrap.shorten(row.get("question") or "", SHORTENED, placeholder=" …"),
-        "grade": verdict_of(row).kind,
-        "answer": row.get("answer"),
-        "gold": row.get("gold"),
-        "tokens": spent.get("tokens"),
-        "seconds": spent.get("seconds"),
-        "nodes": row.get("nodes"),
-        "error": row.get("error"),
-        "href": links.get(str(row.get("id", ""))),
+        "id": result.id,
+        "question": textwrap.shorten(result.question, MAX_QUESTION_CHARS, placeholder=" …"),
+        "grade": grade_label_of(result).kind,
+        "answer": result.answer,
+        "gold": result.gold,
+        "tokens": result.usage.tokens,
+        "seconds": result.usage.seconds,
+        "nodes": result.nodes,
+        "depth": None if result.shape is None else result.shape.max_depth,
+        "error": result.error,
+        "href": links.get(result.id),
     }
 
 
-def _totals(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(name, number) pairs for the top of the page; what cannot be known is left out."""
-    spents = [row.get("spent") or {} for row in rows]
-    tokens, seconds = (sum(spent.get(name) or 0 for spent in spents) for name in ("tokens", "seconds"))
-    totals = [("problems", short(len(rows)))]
-    right = [row.get("grade") == "right" for row in rows if row.get("gold") is not None]
-    if right:
-        accuracy = mean_of(np.array(right, dtype=np.float64), "accuracy", 1)
+def _totals(results: Sequence[ProblemResult]) -> list[tuple[str, str]]:
+    """Returns (name, number) pairs for the top of the page; unknown ones are left out."""
+    tokens, seconds = sum(result.usage.tokens for result in results), sum(result.usage.seconds for result in results)
+    totals = [("problems", format_number(len(results)))]
+    correct = [result.is_correct for result in results if result.has_gold]
+    if correct:
+        accuracy = mean_metric(np.array(correct, dtype=np.float64), "accuracy", 1)
         error = "" if accuracy.stderr is None else f" ± {accuracy.stderr:.3f}"
-        totals += [("accuracy", f"{accuracy.value:.3f}{error}"), ("correct", f"{sum(right):,} of {len(right):,}")]
+        totals += [("accuracy", f"{accuracy.value:.3f}{error}"), ("correct", f"{sum(correct):,} of {len(correct):,}")]
     if tokens:
-        totals += [("tokens", short(tokens)), ("tokens per problem", short(round(tokens / len(rows))))]
+        per_problem = format_number(round(tokens / len(results)))
+        totals += [("tokens", format_number(tokens)), ("tokens per problem", per_problem)]
     if seconds:
         totals.append(("seconds, summed", f"{seconds:,.1f}"))
-    return totals
+    shape = mean_shape(results)
+    if shape:
+        totals += [(f"{name} of a tree, mean", f"{shape[name]:.1f}") for name in ("steps", "depth", "branching")]
+        totals.append(("tokens shared by paths", f"{shape['shared']:.0%}"))
+    lossy = next((result.lossy for result in results if result.lossy is not None), None)
+    return totals if lossy is None else [*totals, ("lossy", lossy)]

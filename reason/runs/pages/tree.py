@@ -1,4 +1,4 @@
-"""One search as one page: what was explored, what was cut and why, and how the answer won."""
+"""Builds the page of one search: the tree, what was pruned and why, and how the answer won."""
 
 from __future__ import annotations
 
@@ -6,106 +6,114 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reason.runs.pages.embed import fill
-from reason.runs.pages.explanation import right_answers, rule_of, short, why
-from reason.runs.pages.grade_labels import verdict_of
+from decoding.core import Usage
+from reason.runs.pages.embed import fill_template
+from reason.runs.pages.explanation import correct_answers, explain_answer, format_number, voting_rule_of
+from reason.runs.pages.grade_labels import grade_label_of
+from reason.runs.pages.records import TreeRecord
+from reason.runs.result import ProblemResult
 
-Data = Mapping[str, Any]
 
+def tree_page(record: TreeRecord, result: ProblemResult | None, *, index: str | None = None) -> str:
+    """Returns a self-contained HTML page of a tree record (`reason.runs.run.tree_record`) and its result.
 
-def tree_page(record: dict[str, Any], row: dict[str, Any], *, index: str | None = None) -> str:
-    """An HTML page, whole in itself, of a tree record (`reason.runs.run.tree_record`) and its result row.
-
-    Only a record's `nodes` are needed; `row` may be empty. `index` is the relative address of the page that lists the
-    run's problems. What the drawing does not need is left out: of token ids and
-    their log-probabilities their number and their mean stay.
+    Only `nodes` of a record are needed. `index` is the relative address of the run's index page. Token ids and
+    log-probabilities are left out: the page shows their number and their mean.
     """
-    return fill("tree.html", tree_data(record, row) | {"index": index})
+    return fill_template("tree.html", tree_page_data(record, result) | {"index": index})
 
 
-def tree_data(record: Data, row: Data) -> dict[str, Any]:
-    """What `tree.html` shows, as plain data."""
-    candidates = record.get("candidates") or []
+def tree_page_data(record: TreeRecord, result: ProblemResult | None) -> dict[str, object]:
+    """Returns the plain data that `tree.html` shows."""
+    candidates, strategy = record.get("candidates") or [], record.get("strategy") or {}
     return {
-        "id": str(record.get("id", row.get("id", ""))),
-        "question": record.get("question") or row.get("question") or "",
-        "why": why(record, row),
-        "verdict": verdict_of(row)._asdict(),
+        "id": str(record.get("id", "" if result is None else result.id)),
+        "question": record.get("question") or ("" if result is None else result.question),
+        "why": explain_answer(record, result),
+        "verdict": grade_label_of(result)._asdict(),
         "best": record.get("best"),
-        "strategy": str((record.get("strategy") or {}).get("_target_", "")).rpartition(".")[2],
-        "settings": list(_settings(record.get("strategy") or {})),
-        "facts": list(_facts(record, row)),
-        "rule": rule_of(record),
-        "votes": _votes(record, row),
+        "strategy": str(strategy.get("_target_", "")).rpartition(".")[2],
+        "settings": list(_flat_settings(strategy)),
+        "facts": list(_facts(record, result)),
+        "rule": voting_rule_of(record),
+        "votes": _vote_rows(record, result),
         "candidates": [[c["node"], c.get("answer"), c.get("score")] for c in candidates],
-        "nodes": _columns(record["nodes"]),
-        "selections": [_selection(selection) for selection in record.get("selections") or []],
+        "nodes": _node_columns(record["nodes"]),
+        "selections": [_selection_data(selection) for selection in record.get("selections") or []],
     }
 
 
-def _columns(nodes: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The nodes as columns: their names are said once."""
+def _node_columns(nodes: Sequence[Mapping[str, Any]]) -> dict[str, list[object]]:
+    """Returns the nodes as columns, so that each key is written once; reads the keys of the last release too."""
     return {
         "parent": [node["parent"] for node in nodes],
         "text": [node.get("text", "") for node in nodes],
         "tokens": [len(node.get("tokens") or ()) for node in nodes],
         "logprob": [_mean(node.get("logprobs") or ()) for node in nodes],
-        "score": [_rounded(node.get("score")) for node in nodes],
+        "score": [_round5(node.get("score")) for node in nodes],
         "finish": [node.get("finish") for node in nodes],
-        "author": [node.get("author") for node in nodes],
-        "route": [_rounded(node.get("route")) for node in nodes],
+        "author": [node.get("model", node.get("author")) for node in nodes],
+        "route": [_round5(node.get("routing_score", node.get("route"))) for node in nodes],
     }
 
 
-def _selection(selection: Data) -> dict[str, Any]:
-    named = ("size", "nodes", "widths", "kv_tokens", "kept_tokens", "note")
+def _selection_data(selection: Mapping[str, Any]) -> dict[str, object]:
+    names = ("size", "nodes", "widths", "kv_tokens", "kept_tokens", "note")
     reasons = {str(node): reason for node, reason in (selection.get("reasons") or {}).items()}
-    return {name: selection.get(name) for name in named} | {"reasons": reasons}
+    return {name: selection.get(name) for name in names} | {"reasons": reasons}
 
 
-def _votes(record: Data, row: Data) -> list[dict[str, Any]]:
-    """Each answer's votes, the most first; `right` is None where nothing is known of the gold answer."""
-    right = right_answers(record, row)
+def _vote_rows(record: TreeRecord, result: ProblemResult | None) -> list[dict[str, object]]:
+    """Returns each answer's votes, most first; `right` is None where the correct answer is unknown."""
+    correct = correct_answers(record, result)
     answers = [candidate.get("answer") for candidate in record.get("candidates") or []]
     return [
         {
             "answer": answer,
-            "votes": _rounded(votes),
+            "votes": _round5(votes),
             "solutions": answers.count(answer),
-            "right": answer in right if right else None,
+            "right": answer in correct if correct else None,
             "won": answer == record.get("answer"),
         }
         for answer, votes in sorted((record.get("votes") or {}).items(), key=lambda item: -item[1])
     ]
 
 
-def _facts(record: Data, row: Data) -> Iterator[tuple[str, str]]:
-    """What it took, as (name, number) pairs; what is not known is left out."""
-    spent, nodes = row.get("spent") or {}, record["nodes"]
-    yield "tokens", short(spent.get("tokens") or sum(len(node.get("tokens") or ()) for node in nodes))
-    for name, key in (("calls", "calls"), ("paths scored", "scorer_calls")):
-        if spent.get(key):
-            yield name, short(spent[key])
-    if spent.get("seconds"):
-        yield "seconds", f"{spent['seconds']:,.1f}"
-    yield "steps", short(len(nodes))
+def _facts(record: TreeRecord, result: ProblemResult | None) -> Iterator[tuple[str, str]]:
+    """Yields (name, number) pairs of the compute used; unknown ones are left out."""
+    usage, nodes = Usage() if result is None else result.usage, record["nodes"]
+    yield "tokens", format_number(usage.tokens or sum(len(node.get("tokens") or ()) for node in nodes))
+    if usage.calls:
+        yield "calls", format_number(usage.calls)
+    if usage.scorer_calls:
+        yield "paths scored", format_number(usage.scorer_calls)
+    if usage.seconds:
+        yield "seconds", f"{usage.seconds:,.1f}"
+    yield "steps", format_number(len(nodes))
     peak = max((selection.get("kv_tokens") or 0 for selection in record.get("selections") or []), default=0)
     if peak:
-        yield "KV tokens at most", short(peak)
+        yield "KV tokens at most", format_number(peak)
+    if result is not None and result.shape is not None:
+        yield "depth", format_number(result.shape.max_depth)
+        yield "mean branching", f"{result.shape.mean_branching:.2f}"
+        yield "tokens shared by paths", f"{result.shape.shared_token_share:.0%}"
+    if result is not None and result.lossy is not None:
+        yield "lossy", result.lossy
 
 
-def _settings(settings: Data, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Knobs as (name, value), those of nested settings with a dotted name."""
+def _flat_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yields settings as (name, value); those of nested settings have a dotted name."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _settings(value, f"{prefix}{name}.")
+            yield from _flat_settings(value, f"{prefix}{name}.")
         elif name != "_target_":
             yield prefix + name, str(value)
 
 
 def _mean(numbers: Sequence[float]) -> float | None:
-    return _rounded(math.fsum(numbers) / len(numbers)) if numbers else None
+    return _round5(math.fsum(numbers) / len(numbers)) if numbers else None
 
 
-def _rounded(number: float | None) -> float | None:
+def _round5(number: float | None) -> float | None:
+    """Rounds to five significant digits, which keeps the page small."""
     return None if number is None else float(f"{number:.5g}")

@@ -1,1 +1,1 @@
-"""Who says which steps are alike."""
+"""Embedders, which tell steps with the same meaning from others."""

@@ -1,19 +1,19 @@
-"""What a configured embedder is, besides what search sees of it."""
+"""Interface of a configured embedder: that of a search, and methods to check and load it."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from search import strategy as base
+from search.strategy import StepEmbedder
 
 
-class Embedder(base.Embedder, Protocol):
-    """Made from a config in microseconds; its constructor checks the knobs and loads nothing."""
+class LoadableEmbedder(StepEmbedder, Protocol):
+    """Embedder made from settings; its constructor checks the knobs and loads nothing."""
 
-    def check(self) -> None:
-        """Finds out what can be known without loading. Raises: ValueError in one sentence."""
+    def validate(self) -> None:
+        """Checks what can be checked without loading. Raises: ValueError in one sentence."""
         ...
 
     def load(self) -> None:
-        """Loads whatever is needed, once. *Mutates*. Raises: ValueError."""
+        """Loads the model if there is one; a second call does nothing. *Mutates*. Raises: ValueError."""
         ...

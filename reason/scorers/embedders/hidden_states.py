@@ -1,4 +1,4 @@
-"""The writer's own hidden states as embeddings: no second model, and nothing to compute."""
+"""Hidden states of the target model as embeddings: no second model, and nothing to compute."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from decoding.validation import require_positive
 from search.tree import Step
 
 
-class HiddenStates:
-    """A step is the hidden state from which its last token was chosen: what the writer made of it, in its context.
+class HiddenStateEmbedder:
+    """Embeds a step as the hidden state from which its last token was chosen, which depends on the steps before it.
 
-    On the bundled writer this told steps that say the same from others better than the mean over the step's tokens did
-    (balanced accuracy 0.82 against 0.77), and costs less.
+    On the bundled model this separates steps with the same meaning from others better than the mean over the step's
+    tokens (balanced accuracy 0.82 against 0.77), and costs less.
 
-    cut   cosine distance below which two steps say the same; `scripts/bench/calibrate.py` measures it for a model
+    distance_threshold  cosine distance below which two steps have the same meaning; `scripts/bench/calibrate.py`
+                        measures it for a model
     """
 
-    wants_hidden = True
+    needs_hidden_states = True
 
-    def __init__(self, *, cut: float) -> None:
-        require_positive("cut", cut)
-        self.cut = float(cut)
+    def __init__(self, *, distance_threshold: float) -> None:
+        require_positive("distance_threshold", distance_threshold)
+        self.distance_threshold = float(distance_threshold)
 
-    def check(self) -> None:
-        """Nothing can be wrong before the engine is asked."""
+    def validate(self) -> None:
+        """Checks nothing: only a generation shows whether the engine returns hidden states."""
 
     def load(self) -> None:
-        """Nothing to load."""
+        """Does nothing: there is no model to load."""
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
-        """See `search.strategy.Embedder`. Raises: ValueError from an engine that hands over no hidden states."""
-        found = [vector for vector in hidden if vector is not None]
-        if len(found) < len(steps):
-            raise ValueError("this engine hands over no hidden states; choose embedder=words or sentence_transformers")
-        return np.stack(found)
+        """See `search.strategy.StepEmbedder`. Raises: ValueError if the engine returned no hidden states."""
+        vectors = [vector for vector in hidden if vector is not None]
+        if len(vectors) < len(steps):
+            raise ValueError("this engine returns no hidden states; choose embedder=words or sentence_transformers")
+        return np.stack(vectors)

@@ -1,4 +1,4 @@
-"""Any sentence-transformers model as embedder: reads a step's text, whatever engine wrote it."""
+"""Embeds the text of steps with a sentence-transformers model; works with any engine."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from decoding.validation import require_positive
 from search.tree import Step
 
 
-class SentenceTransformers:
-    """Embeds the text of a step, without what came before it.
+class SentenceTransformerEmbedder:
+    """Embeds the text of a step, without the steps before it.
 
-    path   a folder or hub id in the sentence-transformers format
-    cut    cosine distance below which two steps say the same; `scripts/bench/calibrate.py` measures it for a model
+    path                a folder or hub id in the sentence-transformers format
+    distance_threshold  cosine distance below which two steps have the same meaning; `scripts/bench/calibrate.py`
+                        measures it for a model
+    device              `auto` leaves the choice to the library
     """
 
-    wants_hidden = False
+    needs_hidden_states = False
 
-    def __init__(self, *, path: str, cut: float, device: str = "auto") -> None:
-        require_positive("cut", cut)
+    def __init__(self, *, path: str, distance_threshold: float, device: str = "auto") -> None:
+        require_positive("distance_threshold", distance_threshold)
         self.path = path
-        self.cut = float(cut)
+        self.distance_threshold = float(distance_threshold)
         self.device = device
         self._model: Any = None
         self._lock = threading.Lock()
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raises: ValueError if the library is not installed."""
         if importlib.util.find_spec("sentence_transformers") is None:
             raise ValueError("embedder=sentence_transformers needs the sentence-transformers package: pip install it")
@@ -50,7 +52,7 @@ class SentenceTransformers:
                     raise ValueError(f"path={self.path}: {str(error).splitlines()[0]}") from error
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
-        """See `search.strategy.Embedder`."""
+        """See `search.strategy.StepEmbedder`."""
         return await asyncio.to_thread(self._encode, [step.text for step in steps])
 
     def _encode(self, texts: list[str]) -> Vector:

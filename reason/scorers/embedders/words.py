@@ -1,4 +1,4 @@
-"""Words and numbers as embeddings: no model, any engine."""
+"""Embeds steps by the words and numbers in them: no model, any engine."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from search.tree import Step
 _WORDS = re.compile(r"\d+(?:\.\d+)?|\w+|[^\w\s]")
 
 
-class Words:
-    """A step is how often it holds each word, number and sign, and each pair of neighbours among them.
+class WordEmbedder:
+    """Counts each word, number and sign of a step, and each pair of neighbours among them.
 
-    cut    cosine distance below which two steps say the same; `scripts/bench/calibrate.py` measures it
-    size   entries of a vector; words share entries by their hash
+    distance_threshold  cosine distance below which two steps have the same meaning; `scripts/bench/calibrate.py`
+                        measures it
+    size                entries of a vector; words are mapped to them by their hash (CRC-32, equal on every machine)
     """
 
-    wants_hidden = False
+    needs_hidden_states = False
 
-    def __init__(self, *, cut: float, size: int = 1024) -> None:
-        require_positive("cut", cut)
+    def __init__(self, *, distance_threshold: float, size: int = 1024) -> None:
+        require_positive("distance_threshold", distance_threshold)
         require_count("size", size, at_least=1)
-        self.cut, self.size = float(cut), size
+        self.distance_threshold, self.size = float(distance_threshold), size
 
-    def check(self) -> None:
-        """Nothing can be wrong."""
+    def validate(self) -> None:
+        """Checks nothing: there is no model and no library that could be missing."""
 
     def load(self) -> None:
-        """Nothing to load."""
+        """Does nothing: there is no model to load."""
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
-        """See `search.strategy.Embedder`."""
+        """See `search.strategy.StepEmbedder`."""
         return np.stack([self._vector(step.text) for step in steps])
 
     def _vector(self, text: str) -> Vector:

@@ -1,33 +1,35 @@
-r"""math-shepherd-mistral-7b-prm and models trained like it: the next word after a tag is + or -.
+r"""Format of math-shepherd-mistral-7b-prm and models trained like it: after a tag the next token is + or -.
 
 Source: the model card and the data card. Input is the question, a space, and the steps, each ending in ` ки` and
 separated by newlines; the score is the softmax share of "+" against "-" in the language model's own logits at the
-tag. With the published tokenizer the tag is id 12902 and the words, looked up as in "+ -", are 648 and 387.
+tag. With the published tokenizer the tag is id 12902 and the label tokens, looked up as in "+ -", are 648 and 387.
 Mistral's window is 4096 tokens; within it, attention is plain.
 
 Append-only because a newline, never part of a longer token, follows every tag: it opens the next piece. Steps are
-put on one line, as in the training data. A sentence-piece tokenizer marks a text's beginning, so pieces are encoded
-behind what stands before them.
+put on one line, as in the training data. A sentence-piece tokenizer marks the beginning of a text, so that pieces are
+encoded behind the text before them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from decoding.core import Tokens
-from reason.scorers.base import Floats, HeadKind, StepFormat
-from reason.scorers.probabilities import last, pair_probability
-from reason.scorers.text import encode, encode_after, one_line
+from reason.models.tokenizer import PretrainedTokenizer
+from reason.scorers.base import Floats, PrmAdapter, StepFormat
+from reason.scorers.heads import LabelTokensHead, RewardHead
+from reason.scorers.probabilities import score_first_class
+from reason.scorers.text import encode_after, encode_text, join_lines
 from search.tree import Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathShepherd:
-    """Adapter for causal models that answer a step tag with one of two words.
+class MathShepherd(PrmAdapter):
+    """Adapter for causal models that answer a step tag with one of two label tokens.
 
-    Raises: ValueError for an empty tag or words that are not two.
+    Raises: ValueError for an empty tag or equal labels.
     """
 
     tag: str = "ки"
@@ -35,9 +37,8 @@ class MathShepherd:
     wrong: str = "-"
 
     architectures: ClassVar[tuple[str, ...]] = ("MistralForCausalLM", "LlamaForCausalLM", "Qwen2ForCausalLM")
-    head: ClassVar[HeadKind] = "two_words"
+    head: ClassVar[RewardHead] = LabelTokensHead()
     context_limit: ClassVar[int | None] = 4096
-    shares_tokens: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("tag", "right", "wrong"):
@@ -47,15 +48,16 @@ class MathShepherd:
         if self.right == self.wrong:
             raise ValueError(f"right and wrong must be two words, both are {self.right!r}")
 
-    def words(self, tokenizer: Any) -> Tokens:
-        """The ids of right and wrong as separate words of a text. Raises: ValueError if they are not one token each."""
-        ids = encode(tokenizer, f"{self.right} {self.wrong}")
+    def label_token_ids(self, tokenizer: PretrainedTokenizer) -> Tokens:
+        """Returns the ids of right and wrong as separate words of a text. Raises: ValueError if either is several
+        tokens."""
+        ids = encode_text(tokenizer, f"{self.right} {self.wrong}")
         if len(ids) != 2:
             raise ValueError(f"'{self.right} {self.wrong}' must be two tokens of this tokenizer, it is {len(ids)}")
         return ids
 
-    def format(self, tokenizer: Any) -> StepFormat:
-        """See `base.Adapter`. Raises: ValueError if the tokenizer breaks the tag up."""
+    def build_format(self, tokenizer: PretrainedTokenizer) -> StepFormat:
+        """See `base.PrmAdapter`. Raises: ValueError if the tag is several tokens."""
         if len(encode_after(tokenizer, "a", f" {self.tag}")) != 1:
             raise ValueError(f"the step tag {self.tag!r} must be one token of this tokenizer")
         return ShepherdFormat(tokenizer, self.tag)
@@ -63,24 +65,24 @@ class MathShepherd:
 
 @dataclass(frozen=True)
 class ShepherdFormat:
-    """See `base.StepFormat`."""
+    """Lines that end in a tag, see `base.StepFormat`."""
 
-    tokenizer: Any
+    tokenizer: PretrainedTokenizer
     tag: str
 
-    def begin(self, question: str, prompt: Tokens) -> Tokens:
+    def encode_prompt(self, question: str, prompt: Tokens) -> Tokens:
         """BOS, if the tokenizer has one, and the question."""
         del prompt
         bos = self.tokenizer.bos_token_id
-        return (() if bos is None else (bos,)) + encode(self.tokenizer, one_line(question))
+        return (() if bos is None else (bos,)) + encode_text(self.tokenizer, join_lines(question))
 
-    def piece(self, step: Step, *, first: bool) -> Tokens:
-        """What joins the step to the text before it (a space, or a newline after a tag), the step, a space, the tag."""
-        text = f"{one_line(step.text)} {self.tag}"
+    def encode_step(self, step: Step, *, first: bool) -> Tokens:
+        """The joint with the text before it (a space, or a newline after a tag), the step, a space, the tag."""
+        text = f"{join_lines(step.text)} {self.tag}"
         if first:
             return encode_after(self.tokenizer, "?", f" {text}")
         return encode_after(self.tokenizer, f"? {self.tag}", f"\n{text}")
 
-    def read(self, pieces: Sequence[Floats]) -> Floats:
+    def score_steps(self, outputs: Sequence[Floats]) -> Floats:
         """The share of "right"."""
-        return pair_probability(last(pieces), positive=0)
+        return score_first_class(outputs)

@@ -1,40 +1,39 @@
-r"""Token classifiers: class 1 is "right".
+r"""Format of token classifiers: class 1 is "right".
 
 Which tokens they judge, chosen by `judges`:
 
 steps   The last token of every step, as trained with TRL: a step's score is the share of class 1 there.
-tokens  Every token, as the bundled reward model does: how likely it is right if all before are. A step's score is the
-        product of the shares of class 1 over the tokens up to its end: how likely everything so far is right.
+tokens  Every token, as the bundled reward model does: the probability that it is right if all before are. A step's
+        score is the product of these over the tokens up to its end: the probability that everything so far is right.
 
-Two ways in, chosen by `reads`:
+What they read, chosen by `reads`:
 
-tokens  The model shares the writer's vocabulary: it reads the prompt's and the steps' own ids as they are, and a
-        step's last token is its delimiter or the end of the text.
+tokens  The model shares the writing model's vocabulary: it reads the ids of prompt and steps as they are. A step's last
+        token is its delimiter or the end of the text.
 text    TRL's `PRMTrainer` (HuggingFaceH4/Qwen2.5-Math-1.5B-Instruct-PRM-0.2 and -7B-): BOS if there is one, the
-        question, then every step followed by the separator, each tokenised alone; the label stands at the last
-        token of the separator. The trainer puts nothing between question and first step; the published model
-        cards put a separator there, and so do we (`after_question`).
+        question, then every step followed by the separator, each tokenised alone; the label stands at the last token of
+        the separator. The trainer puts nothing between question and first step; the published model cards put a
+        separator there, and so does this format (`after_question`).
 
 Append-only in both: nothing is tokenised across a seam.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
-
-import numpy as np
+from typing import ClassVar, Literal
 
 from decoding.core import Tokens
-from reason.scorers.base import Floats, HeadKind, StepFormat
-from reason.scorers.probabilities import last, pair_probability
-from reason.scorers.text import encode
-from search.tree import Step
+from reason.models.tokenizer import PretrainedTokenizer
+from reason.scorers.base import PrmAdapter, StepFormat
+from reason.scorers.heads import RewardHead, TokenClassesHead
+from reason.scorers.probabilities import score_every_token, score_second_class
+from reason.scorers.step_formats import SharedTokenFormat, TaggedTextFormat
+from reason.scorers.text import encode_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenClassifier:
+class TokenClassifier(PrmAdapter):
     """Adapter for `...ForTokenClassification` with two labels.
 
     Raises: ValueError for an unknown `reads` or `judges`, or an empty separator.
@@ -51,8 +50,7 @@ class TokenClassifier:
         "LlamaForTokenClassification",
         "MistralForTokenClassification",
     )
-    head: ClassVar[HeadKind] = "token_classes"
-    context_limit: ClassVar[int | None] = None
+    head: ClassVar[RewardHead] = TokenClassesHead()
 
     def __post_init__(self) -> None:
         if self.reads not in ("tokens", "text"):
@@ -66,86 +64,19 @@ class TokenClassifier:
 
     @property
     def shares_tokens(self) -> bool:
-        """Whether `reads` is tokens."""
+        """See `base.PrmAdapter`."""
         return self.reads == "tokens"
 
-    def words(self, tokenizer: Any) -> Tokens:
-        """None: the head has classes of its own."""
-        del tokenizer
-        return ()
-
-    def format(self, tokenizer: Any) -> StepFormat:
-        """See `base.Adapter`."""
-        scores = every_token_right if self.judges == "tokens" else right_at_the_end
+    def build_format(self, tokenizer: PretrainedTokenizer) -> StepFormat:
+        """See `base.PrmAdapter`."""
+        score_outputs = score_every_token if self.judges == "tokens" else score_second_class
         if self.shares_tokens:
-            return JudgedTokens(scores)
+            return SharedTokenFormat(score_outputs)
         bos = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
-        separator, after_question = encode(tokenizer, self.separator), encode(tokenizer, self.after_question)
-        return SeparatedSteps(scores, tokenizer, bos, separator, after_question)
+        separator, after_question = encode_text(tokenizer, self.separator), encode_text(tokenizer, self.after_question)
 
+        def encode_question(question: str) -> Tokens:
+            """BOS, question, separator, each tokenised alone."""
+            return bos + encode_text(tokenizer, question) + after_question
 
-def right_at_the_end(pieces: Sequence[Floats]) -> Floats:
-    """The share of class 1 at each piece's last token."""
-    return pair_probability(last(pieces), positive=1)
-
-
-def every_token_right(pieces: Sequence[Floats]) -> Floats:
-    """The product of the shares of class 1 up to the end of each piece.
-
-    >>> every_token_right([np.array([[0.0, 0.0], [0.0, 0.0]]), np.array([[0.0, np.log(3.0)]])]).round(4).tolist()
-    [0.25, 0.1875]
-    """
-    return np.cumprod([pair_probability(piece, positive=1).prod() for piece in pieces])
-
-
-@dataclass(frozen=True)
-class SharedTokens:
-    """What formats with the writer's own ids have in common, see `base.StepFormat`."""
-
-    def begin(self, question: str, prompt: Tokens) -> Tokens:
-        """The prompt. Raises: ValueError if it is empty."""
-        del question
-        if not prompt:
-            raise ValueError("a scorer that shares the writer's tokens needs the prompt's token ids")
-        return prompt
-
-    def piece(self, step: Step, *, first: bool) -> Tokens:
-        """The step's own tokens."""
-        del first
-        return step.tokens
-
-
-@dataclass(frozen=True)
-class JudgedTokens(SharedTokens):
-    """See `base.StepFormat`; the writer's ids as they are. `scores` reads the outputs over pieces."""
-
-    scores: Callable[[Sequence[Floats]], Floats]
-
-    def read(self, pieces: Sequence[Floats]) -> Floats:
-        """As `scores` says."""
-        return self.scores(pieces)
-
-
-@dataclass(frozen=True)
-class SeparatedSteps:
-    """See `base.StepFormat`; TRL's layout. `scores` reads the outputs over pieces."""
-
-    scores: Callable[[Sequence[Floats]], Floats]
-    tokenizer: Any
-    bos: Tokens
-    separator: Tokens
-    after_question: Tokens
-
-    def begin(self, question: str, prompt: Tokens) -> Tokens:
-        """BOS, question, separator."""
-        del prompt
-        return self.bos + encode(self.tokenizer, question) + self.after_question
-
-    def piece(self, step: Step, *, first: bool) -> Tokens:
-        """The step without surrounding blank lines, then the separator."""
-        del first
-        return encode(self.tokenizer, step.text.strip()) + self.separator
-
-    def read(self, pieces: Sequence[Floats]) -> Floats:
-        """As `scores` says."""
-        return self.scores(pieces)
+        return TaggedTextFormat(tokenizer, encode_question, separator, score_outputs)

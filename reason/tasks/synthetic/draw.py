@@ -1,4 +1,4 @@
-"""Draw problems from a seed, from a training or a held-out set that cannot overlap."""
+"""Draws problems from a seed, from a training or a held-out split that cannot overlap."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _HELD_OUT_IN = 8  # one question in eight is held out
 
 
 def split_of(question: str) -> Split:
-    """Which split a question belongs to: a property of its text, so the two cannot share a question."""
+    """Returns the split of a question; it depends on the text alone, so the splits cannot share a question."""
     return "train" if hashlib.blake2b(question.encode(), digest_size=4).digest()[0] % _HELD_OUT_IN else "heldout"
 
 
-def draw(
+def draw_exercise(
     rng: random.Random, split: Split, *, weights: Mapping[str, float], difficulties: tuple[int, int] | None = None
 ) -> Exercise:
-    """One problem of `split`: a family by weight, then a difficulty.
+    """Draws one problem of `split`: a family by weight, then a difficulty.
 
-    `difficulties` are the lowest and highest wanted, clipped to what a family has and drawn evenly; None draws
+    `difficulties` are the lowest and highest, clipped to those of a family and drawn evenly; None draws
     the smaller of two, because short problems are cheap and teach the primitives.
     """
     while True:
@@ -35,19 +35,19 @@ def draw(
             difficulty = min(rng.randint(low, high), rng.randint(low, high))
         else:
             difficulty = rng.randint(min(max(low, difficulties[0]), high), max(min(high, difficulties[1]), low))
-        exercise = family.pose(rng, difficulty)
+        exercise = family.generate(rng, difficulty)
         if split_of(exercise.question) == split:
             return exercise
 
 
-def distinct(
+def distinct_exercises(
     seed: int, split: Split, *, weights: Mapping[str, float], difficulties: tuple[int, int] | None = None
 ) -> Iterator[Exercise]:
-    """Endless problems of `split`, no question twice; the same for the same arguments on every machine."""
+    """Yields problems of `split` without end, no question twice; the same on every machine for equal arguments."""
     rng = random.Random(seed)
     seen: set[str] = set()
     while True:
-        exercise = draw(rng, split, weights=weights, difficulties=difficulties)
+        exercise = draw_exercise(rng, split, weights=weights, difficulties=difficulties)
         if exercise.question not in seen:
             seen.add(exercise.question)
             yield exercise

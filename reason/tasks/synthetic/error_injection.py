@@ -1,4 +1,4 @@
-"""Writes the numbers of a worked solution; a slipping pen writes one of them wrong and carries on from there."""
+"""Writes the numbers of a worked solution, with or without one injected error that the later steps build on."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import random
 from typing import Protocol
 
 
-class Derailed(Exception):
-    """A slip led somewhere the solution cannot continue from (a negative remainder, say)."""
+class UnsolvableAfterError(Exception):
+    """After an injected error the solution cannot continue, for instance because of a negative remainder."""
 
 
-class Pen(Protocol):
-    """Every number of a solution goes through the pen, so that a wrong one has its natural consequences."""
+class NumberWriter(Protocol):
+    """Returns the number that the solution writes for the exact `value`; an error has consequences in later steps."""
 
     def __call__(self, value: int) -> int: ...
 
 
-class SteadyPen:
-    """Writes what it is told and counts how often."""
+class ExactWriter:
+    """Writes each number as it is and counts them."""
 
     def __init__(self) -> None:
-        self.written = 0
+        self.num_written = 0
 
     def __call__(self, value: int) -> int:
-        self.written += 1
+        self.num_written += 1
         return value
 
 
-class SlippingPen(SteadyPen):
-    """Writes the number with index `at` wrong, the way a hasty writer does; all others right."""
+class ErrorWriter(ExactWriter):
+    """Writes the number with index `at` wrong and all others as they are."""
 
     def __init__(self, at: int, rng: random.Random) -> None:
         super().__init__()
@@ -37,11 +37,11 @@ class SlippingPen(SteadyPen):
 
     def __call__(self, value: int) -> int:
         value = super().__call__(value)
-        return slip(value, self._rng) if self.written - 1 == self._at else value
+        return wrong_number(value, self._rng) if self.num_written - 1 == self._at else value
 
 
-def slip(value: int, rng: random.Random) -> int:
-    """A wrong number near `value`: off by a little, one digit changed, two swapped, or one lost."""
+def wrong_number(value: int, rng: random.Random) -> int:
+    """Returns a wrong number near `value`: a small or large offset, one digit changed, or two digits swapped."""
     while True:
         digits = list(str(value))
         kind = rng.random()

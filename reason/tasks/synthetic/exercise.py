@@ -1,4 +1,4 @@
-"""A synthetic problem: how it is posed, how it is solved, and which steps of a solution are right."""
+"""Defines a synthetic problem: its question, its worked solution, and which steps of a solution are correct."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol
 
-from reason.tasks.synthetic.error_injection import Derailed, Pen, SteadyPen
+from reason.tasks.synthetic.error_injection import ExactWriter, NumberWriter, UnsolvableAfterError
 
 DELIMITER = "\n\n"
 CONCLUSION = "The answer"  # how the last step of every solution begins
@@ -18,10 +18,10 @@ LEADS = ("", "First, ", "Then ", "Next, ", "So ", "We get ")
 
 @dataclass(frozen=True, kw_only=True)
 class Exercise(ABC):
-    """One problem of one family. Subclasses add what the question is about as fields.
+    """One problem of one family; subclasses add the numbers of the question as fields.
 
-    `verifier_only` families have an answer that gives nothing away (Countdown's answer is its target), so
-    success is judged by the steps and voting on answers means nothing.
+    The answer of a `verifier_only` family is part of the question (Countdown's answer is its target), so its solutions
+    are graded by their steps, and voting on answers means nothing.
     """
 
     family: ClassVar[str]
@@ -33,79 +33,81 @@ class Exercise(ABC):
 
     @classmethod
     @abstractmethod
-    def pose(cls, rng: random.Random, difficulty: int) -> Exercise:
-        """A random problem of this difficulty: the number of things that must be worked out."""
+    def generate(cls, rng: random.Random, difficulty: int) -> Exercise:
+        """Generates a random problem; `difficulty` is the number of values to compute."""
 
     @abstractmethod
-    def bodies(self, pen: Pen, rng: random.Random) -> Iterator[str]:
-        """The steps of a solution without lead-in words; the last number written is the answer.
+    def solution_steps(self, write_number: NumberWriter, rng: random.Random) -> Iterator[str]:
+        """Yields the steps of a solution without lead-in words; the last number written is the answer.
 
-        `rng` may choose between equally right orders. Raises `Derailed` when a slip makes going on senseless.
+        `rng` chooses between orders that are equally correct.
+
+        Raises: UnsolvableAfterError if an injected error makes the next step impossible.
         """
 
     @cached_property
-    def gold(self) -> list[str]:
-        """The right steps, without lead-ins."""
-        return list(self.bodies(SteadyPen(), random.Random(0)))
+    def gold_steps(self) -> list[str]:
+        """The correct steps, without lead-in words."""
+        return list(self.solution_steps(ExactWriter(), random.Random(0)))
 
     @cached_property
     def answer(self) -> int:
-        """The right final answer."""
-        return final_number(self.gold[-1])
+        """The correct final answer."""
+        return final_number(self.gold_steps[-1])
 
-    def write(self, pen: Pen, rng: random.Random) -> str:
-        """A whole solution in this pen's hand, ending in a boxed answer unless a slip derailed it."""
+    def write_solution(self, write_number: NumberWriter, rng: random.Random) -> str:
+        """Returns a whole solution; it ends in a boxed answer unless an injected error made that impossible."""
         steps: list[str] = []
         try:
-            for body in self.bodies(pen, rng):
-                steps.append(lead(rng, first=not steps) + body)
+            for body in self.solution_steps(write_number, rng):
+                steps.append(choose_lead(rng, first=not steps) + body)
             steps.append(f"{CONCLUSION} is \\boxed{{{final_number(steps[-1])}}}.")
-        except Derailed:
+        except UnsolvableAfterError:
             pass
         return DELIMITER.join(steps)
 
-    def judge(self) -> Judge:
-        """A fresh judge for one solution; families whose steps may come in any order bring their own."""
-        return InOrder(self.gold)
+    def step_checker(self) -> StepChecker:
+        """Returns a new checker for one solution; families whose steps have several orders override this."""
+        return OrderedStepChecker(self.gold_steps)
 
 
-class Judge(Protocol):
-    """Reads one solution step by step, all of them right so far."""
+class StepChecker(Protocol):
+    """Checks one solution step by step, until the first wrong step."""
 
-    def step(self, body: str) -> int | None:
-        """Characters of `body` that are right before it goes wrong; None if the whole step is right."""
+    def check_step(self, body: str) -> int | None:
+        """Returns the number of correct characters before the error; None if the whole step is correct."""
         ...
 
-    def done(self) -> bool:
-        """Whether the answer may be stated now."""
+    def is_done(self) -> bool:
+        """Returns whether the next step may be the conclusion."""
         ...
 
 
-class InOrder:
-    """The steps must be the gold ones, in their order."""
+class OrderedStepChecker:
+    """Requires the gold steps, in their order."""
 
     def __init__(self, gold: list[str]) -> None:
         self._gold = gold
         self._index = 0
 
-    def step(self, body: str) -> int | None:
-        if self.done():
+    def check_step(self, body: str) -> int | None:
+        if self.is_done():
             return 0
         expected = self._gold[self._index]
         self._index += 1
         return None if body == expected else common_prefix(body, expected)
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self._index == len(self._gold)
 
 
 def common_prefix(a: str, b: str) -> int:
-    """Length of the longest common prefix."""
+    """Returns the length of the longest common prefix."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def final_number(body: str) -> int:
-    """The last whole number in a step.
+    """Returns the last whole number in a step.
 
     >>> final_number("x2: 7*0=0, 0+17=17.")
     17
@@ -119,13 +121,13 @@ def final_number(body: str) -> int:
     return int(digits)
 
 
-def lead(rng: random.Random, *, first: bool) -> str:
-    """Words to open a step with: samples of one solution differ in surface, as people's do."""
+def choose_lead(rng: random.Random, *, first: bool) -> str:
+    """Chooses lead-in words, so that samples of one solution differ in their text."""
     return rng.choice(("", "First, ", "We get ")) if first else rng.choice(("", "Then ", "Next, ", "So "))
 
 
 def strip_lead(step: str) -> str:
-    """The step without its opening words.
+    """Removes the lead-in words of a step.
 
     >>> strip_lead("Next, f(3): 2")
     'f(3): 2'

@@ -1,22 +1,22 @@
-"""Synthetic problems as a task: drawn from a seed, with a difficulty knob, from one of two disjoint splits."""
+"""Provides synthetic problems as a task: drawn from a seed, with a difficulty, from one of two disjoint splits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from decoding.validation import is_count
+from decoding.validation import is_count, require_count
 from reason.grading import Grade
 from reason.problem import Problem
-from reason.tasks.base import RIGHT, WRONG, Task, check_subset
-from reason.tasks.synthetic.check import check
-from reason.tasks.synthetic.draw import SPLITS, Split, distinct
+from reason.tasks.base import RIGHT, WRONG, Task, validate_subset
+from reason.tasks.synthetic.draw import SPLITS, Split, distinct_exercises
 from reason.tasks.synthetic.exercise import Exercise
 from reason.tasks.synthetic.families import FAMILIES
+from reason.tasks.synthetic.step_checker import check_solution
 
 
 class Synthetic(Task):
-    """`size` different problems, the first ones of an endless sequence that `seed` fixes.
+    """`size` different problems, the first ones of the endless sequence of a `seed`.
 
     `families` are names, or names with weights; `difficulty` is one number or [lowest, highest], clipped to what a
     family has: the number of things to work out. `split` is `heldout` (never seen in training) or `train`.
@@ -44,16 +44,15 @@ class Synthetic(Task):
         offset: int = 0,
         shuffle_seed: int | None = None,
     ) -> None:
-        check_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+        validate_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
         weights = dict(families) if isinstance(families, Mapping) else dict.fromkeys(families, 1.0)
         if not weights or (unknown := sorted(weights.keys() - FAMILIES.keys())):
             wrong = unknown if weights else "none"
             raise ValueError(f"task.families must be from {', '.join(FAMILIES)}; got {wrong}")
         if split not in SPLITS:
             raise ValueError(f"task.split must be one of {', '.join(SPLITS)}; got {split!r}")
-        if not is_count(size, at_least=1):
-            raise ValueError(f"task.size must be an int >= 1, got {size!r}")
-        drawn = distinct(seed, split, weights=weights, difficulties=_span(difficulty))
+        require_count("task.size", size, at_least=1)
+        drawn = distinct_exercises(seed, split, weights=weights, difficulties=_span(difficulty))
         self._exercises: dict[str, Exercise] = {
             f"{name}/{split}/{seed}/{index}": exercise for index, exercise in enumerate(islice(drawn, size))
         }
@@ -61,10 +60,10 @@ class Synthetic(Task):
         super().__init__(name, problems, limit=limit, offset=offset, shuffle_seed=shuffle_seed)
 
     def grade_text(self, problem: Problem, text: str) -> Grade:
-        """As for any task; a verifier-only problem is right when every step is."""
+        """Grades the answer; a verifier-only problem is right only if every step is correct."""
         grade = super().grade_text(problem, text)
         exercise = self._exercises[problem.id]
-        if grade == RIGHT and exercise.verifier_only and not check(exercise, text).solved:
+        if grade == RIGHT and exercise.verifier_only and not check_solution(exercise, text).is_solved:
             return WRONG
         return grade
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,61 +10,27 @@ import pytest
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
-from decoding.model.batch import ancestors
+from decoding.model.batch import ancestor_mask
 from decoding.round import Speculation
-from decoding.speculation.controllers.fixed import Fixed
-from decoding.speculation.interfaces import Branch, Draft, Feedback, Plan
-from tests.decoding.test_engine import TOKENIZER, mixed_requests
+from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.draft import Draft
+from tests.support.engines import TOKENIZER, mixed_requests
 from tests.support.fakes import HashBackend
+from tests.support.streams import FutureDrafter
 
 
-@dataclass
-class Oracle:
-    """Knows every branch's future and mixes it with wrong guesses: `wrong` is how often a spine token is spoiled."""
-
-    futures: dict[int, tuple[int, ...]]  # seed -> prefix and generation
-    wrong: float
-    feedback_k: int = 0
-    seen: list[Feedback] = field(default_factory=list)
-    rng: random.Random = field(default_factory=lambda: random.Random(0))
-
-    def propose(self, branches: Sequence[Branch], plan: Plan) -> list[Draft]:
-        return [self._draft(branch) for branch in branches]
-
-    def _draft(self, branch: Branch) -> Draft:
-        future = self.futures[branch.seed][len(branch.tokens) :]
-        tokens: list[int] = []
-        parents: list[int] = []
-        spine = -1
-        for token in [*future, 3, 4][: self.rng.randint(0, 6)]:
-            siblings = self.rng.sample([t for t in range(32) if t != token], 2)
-            ordered = [*siblings[: self.rng.randint(0, 2)]]
-            if self.rng.random() >= self.wrong:
-                ordered.insert(self.rng.randint(0, len(ordered)), token)
-            first = len(tokens)
-            tokens += ordered
-            parents += [spine] * len(ordered)
-            if token not in ordered:
-                break
-            spine = first + ordered.index(token)
-        return Draft(tuple(tokens), tuple(parents))
-
-    def observe(self, feedback: Sequence[Feedback]) -> None:
-        self.seen += feedback
-
-
-def generate(requests: list[GenerationRequest], oracle: Oracle | None = None, **knobs: Any) -> list[Generation]:
+def generate(requests: list[GenerationRequest], oracle: FutureDrafter | None = None, **knobs: Any) -> list[Generation]:
     backend = HashBackend()
     engine = LocalEngine(
         backend,
         decode=TOKENIZER.decode,
-        speculation=Speculation() if oracle is None else Speculation(oracle, Fixed(12)),
+        speculation=Speculation() if oracle is None else Speculation(oracle, FixedController(12)),
         **{"kv_bytes": 4000, "eos_ids": [31], **knobs},
     )
     try:
         return asyncio.run(engine.generate(requests))
     finally:
-        engine.check()
+        engine.assert_invariants()
         engine.close()
 
 
@@ -77,12 +40,14 @@ def plain_and_futures(requests: list[GenerationRequest]) -> tuple[list[Generatio
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize("knobs", [{}, {"kv_bytes": 90}, {"max_rows": 11}, {"max_running": 2}], ids=str)
+@pytest.mark.parametrize(
+    "knobs", [{}, {"kv_bytes": 90}, {"max_batched_tokens": 11}, {"max_running_requests": 2}], ids=str
+)
 def test_output_equals_plain_decoding(wrong: float, knobs: dict[str, Any]) -> None:
     """Temperatures 0, 0.7 and 1, filters, eos inside a run, limits inside a run, preemption, tight rounds."""
     requests = mixed_requests(30, seed=5)
     plain, futures = plain_and_futures(requests)
-    drafted = generate(requests, Oracle(futures, wrong), **knobs)
+    drafted = generate(requests, FutureDrafter(futures, wrong), **knobs)
     assert [(g.tokens, g.finish) for g in drafted] == [(g.tokens, g.finish) for g in plain]
     np.testing.assert_allclose(
         np.concatenate([g.logprobs for g in drafted]), np.concatenate([g.logprobs for g in plain]), atol=1e-5
@@ -92,12 +57,12 @@ def test_output_equals_plain_decoding(wrong: float, knobs: dict[str, Any]) -> No
 def test_right_guesses_save_forwards_and_are_counted() -> None:
     requests = mixed_requests(10)
     plain, futures = plain_and_futures(requests)
-    drafted = generate(requests, Oracle(futures, 0.0))
+    drafted = generate(requests, FutureDrafter(futures, 0.0))
     for before, after in zip(plain, drafted, strict=True):
-        assert after.spent.tokens == before.spent.tokens
-        assert after.spent.accepted <= after.spent.drafted
-        assert after.spent.forwards <= before.spent.forwards
-    assert sum(g.spent.forwards for g in drafted) < 0.5 * sum(g.spent.forwards for g in plain)
+        assert after.usage.tokens == before.usage.tokens
+        assert after.usage.accepted <= after.usage.drafted
+        assert after.usage.forwards <= before.usage.forwards
+    assert sum(g.usage.forwards for g in drafted) < 0.5 * sum(g.usage.forwards for g in plain)
 
 
 def test_a_stop_string_inside_an_accepted_run_cuts_there() -> None:
@@ -107,7 +72,7 @@ def test_a_stop_string_inside_an_accepted_run_cuts_there() -> None:
     for at in range(len(plain.tokens) - 1):
         stop = TOKENIZER.decode(plain.tokens[at : at + 2])
         request = GenerationRequest(prefix=prefix, params=SamplingParams(max_tokens=30, stop=(stop,)), seed=4)
-        (expected,), (drafted,) = generate([request]), generate([request], Oracle(futures, 0.0))
+        (expected,), (drafted,) = generate([request]), generate([request], FutureDrafter(futures, 0.0))
         assert (drafted.tokens, drafted.finish) == (expected.tokens, expected.finish)
         assert len(expected.tokens) <= at + 2
 
@@ -115,25 +80,26 @@ def test_a_stop_string_inside_an_accepted_run_cuts_there() -> None:
 def test_observe_sees_every_fed_row_once_with_the_targets_own_distribution() -> None:
     requests = mixed_requests(8)
     plain, futures = plain_and_futures(requests)
-    oracle = Oracle(futures, 0.5, feedback_k=4)
+    oracle = FutureDrafter(futures, 0.5, feedback_k=4)
     generate(requests, oracle)
     committed = 0
-    for seen in oracle.seen:
-        assert seen.topk_ids.shape == seen.topk_logprobs.shape == (1 + len(seen.draft), 4)
-        assert (np.diff(seen.topk_logprobs, axis=1) <= 0).all()
-        committed += 1 + len(seen.accepted)
+    for seen in oracle.feedback:
+        ids, logprobs = seen.top_tokens()
+        assert ids.shape == logprobs.shape == (1 + len(seen.draft), 4)
+        assert (np.diff(logprobs, axis=1) <= 0).all()
+        committed += 1 + len(seen.accepted_nodes)
     assert committed >= sum(len(g.tokens) for g in plain)
 
 
 def test_draft_within_keeps_a_tree() -> None:
     draft = Draft((1, 2, 3, 4, 5), (-1, 0, -1, 1, 2))
-    assert draft.within(nodes=9, depth=1) == Draft((1, 3), (-1, -1))
-    assert draft.within(nodes=9, depth=2) == Draft((1, 2, 3, 5), (-1, 0, -1, 2))
-    assert draft.within(nodes=2, depth=9) == Draft((1, 2), (-1, 0))
-    assert draft.within(nodes=0, depth=9) == draft.within(nodes=5, depth=0) == Draft()
+    assert draft.truncate_to(nodes=9, depth=1) == Draft((1, 3), (-1, -1))
+    assert draft.truncate_to(nodes=9, depth=2) == Draft((1, 2, 3, 5), (-1, 0, -1, 2))
+    assert draft.truncate_to(nodes=2, depth=9) == Draft((1, 2), (-1, 0))
+    assert draft.truncate_to(nodes=0, depth=9) == draft.truncate_to(nodes=5, depth=0) == Draft()
 
 
 def test_ancestors_against_paths() -> None:
     draft = Draft((1, 2, 3, 4, 5), (-1, 0, -1, 1, 2))
-    for node, row in enumerate(ancestors(draft)):
+    for node, row in enumerate(ancestor_mask(draft)):
         assert tuple(np.flatnonzero(row)) == draft.path_to(node)

@@ -17,19 +17,19 @@ from decoding.core import Generation, GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
 from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
-from decoding.speculation.controllers.fixed import Fixed
+from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
-from reason.config.compose import member, members
+from reason.config.compose import list_options, load_option
 from reason.engines import speculation
-from tests.decoding.test_engine import TOKENIZER, engine_of
+from tests.support.engines import TOKENIZER, open_engine
 from tests.support.fakes import HashBackend
 
 VOCABULARY = 32
-SOURCES = [name for name in members("speculation") if "draft_model" not in name]  # those need models of their own
+SOURCES = [name for name in list_options("speculation") if "draft_model" not in name]  # those need models of their own
 SQUEEZES: dict[float, list[dict[str, Any]]] = {
-    0.0: [{"max_running": 3}],  # others join as branches leave
-    0.6: [{"max_rows": 9}, {}],  # prompts are filled in pieces; room for all
+    0.0: [{"max_running_requests": 3}],  # others join as branches leave
+    0.6: [{"max_batched_tokens": 9}, {}],  # prompts are filled in pieces; room for all
     1.0: [{"kv_bytes": 130}],  # branches wait for pages
 }
 SHAPE = {"parents": [-1, 0, -1, 1, 0, 2], "ranks": [0, 0, 1, 0, 1, 0]}
@@ -55,7 +55,7 @@ def generate(requests: list[GenerationRequest], parts: Speculation | None = None
     try:
         return asyncio.run(engine.generate(requests))
     finally:
-        engine.check()
+        engine.assert_invariants()
         engine.close()
 
 
@@ -68,8 +68,8 @@ def assert_same(got: list[Generation], expected: list[Generation]) -> None:
     assert [(g.tokens, g.finish) for g in got] == [(g.tokens, g.finish) for g in expected]
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
-        assert one.spent.tokens == other.spent.tokens == len(one.tokens)
-        assert one.spent.accepted <= one.spent.drafted
+        assert one.usage.tokens == other.usage.tokens == len(one.tokens)
+        assert one.usage.accepted <= one.usage.drafted
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(file)
 
 
-yaml = cache(member)
+yaml = cache(load_option)
 
 
 def parts_of(source: str, controller: str, template: str, acceptance: str = "coupled") -> Speculation:
@@ -88,7 +88,7 @@ def parts_of(source: str, controller: str, template: str, acceptance: str = "cou
     settings = {group: dict(yaml(group, name)) for group, name in chosen.items()}
     if controller == "template":
         settings["controller"] |= {"file": template}
-    return speculation.check(settings).parts(None, "the writer")
+    return speculation.validate_speculation(settings).make_speculation(None, "the writer")
 
 
 def test_the_requests_end_in_all_ways() -> None:
@@ -97,7 +97,7 @@ def test_the_requests_end_in_all_ways() -> None:
 
 
 @pytest.mark.parametrize("temperature", SQUEEZES)
-@pytest.mark.parametrize("controller", members("controller"))
+@pytest.mark.parametrize("controller", list_options("controller"))
 @pytest.mark.parametrize("source", SOURCES)
 def test_output_equals_plain_decoding(source: str, controller: str, temperature: float, template: str) -> None:
     for knobs in SQUEEZES[temperature]:
@@ -112,7 +112,7 @@ def test_branches_that_give_way_go_on_as_if_nothing_had_happened(source: str, te
     params = SamplingParams(max_tokens=60, temperature=0.3)
     requests = [GenerationRequest(prefix=(1, 2, 3), params=params, seed=seed, group="a") for seed in (1, 2, 1)]
     backend, parts = HashBackend(VOCABULARY), parts_of(source, "fixed", template)
-    with engine_of(backend, pages=140, speculation=parts) as narrow, engine_of(backend) as wide:
+    with open_engine(backend, num_slots=140, speculation=parts) as narrow, open_engine(backend) as wide:
         done, expected = (asyncio.run(engine.generate(requests)) for engine in (narrow, wide))
         assert narrow.stats.preemptions > 0
         assert wide.stats.preemptions == 0
@@ -123,11 +123,11 @@ def test_branches_that_give_way_go_on_as_if_nothing_had_happened(source: str, te
 def test_what_was_said_before_is_guessed_right(source: str, template: str) -> None:
     """So equality is not that of engines which never draft."""
     parts = parts_of(source, "fixed", template)
-    done = generate(requests_at(0.6), parts, max_running=3)
+    done = generate(requests_at(0.6), parts, max_running_requests=3)
     again = done[len(done) // 2 :]
-    assert sum(g.spent.drafted for g in done) > 0
+    assert sum(g.usage.drafted for g in done) > 0
     if source not in ("prompt_lookup", "token_recycling"):  # one knows its own text alone, one single tokens
-        assert sum(g.spent.accepted for g in again) > 0.3 * sum(g.spent.tokens for g in again)
+        assert sum(g.usage.accepted for g in again) > 0.3 * sum(g.usage.tokens for g in again)
 
 
 @pytest.mark.parametrize("scale", [3.0, 1.0], ids=["itself", "another"])
@@ -136,10 +136,10 @@ def test_a_draft_model_changes_nothing_either(temperature: float, scale: float) 
     """The target itself, which is nearly always right, and another model, which hardly ever is."""
     for knobs in SQUEEZES[temperature]:
         source = DraftModel(HashBackend(VOCABULARY, scale=scale), k=8, kv_bytes=3000)
-        done = generate(requests_at(temperature), Speculation(TreeDrafter(source), Fixed(5)), **knobs)
+        done = generate(requests_at(temperature), Speculation(TreeDrafter(source), FixedController(5)), **knobs)
         assert_same(done, plain(temperature))
         if scale == 3.0 and not knobs:
-            assert sum(g.spent.accepted for g in done) > 0.5 * sum(g.spent.tokens for g in done)
+            assert sum(g.usage.accepted for g in done) > 0.5 * sum(g.usage.tokens for g in done)
 
 
 def test_a_mixture_of_temperatures_in_one_batch(template: str) -> None:
@@ -154,7 +154,7 @@ def test_a_mixture_of_temperatures_in_one_batch(template: str) -> None:
         assert_same(generate(mixed, parts_of(source, "fixed", template), kv_bytes=400), expected)
 
 
-@pytest.mark.parametrize("acceptance", members("acceptance"))
+@pytest.mark.parametrize("acceptance", list_options("acceptance"))
 def test_at_temperature_zero_every_rule_gives_the_same(acceptance: str, template: str) -> None:
     for controller in ("template", "chain"):
         for source in ("stand", "stand_published"):

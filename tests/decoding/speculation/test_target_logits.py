@@ -7,38 +7,38 @@ import pytest
 import torch
 
 from decoding.core import SamplingParams
-from decoding.model.transfer import to_host
-from decoding.sampler import SamplingRows
+from decoding.sampler import SamplingBatch
 from decoding.speculation.acceptance.coupled import Coupled
-from decoding.speculation.interfaces import Branch, Draft
-from decoding.speculation.target_logits import Target
+from decoding.speculation.draft import Draft
+from decoding.speculation.interfaces import Branch
+from decoding.speculation.target_logits import TargetLogits, copy_to_host
 from tests.support.pretended_gpu import pretended_gpu
 
 BRANCH = Branch(request_id=0, group="", tokens=(1, 2), seed=5, params=SamplingParams(), remaining=9)
 DRAFT = Draft((3, 4), (-1, 0))
 
 
-def target(logits_WV: torch.Tensor) -> Target:
-    rows = SamplingRows.of([BRANCH.params] * 3, [BRANCH.seed] * 3, [2, 3, 4])
-    return Target(logits_WV, rows, (0,), feedback_k=4)
+def target(logits_WV: torch.Tensor) -> TargetLogits:
+    rows = SamplingBatch.from_params([BRANCH.params] * 3, [BRANCH.seed] * 3, [2, 3, 4])
+    return TargetLogits(logits_WV, rows, (0,), feedback_k=4)
 
 
 def test_a_round_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logits_WV = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     here = target(logits_WV)
-    outcomes, (ids, logprobs) = Coupled().accept([BRANCH], [DRAFT], here), here.feedback
+    outcomes, (ids, logprobs) = Coupled().verify_drafts([BRANCH], [DRAFT], here), here.top_logprobs
     assert np.array_equal(ids, logits_WV.topk(4).indices.numpy())
     with pretended_gpu(monkeypatch) as gpu:
         there = target(logits_WV.to("cuda"))
-        assert Coupled().accept([BRANCH], [DRAFT], there) == outcomes
-        assert np.array_equal(there.feedback[0], ids)
-        assert np.array_equal(there.feedback[1], logprobs)
+        assert Coupled().verify_drafts([BRANCH], [DRAFT], there) == outcomes
+        assert np.array_equal(there.top_logprobs[0], ids)
+        assert np.array_equal(there.top_logprobs[1], logprobs)
         assert gpu.copies_to_host == 1
 
 
 def test_feedback_alone_is_one_copy_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch) as gpu:
-        ids, logprobs = target(torch.randn(3, 50).to("cuda")).feedback
+        ids, logprobs = target(torch.randn(3, 50).to("cuda")).top_logprobs
         assert ids.shape == logprobs.shape == (3, 4)
         assert gpu.copies_to_host == 1
 
@@ -49,7 +49,7 @@ def test_what_is_packed_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.tensor([[1e-40, -0.0, float("-inf")], [3.4e38, 1.5, float("nan")]]),
     )
     with pretended_gpu(monkeypatch):
-        back = to_host(ids.to("cuda"), numbers.to("cuda"))
+        back = copy_to_host(ids.to("cuda"), numbers.to("cuda"))
     assert back[0].tolist() == ids.tolist()
     assert back[0].dtype == np.int64
     assert np.array_equal(back[1].view(np.int32), numbers.numpy().view(np.int32))

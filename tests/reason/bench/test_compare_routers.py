@@ -9,27 +9,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reason.bench.routing import KNOBS, READS_SCORES, Routed, Setting, area, cheapest_within, compare_areas
+from reason.bench.routing import (
+    READ_SCORES,
+    SWEPT_VALUES,
+    RouterPoint,
+    RouterSetting,
+    cheapest_within,
+    compare_areas,
+    curve_area,
+)
 from tests.support.paths import SCRIPTS
 
 EVERY = np.arange(50)
 
 
-def point(router: str, accuracy: float, target: float, draft: float = 10.0) -> Routed:
+def point(router: str, accuracy: float, target: float, draft: float = 10.0) -> RouterPoint:
     """The same number for each of 50 problems, accuracy as so many that are right."""
     right = (accuracy * 50 > EVERY).astype(float)
     same = np.ones(50)
-    return Routed(Setting(router), right, target * same, draft * same, 0 * same, target * same, 4 * same, same, 1.0)
+    return RouterPoint(
+        RouterSetting(router), right, target * same, draft * same, 0 * same, target * same, 4 * same, same, 1.0
+    )
 
 
 ENDS = (point("draft_only", 0.2, 0), point("target_only", 0.6, 100, draft=0))
 
 
 def test_a_lot_between_the_ends_walks_the_straight_line() -> None:
-    straight = area((), ENDS, EVERY)
+    straight = curve_area((), ENDS, EVERY)
     assert straight == pytest.approx(0.4)
-    assert area((point("random", 0.4, 50),), ENDS, EVERY) == pytest.approx(straight, abs=1e-6)
-    assert area((point("arbitrage", 0.6, 50),), ENDS, EVERY) == pytest.approx(0.5, abs=1e-2)
+    assert curve_area((point("random", 0.4, 50),), ENDS, EVERY) == pytest.approx(straight, abs=1e-6)
+    assert curve_area((point("arbitrage", 0.6, 50),), ENDS, EVERY) == pytest.approx(0.5, abs=1e-2)
 
 
 def test_a_larger_area_is_found_with_its_interval() -> None:
@@ -52,20 +62,24 @@ def test_the_cost_is_in_tokens_of_the_large_model() -> None:
 
 
 def test_every_knob_is_a_setting_of_its_router() -> None:
-    from reason.build import check
-    from reason.config.compose import composed
+    from reason.build import validate_settings
+    from reason.config.compose import compose_settings
 
-    for router, (_, values) in KNOBS.items():
+    for router, (_, values) in SWEPT_VALUES.items():
         for value in values or (None,):
-            check(*composed(Setting(router, value).arm(2, ("+task=synthetic",)).overrides))
+            validate_settings(
+                *compose_settings(RouterSetting(router, value).run_spec(2, ("+task=synthetic",)).overrides)
+            )
 
 
 def test_only_routers_that_read_scores_get_the_reward() -> None:
     """Of two settings of one name the later one counts."""
-    arms = {router: Setting(router, None).arm(1, ("scorer=likelihood",)).overrides for router in KNOBS}
+    arms = {
+        router: RouterSetting(router, None).run_spec(1, ("scorer=likelihood",)).overrides for router in SWEPT_VALUES
+    }
     last = {router: [one for one in overrides if one.startswith("scorer=")][-1] for router, overrides in arms.items()}
     reads = {router for router, scorer in last.items() if scorer == "scorer=likelihood"}
-    assert reads == set(READS_SCORES)
+    assert reads == set(READ_SCORES)
     assert all((scorer == "scorer=none") == (router not in reads) for router, scorer in last.items())
 
 
@@ -81,7 +95,7 @@ def test_a_small_comparison_is_made_and_made_again_from_disk(tmp_path: Path) -> 
         "2",
     ]
     command += ["--routers", "cue", "--temperatures", "1", "--folder", str(tmp_path / "runs")]
-    command += ["--out", str(out), "--race", "cue-1", "--laps", "1"]
+    command += ["--out", str(out), "--timed-setting", "cue-1", "--timing-repeats", "1"]
     first = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert first.returncode == 0, first.stderr
     report = out.read_text()
@@ -89,9 +103,9 @@ def test_a_small_comparison_is_made_and_made_again_from_disk(tmp_path: Path) -> 
     assert out.with_suffix(".png").stat().st_size > 10_000
     again = subprocess.run(command[:-4], capture_output=True, text=True, timeout=900, check=False)
     assert again.returncode == 0, again.stderr
-    assert "[1/3]" not in again.stderr  # every arm was read from its folder
+    assert "[1/3]" not in again.stderr  # every run was read from its folder
     wrong = subprocess.run(
-        [*command[:-4], "--race", "random"], capture_output=True, text=True, timeout=300, check=False
+        [*command[:-4], "--timed-setting", "random"], capture_output=True, text=True, timeout=300, check=False
     )
     assert wrong.returncode == 2
-    assert "--race wants ROUTER-VALUE" in wrong.stderr
+    assert "--timed-setting must be ROUTER-VALUE" in wrong.stderr

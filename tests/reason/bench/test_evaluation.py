@@ -11,33 +11,34 @@ from typing import Any
 
 import pytest
 
-from decoding.core import Spent
-from reason.bench.evaluation import at_equal_tokens, bar_curve, summarise, tokens_to_reach
-from reason.bench.evaluation_report import compare, findings
-from reason.bench.runs import Arm, Outcome
-from search.kv import KVUse
+from decoding.core import Usage
+from reason.bench.evaluation import baseline_curve, compare_at_equal_tokens, summarize_run, tokens_to_reach
+from reason.bench.evaluation_report import compare_tree_searches, summary_sentences
+from reason.bench.runs import RunOutcome, RunSpec
+from reason.runs.result import ProblemResult
+from search.kv import KVFootprint
 from tests.support.paths import SCRIPTS
 
 
 def row(
     problem: int, grade: str, *, tokens: int, samples: list[tuple[str, float]], kept: float = 100.0
-) -> dict[str, Any]:
+) -> ProblemResult:
     """A result row; the gold answer is "1"; samples are (answer, score)."""
-    return {
+    return ProblemResult.from_json({
         "id": str(problem), "gold": "1", "grade": grade, "task": "t", "model": "m", "scorer": "s", "speculation": "off",
         "seed": 0, "error": None,
         "samples": [
-            {"answer": answer, "score": score, "grade": "right" if answer == "1" else "wrong"}
-            for answer, score in samples
+            {"node": i, "answer": answer, "score": score, "grade": "right" if answer == "1" else "wrong"}
+            for i, (answer, score) in enumerate(samples)
         ],
-        "spent": asdict(Spent(tokens=tokens, forwards=tokens, scorer_calls=len(samples))),
-        "kv": asdict(KVUse(steps=2, frontier_tokens=kept, kept_tokens=kept, peak_tokens=200)),
-    }  # fmt: skip
+        "usage": asdict(Usage(tokens=tokens, forwards=tokens, scorer_calls=len(samples))),
+        "kv": asdict(KVFootprint(steps=2, frontier_tokens=kept, kept_tokens=kept, peak_tokens=200)),
+    })  # fmt: skip
 
 
-def outcome(search: str, width: int, rows: list[dict[str, Any]]) -> Outcome:
-    return Outcome(
-        Arm(search, width), rows, {"seconds": 1.0, "forwards": 9, "kv_tokens_per_problem": 50.0}, [(0.1, 2, 0)]
+def outcome(search: str, width: int, rows: list[ProblemResult]) -> RunOutcome:
+    return RunOutcome(
+        RunSpec(search, width), rows, {"seconds": 1.0, "forwards": 9, "kv_tokens_per_problem": 50.0}, [(0.1, 2, 0)]
     )
 
 
@@ -49,22 +50,22 @@ def samples(good: float, bad: float) -> list[tuple[str, float]]:
 BEST_OF_4 = outcome("best_of_n", 4, [row(i, "right", tokens=400, samples=samples(0.9, 0.2)) for i in range(40)])
 
 
-def test_an_arm_is_compared_with_as_many_samples_as_its_tokens_buy() -> None:
-    arm = outcome("rebase", 2, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)])
-    found = {against.bar: against for against in at_equal_tokens(arm, BEST_OF_4)}
-    assert all(against.samples == 2 and against.enough for against in found.values())
+def test_a_run_is_compared_with_as_many_samples_as_its_tokens_buy() -> None:
+    run = outcome("rebase", 2, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)])
+    found = {against.baseline: against for against in compare_at_equal_tokens(run, BEST_OF_4)}
+    assert all(against.num_samples == 2 and against.enough_samples for against in found.values())
     # of two samples of four, half of the pairs hold the right one, which scores best where it is
     assert found["best-of-N"].difference.value == pytest.approx(0.5)
     assert found["majority vote"].difference.value > 0.5
 
 
-def test_an_arm_that_spent_more_than_all_samples_is_marked() -> None:
-    arm = outcome("rebase", 2, [row(i, "right", tokens=900, samples=[("1", 0.9)]) for i in range(40)])
-    assert [(a.samples, a.enough) for a in at_equal_tokens(arm, BEST_OF_4)] == [(4, False)] * 3
+def test_a_run_that_spent_more_than_all_samples_is_marked() -> None:
+    run = outcome("rebase", 2, [row(i, "right", tokens=900, samples=[("1", 0.9)]) for i in range(40)])
+    assert [(a.num_samples, a.enough_samples) for a in compare_at_equal_tokens(run, BEST_OF_4)] == [(4, False)] * 3
 
 
-def test_a_bar_grows_with_its_samples_and_says_what_an_accuracy_costs() -> None:
-    tokens, accuracy = bar_curve(BEST_OF_4, "best-of-N")
+def test_a_baseline_grows_with_its_samples_and_says_what_an_accuracy_costs() -> None:
+    tokens, accuracy = baseline_curve(BEST_OF_4, "best-of-N")
     assert tokens == [100, 200, 400]
     assert accuracy == pytest.approx([0.25, 0.5, 1.0])
     assert tokens_to_reach(BEST_OF_4, "best-of-N", 0.75) == pytest.approx(200 * 2**0.5)
@@ -73,17 +74,17 @@ def test_a_bar_grows_with_its_samples_and_says_what_an_accuracy_costs() -> None:
 
 
 def test_a_summary_has_means_per_problem() -> None:
-    summary = summarise(BEST_OF_4)
+    summary = summarize_run(BEST_OF_4)
     assert (summary.accuracy, summary.low, summary.high) == (1.0, 1.0, 1.0)
     assert (summary.tokens, summary.forwards, summary.scorer_calls, summary.kept_kv) == (400, 400, 4, 100)
 
 
-def test_findings_say_who_wins_who_does_not_and_what_ets_saves() -> None:
+def test_sentences_name_the_best_search_the_others_and_what_ets_saves() -> None:
     good = outcome("rebase", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)])
     frugal = outcome("ets", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)], kept=40.0) for i in range(40)])
     bad = outcome("mcts", 4, [row(i, "wrong", tokens=200, samples=[("2", 0.9)]) for i in range(40)])
     outcomes = [BEST_OF_4, good, frugal, bad]
-    text = "\n".join(findings(outcomes, compare(outcomes)))
+    text = "\n".join(summary_sentences(outcomes, compare_tree_searches(outcomes)))
     assert "furthest ahead of best-of-N is rebase 4: +50.0" in text
     assert "cheapest tree search to reach that is rebase 4: 1.000 with 0.50 times the tokens" in text
     assert "Not better than samples for as many tokens or fewer, by the interval: mcts 4" in text
@@ -107,10 +108,10 @@ def test_a_whole_comparison_goes_on_where_it_was_and_refuses_other_settings(tmp_
     again = evaluate()
     assert "[1/2]" not in again.stderr
 
-    def arms(text: str) -> Any:
-        return json.loads(text.split("```json")[1].split("```")[0])["arms"]
+    def runs(text: str) -> Any:
+        return json.loads(text.split("```json")[1].split("```")[0])["runs"]
 
-    assert arms(again.stdout) == arms(first.stdout)
+    assert runs(again.stdout) == runs(first.stdout)
     other = evaluate("seed=5")
     assert other.returncode == 2
     assert "holds results of other settings" in other.stderr

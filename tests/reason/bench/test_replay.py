@@ -1,4 +1,4 @@
-"""Drafters on recorded texts: what is counted, what they are told, and what a file must hold."""
+"""Drafters on recorded texts: what is counted, the feedback they get, and what a file must hold."""
 
 from __future__ import annotations
 
@@ -12,10 +12,21 @@ import numpy as np
 import pytest
 
 from decoding.core import SamplingParams
+from decoding.speculation.draft import Draft, SamplingRecord
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
-from decoding.speculation.interfaces import Branch, Draft, Drawn, Feedback, Plan
-from reason.bench.replay import DRAFTERS, Encoded, OnPath, Recording, check_names, encoded, follow, read, replay
+from decoding.speculation.interfaces import Branch, DraftPlan, Feedback
+from reason.bench.replay import (
+    DRAFTERS,
+    AcceptedPathSource,
+    EncodedProblem,
+    RecordedProblem,
+    encode_recordings,
+    read_recordings,
+    replay_drafter,
+    replay_text,
+    validate_names,
+)
 from tests.support.paths import ROOT
 
 TEXT = tuple(b"the cat sat on the mat, and then the dog sat on the cat")
@@ -23,15 +34,15 @@ TEXT = tuple(b"the cat sat on the mat, and then the dog sat on the cat")
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_every_token_is_committed_once(name: str) -> None:
-    drafter = TreeDrafter(OnPath(DRAFTERS[name]()), draw="likely")
-    steps = list(follow(drafter, (1, 2), TEXT, group="g", request=1, n=8))
+    drafter = TreeDrafter(AcceptedPathSource(DRAFTERS[name]()), draw="likely")
+    steps = list(replay_text(drafter, (1, 2), TEXT, group="g", request=1, n=8))
     assert sum(steps) == len(TEXT)
     assert min(steps) >= 1
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_text_seen_before_is_guessed_better(name: str) -> None:
-    row = replay(name, [Encoded((1, 2), (TEXT, TEXT, TEXT))], nodes=16)
+    row = replay_drafter(name, [EncodedProblem((1, 2), (TEXT, TEXT, TEXT))], nodes=16)
     first, second, third = row["by_trajectory"]
     assert row["tokens"] == 3 * len(TEXT)
     if name == "prompt_lookup":  # knows its own text alone
@@ -43,20 +54,22 @@ def test_a_text_seen_before_is_guessed_better(name: str) -> None:
 
 
 def test_trajectories_are_counted_by_their_number_and_problems_apart() -> None:
-    both = replay("published_stand", [Encoded((1,), (TEXT,)), Encoded((2,), (TEXT, TEXT))], nodes=8)
-    alone = replay("published_stand", [Encoded((1,), (TEXT,))], nodes=8)
+    both = replay_drafter(
+        "published_stand", [EncodedProblem((1,), (TEXT,)), EncodedProblem((2,), (TEXT, TEXT))], nodes=8
+    )
+    alone = replay_drafter("published_stand", [EncodedProblem((1,), (TEXT,))], nodes=8)
     assert len(both["by_trajectory"]) == 2
     assert both["by_trajectory"][0] == pytest.approx(alone["by_trajectory"][0], rel=0.2)  # no table of the other's
 
 
 def test_nothing_is_drafted_beyond_the_end_and_empty_texts_do_no_harm() -> None:
-    row = replay("stand", [Encoded((1, 2), ((), (5,), (5, 6), (5, 6)))], nodes=8)
+    row = replay_drafter("stand", [EncodedProblem((1, 2), ((), (5,), (5, 6), (5, 6)))], nodes=8)
     assert row["by_trajectory"][:2] == [0.0, 1.0]
     assert row["tokens"] == 5
 
 
 class Listening(Stand):
-    """Keeps what it is told."""
+    """Stores its feedback."""
 
     heard: Sequence[Feedback] = ()
 
@@ -66,13 +79,15 @@ class Listening(Stand):
 
 def test_a_source_hears_of_accepted_nodes_alone_with_their_rows() -> None:
     source = Listening()
-    draft = Draft((5, 6, 9), (-1, -1, 1), (0.5, 0.4, 0.3), (0, 1, 2), Drawn("likely", {-1: (0, 1), 1: (2,)}, {}))
+    draft = Draft(
+        (5, 6, 9), (-1, -1, 1), (0.5, 0.4, 0.3), (0, 1, 2), SamplingRecord("likely", {-1: (0, 1), 1: (2,)}, {})
+    )
     ids = np.arange(40).reshape(4, 10)
     branch = Branch(1, "g", (1,), 1, SamplingParams(), 9)
-    OnPath(source).observe([Feedback(branch, draft, (1, 2), ids, ids.astype(np.float32))])
+    AcceptedPathSource(source).observe([Feedback(branch, draft, (1, 2), ids, ids.astype(np.float32))])
     (seen,) = source.heard
-    assert (seen.draft.tokens, seen.draft.parents, seen.accepted) == ((6, 9), (-1, 0), (0, 1))
-    assert seen.topk_ids[:, 0].tolist() == [0, 20, 30]
+    assert (seen.draft.tokens, seen.draft.parents, seen.accepted_nodes) == ((6, 9), (-1, 0), (0, 1))
+    assert seen.top_tokens()[0][:, 0].tolist() == [0, 20, 30]
 
 
 def test_what_was_written_is_all_the_probability_there_is() -> None:
@@ -82,27 +97,31 @@ def test_what_was_written_is_all_the_probability_there_is() -> None:
 
     seen: list[Feedback] = []
     drafter = Spy(Stand(), draw="likely")
-    list(follow(drafter, (1,), (7, 8), group="g", request=1, n=4))
-    assert [one.branch.tokens for one in seen] == [(1,), (1, 7)]
-    assert seen[0].topk_ids[0, 0] == 7
-    assert np.exp(seen[0].topk_logprobs).sum() == 1
-    assert drafter.propose([seen[0].branch], Plan((4,), 4)) is not None
+    list(replay_text(drafter, (1,), (7, 8), group="g", request=1, n=4))
+    assert [each.branch.tokens for each in seen] == [(1,), (1, 7)]
+    ids, logprobs = seen[0].top_tokens()
+    assert ids[0, 0] == 7
+    assert np.exp(logprobs).sum() == 1
+    assert drafter.propose([seen[0].branch], DraftPlan((4,), 4)) is not None
 
 
 @pytest.mark.parametrize("keys", [("problem", "samples"), ("question", "completions"), ("prompt", "solutions")])
 def test_the_usual_names_of_fields_will_do(tmp_path: Path, keys: tuple[str, str]) -> None:
     file = tmp_path / "traces.jsonl"
     file.write_text(json.dumps({keys[0]: "ab", keys[1]: ["c", "dd"], "id": 3}) + "\n\n")
-    assert read(file) == [Recording("ab", ("c", "dd"))]
+    assert read_recordings(file) == [RecordedProblem("ab", ("c", "dd"))]
 
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
         ("{", r"traces.jsonl:2: not valid JSON"),
-        ("[1]", r"traces.jsonl:2: wants an object with problem or question or prompt, got list"),
-        ('{"text": "x"}', r"traces.jsonl:2: wants an object with problem or question or prompt, got text"),
-        ('{"problem": "x"}', r"traces.jsonl:2: wants an object with samples or completions or solutions, got problem"),
+        ("[1]", r"traces.jsonl:2: must be an object with problem or question or prompt, got list"),
+        ('{"text": "x"}', r"traces.jsonl:2: must be an object with problem or question or prompt, got text"),
+        (
+            '{"problem": "x"}',
+            r"traces.jsonl:2: must be an object with samples or completions or solutions, got problem",
+        ),
         ('{"problem": 5, "samples": ["a"]}', r"traces.jsonl:2: the problem must be a text, got 5"),
         ('{"problem": "x", "samples": "a"}', r"traces.jsonl:2: the samples must be a list of texts, got a"),
         ('{"problem": "x", "samples": []}', r"traces.jsonl:2: the samples must be a list of texts, got \[\]"),
@@ -112,23 +131,23 @@ def test_a_bad_line_is_named_with_what_it_must_hold(tmp_path: Path, line: str, c
     file = tmp_path / "traces.jsonl"
     file.write_text('{"problem": "x", "samples": ["a"]}\n' + line + "\n")
     with pytest.raises(ValueError, match=complaint):
-        read(file)
+        read_recordings(file)
 
 
 def test_an_empty_file_and_an_unknown_drafter_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="holds no lines"):
-        read(tmp_path / "empty.jsonl")
+        read_recordings(tmp_path / "empty.jsonl")
     with pytest.raises(ValueError, match=r"drafters must be from stand, .*; got parrot"):
-        check_names(("parrot",))
+        validate_names(("parrot",))
 
 
 def test_texts_become_ids_of_the_tokenizer() -> None:
-    (found,) = encoded([Recording("ab", ("", "ab ab"))], "bundled:target")
+    (found,) = encode_recordings([RecordedProblem("ab", ("", "ab ab"))], "bundled:target")
     assert found.samples[0] == ()
     assert found.samples[1][: len(found.prompt)] == found.prompt
     with pytest.raises(ValueError, match="bundled:parrot"):
-        encoded([], "bundled:parrot")
+        encode_recordings([], "bundled:parrot")
 
 
 def script(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -162,4 +181,4 @@ def test_the_script_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "traces.jsonl").write_text('{"text": "x"}\n')
     done = script("traces.jsonl", cwd=tmp_path)
     assert done.returncode != 0
-    assert done.stderr.strip().splitlines()[-1].startswith("traces.jsonl:1: wants an object with problem")
+    assert done.stderr.strip().splitlines()[-1].startswith("traces.jsonl:1: must be an object with problem")

@@ -1,4 +1,4 @@
-"""Code of one's own is run where `plugins` says so, and nowhere else."""
+"""The user's code runs where `plugins` names it, and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from reason import ConfigError, build
 from reason.config import plugins
-from reason.config.compose import composed, make
+from reason.config.compose import compose_settings, instantiate
 from reason.runs import resume
 from tests.support.paths import SCRIPTS
 
@@ -32,13 +32,13 @@ class Sums(Task):
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """Each test starts with the plugins and modules there were before it."""
-    modules, trusted = set(sys.modules), set(plugins._TRUSTED)
+    modules, trusted = set(sys.modules), set(plugins.trusted_modules)
     yield
     for name in set(sys.modules) - modules:
         if name.startswith("mine"):
             del sys.modules[name]
-    plugins._TRUSTED.clear()
-    plugins._TRUSTED.update(trusted)
+    plugins.trusted_modules.clear()
+    plugins.trusted_modules.update(trusted)
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def task_name(*settings: str) -> str:
-    config, choices = composed(["+task._target_=mine_sums.Sums", *settings])
-    return build.task_of(build.check(config, choices), choices)[0].name
+    config, choices = compose_settings(["+task._target_=mine_sums.Sums", *settings])
+    return build.select_task(build.validate_settings(config, choices), choices)[0].name
 
 
 def test_a_file(file: Path) -> None:
@@ -71,11 +71,11 @@ def test_nothing_is_trusted_that_is_only_importable(file: Path, monkeypatch: pyt
 
 
 def test_trust_is_in_the_module_and_not_in_names_that_begin_like_it(file: Path) -> None:
-    plugins.load([str(file)])
+    plugins.load_plugins([str(file)])
     with pytest.raises(ConfigError, match="must be one of ours"):
-        make("task", {"_target_": "mine_sums_too.Sums"})
+        instantiate("task", {"_target_": "mine_sums_too.Sums"})
     with pytest.raises(ConfigError, match="must be one of ours"):
-        make("task", {"_target_": "os.system", "command": "true"})
+        instantiate("task", {"_target_": "os.system", "command": "true"})
 
 
 @pytest.mark.parametrize(
@@ -90,31 +90,33 @@ def test_trust_is_in_the_module_and_not_in_names_that_begin_like_it(file: Path) 
 )
 def test_what_cannot_be_imported_is_named(given: object, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        plugins.load(given)
+        plugins.load_plugins(given)
 
 
 def test_a_file_does_not_take_the_place_of_another_module(tmp_path: Path) -> None:
     for name in ("json.py", "colorsys.py"):  # one that is imported here, one that need not be
         (tmp_path / name).write_text("")
         with pytest.raises(ConfigError, match="there is another one; rename the file"):
-            plugins.load([str(tmp_path / name)])
+            plugins.load_plugins([str(tmp_path / name)])
 
 
 def test_a_file_that_fails_is_the_settings_fault_and_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "mine_broken.py"
     file.write_text("raise RuntimeError('half way')")
     with pytest.raises(ConfigError, match=r"cannot import .*mine_broken\.py \(half way\)"):
-        plugins.load([str(file)])
+        plugins.load_plugins([str(file)])
     assert "mine_broken" not in sys.modules
     with pytest.raises(ConfigError, match="must be one of ours"):
-        make("task", {"_target_": "mine_broken.Task"})
+        instantiate("task", {"_target_": "mine_broken.Task"})
 
 
 def test_a_saved_run_cannot_have_code_run(file: Path, tmp_path: Path) -> None:
     """To finish a run that had plugins, they are given again."""
-    config, choices = composed([f"plugins=[{file}]", "search._target_=mine_sums.Searches", "model.path=/no/such"])
+    config, choices = compose_settings(
+        [f"plugins=[{file}]", "search._target_=mine_sums.Searches", "model.path=/no/such"]
+    )
     (tmp_path / "run").mkdir()
-    resume.save(tmp_path / "run", config=config, choices=choices, about={})
+    resume.save_settings(tmp_path / "run", config=config, choices=choices, about={})
     script = SCRIPTS / "solve.py"
 
     def complaint(*settings: str) -> str:

@@ -11,13 +11,14 @@ import pytest
 from decoding.core import SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from reason import ConfigError, build
-from reason.config.compose import composed, make, member, members
+from reason.config.compose import compose_settings, instantiate, list_options, load_option
 from reason.engines import speculation
-from reason.runs.run import Run
+from reason.problem import Problem
+from reason.runs.run import TaskRun
+from reason.tasks.base import Task
 from search.strategy import Strategy
-from tests.reason.runs.test_run import STAMP, task
-from tests.reason.test_solver import BytePrompt, solver
 from tests.support.fakes import ByteTokenizer, HashBackend
+from tests.support.toy_solver import BytePrompt, toy_solver
 
 VOCABULARY = 32
 TEMPERATURES = (0.0, 0.7, 1.0)
@@ -26,24 +27,26 @@ RANKS_ONLY = ("token_recycling", "prompt_lookup")  # say what comes next and not
 
 def settings(**chosen: str) -> dict[str, Any]:
     names = {"speculation": "stand", "controller": "throughput", "acceptance": "coupled"} | chosen
-    return {group: member(group, name) for group, name in names.items()}
+    return {group: load_option(group, name) for group, name in names.items()}
 
 
-@pytest.mark.parametrize("source", members("speculation"))
-@pytest.mark.parametrize("controller", members("controller"))
-@pytest.mark.parametrize("acceptance", members("acceptance"))
+@pytest.mark.parametrize("source", list_options("speculation"))
+@pytest.mark.parametrize("controller", list_options("controller"))
+@pytest.mark.parametrize("acceptance", list_options("acceptance"))
 def test_every_combination_is_fit_to_run_or_says_what_would_be(source: str, controller: str, acceptance: str) -> None:
     chosen = settings(speculation=source, controller=controller, acceptance=acceptance)
-    rule, dealer = make("acceptance", chosen["acceptance"]), make("controller", chosen["controller"])
-    draw = "likely" if source in RANKS_ONLY else rule.draws[0]
-    if source != "off" and draw not in rule.draws:
-        with pytest.raises(ConfigError, match=f"acceptance={acceptance} needs draw={rule.draws[0]}.*, got draw=likely"):
-            speculation.check(chosen)
-    elif source != "off" and draw in ("without_replacement", "iid") and not dealer.fills_template:
+    rule, dealer = instantiate("acceptance", chosen["acceptance"]), instantiate("controller", chosen["controller"])
+    draw = "likely" if source in RANKS_ONLY else rule.supported_sampling[0]
+    if source != "off" and draw not in rule.supported_sampling:
+        with pytest.raises(
+            ConfigError, match=f"acceptance={acceptance} needs draw={rule.supported_sampling[0]}.*, got draw=likely"
+        ):
+            speculation.validate_speculation(chosen)
+    elif source != "off" and draw in ("without_replacement", "iid") and not dealer.uses_template:
         with pytest.raises(ConfigError, match=f"draw={draw} .* choose controller=template, chain or goodput"):
-            speculation.check(chosen)
+            speculation.validate_speculation(chosen)
     else:
-        plan = speculation.check(chosen)
+        plan = speculation.validate_speculation(chosen)
         assert plan.lossless == (acceptance != "greedy_match")
         assert source == "off" or plan.node["draw"] == draw
 
@@ -75,18 +78,18 @@ def test_every_combination_is_fit_to_run_or_says_what_would_be(source: str, cont
             ("controller=template", "controller.file=stond"),
             "file must be a JSON file or one of stand, token_recycling; there is no stond",
         ),
-        (("controller.most_rows=many",), "controller.most_rows must be an int >= 0, got 'many'"),
+        (("controller.max_draft_tokens=many",), "controller.max_draft_tokens must be an int >= 0, got 'many'"),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
 )
 def test_a_wrong_setting_is_named_before_any_model_loads(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        build.check(*composed(overrides))
+        build.validate_settings(*compose_settings(overrides))
     assert message in str(raised.value)
 
 
 def strategy(name: str, temperature: float) -> Strategy:
-    made: Any = make("search", composed([f"search={name}"])[0]["search"])
+    made: Any = instantiate("search", compose_settings([f"search={name}"])[0]["search"])
     params = SamplingParams(max_tokens=40, temperature=temperature, top_p=0.95, stop=("\x07\x07",))
     smaller: Strategy = replace(made, n=8, sampling=params)
     return smaller
@@ -99,10 +102,15 @@ class FewLetters(BytePrompt):
         return tuple(byte % VOCABULARY for byte in super().encode(question))
 
 
+def toy_task(count: int) -> Task:
+    problems = [Problem(id=f"toy/{i}", question=f"What is {i}?", answer=str(i % 3)) for i in range(count)]
+    return Task("toy", problems)
+
+
 def trees(folder: Path, one: Strategy, chosen: dict[str, Any]) -> dict[str, bytes]:
     """What a run leaves in its `trees` folder. The toy model's arithmetic is exact, whatever else is in its batch."""
     folder.mkdir(parents=True)
-    parts = speculation.check(chosen).parts(None, "the writer")
+    parts = speculation.validate_speculation(chosen).make_speculation(None, "the writer")
     engine = LocalEngine(
         HashBackend(VOCABULARY, scale=4.0),
         decode=ByteTokenizer().decode,
@@ -111,10 +119,10 @@ def trees(folder: Path, one: Strategy, chosen: dict[str, Any]) -> dict[str, byte
         speculation=parts,
     )
     try:
-        with solver(one, engine=engine, prompt=FewLetters()) as ours:
-            run = Run(ours, task(3), folder, stamp=STAMP)
-            assert not [row["error"] for row in run.go() if row["error"]]
-            run.finish()
+        with toy_solver(one, engine=engine, prompt=FewLetters()) as ours:
+            run = TaskRun(ours, toy_task(3), folder, run_metadata={"task": "toy", "seed": 0})
+            assert not [result.error for result in run.solve_missing() if result.error]
+            run.finish_run()
     finally:
         engine.close()
     assert chosen["speculation"]["_target_"].endswith("NoDraft") or engine.stats.drafted > 0
@@ -122,12 +130,12 @@ def trees(folder: Path, one: Strategy, chosen: dict[str, Any]) -> dict[str, byte
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("name", members("search"))
+@pytest.mark.parametrize("name", list_options("search"))
 def test_a_saved_tree_is_the_same_byte_for_byte_with_speculation(name: str, temperature: float, tmp_path: Path) -> None:
     one = strategy(name, temperature)
     plain = trees(tmp_path / "off", one, settings(speculation="off"))
     assert len(plain) == 3
-    for source in members("speculation"):
+    for source in list_options("speculation"):
         if source != "off" and "draft_model" not in source:  # those need a model that speaks the toy's vocabulary
             for controller in ("fixed", "throughput") if source == "stand" else ("fixed",):
                 chosen = settings(speculation=source, controller=controller)

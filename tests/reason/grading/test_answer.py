@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason.grading.answer import boxed, canonical, find_answer, find_letter
+from reason.grading.answer import boxed_content, canonical_answer, find_answer, find_letter
 from tests.support.paths import DATA
 
 LATEX = r"0 1 7 12 . , - + / ( ) { } $ % ^ _ = ! x C \ \frac \boxed{ \fbox{ \text{ \left \sqrt \! \, \$ \% ^\circ \pi"
@@ -44,7 +44,7 @@ GARBAGE = st.lists(PIECES, max_size=30).map("".join)
     ],
 )
 def test_the_last_balanced_box_wins(text: str, answer: str | None) -> None:
-    assert boxed(text) == answer
+    assert boxed_content(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_letters_are_found_in_the_forms_models_use(text: str, letter: str | None
     ],
 )
 def test_a_vote_counts_all_spellings_together(spellings: list[str]) -> None:
-    assert {canonical(spelling) for spelling in spellings} == {spellings[0]}
+    assert {canonical_answer(spelling) for spelling in spellings} == {spellings[0]}
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_a_vote_counts_all_spellings_together(spellings: list[str]) -> None:
     ],
 )
 def test_different_answers_stay_apart(one: str, other: str) -> None:
-    assert canonical(one) != canonical(other)
+    assert canonical_answer(one) != canonical_answer(other)
 
 
 @given(GARBAGE)
 @settings(max_examples=300, deadline=None)
 def test_anything_is_survived_and_canonical_is_idempotent(text: str) -> None:
-    once = canonical(text)
-    assert canonical(once) == once
-    for find in (boxed, find_answer, find_letter):
+    once = canonical_answer(text)
+    assert canonical_answer(once) == once
+    for find in (boxed_content, find_answer, find_letter):
         found = find(text)
         assert found is None or found.strip()
 
@@ -183,7 +183,7 @@ def test_anything_is_survived_and_canonical_is_idempotent(text: str) -> None:
 def test_a_megabyte_of_anything_takes_seconds_at_most(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
     started = time.perf_counter()
-    canonical(text), find_answer(text), find_letter(text)
+    canonical_answer(text), find_answer(text), find_letter(text)
     assert time.perf_counter() - started < 20  # a quadratic scan would take hours
 
 
@@ -194,6 +194,6 @@ def test_real_answers_keep_their_spelling_after_one_pass() -> None:
     with (DATA / "math500.jsonl").open() as lines:
         rows = [json.loads(line) for line in lines]
     for row in rows:
-        assert canonical(row["answer"])
-        assert canonical(canonical(row["answer"])) == canonical(row["answer"])
-        assert canonical(find_answer(row["solution"]) or "") == canonical(row["answer"])
+        assert canonical_answer(row["answer"])
+        assert canonical_answer(canonical_answer(row["answer"])) == canonical_answer(row["answer"])
+        assert canonical_answer(find_answer(row["solution"]) or "") == canonical_answer(row["answer"])

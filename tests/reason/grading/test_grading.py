@@ -17,7 +17,7 @@ import pytest
 
 from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader
 from reason.grading.process import WorkerDied, WorkerProcess, WorkerTimeout
-from reason.grading.rules import decide, unreasonable
+from reason.grading.rules import grade_by_rules, refusal_reason
 from tests.support.paths import DATA
 
 HANG = r"9^{9^9}"  # reaches the worker and does not return
@@ -109,7 +109,7 @@ def test_no_answer_and_no_gold_are_their_own_grades() -> None:
     grader = Grader()
     assert grader.grade("1", None) == grader.grade("1", "") == grader.grade("1", "$ $") == NO_ANSWER
     assert grader.grade(None, "1") == grader.grade(None, None) == NO_GOLD
-    assert [g.right for g in (RIGHT, WRONG, NO_ANSWER, NO_GOLD, Grade("ungraded", "late"))] == [
+    assert [g.is_correct for g in (RIGHT, WRONG, NO_ANSWER, NO_GOLD, Grade("ungraded", "late"))] == [
         True,
         False,
         False,
@@ -157,11 +157,11 @@ def test_ordinary_answers_are_reasonable() -> None:
         "2^{3^{4}}+5^{6^{7}}",
         "e^{-x^2/2}",
     ):
-        assert not unreasonable(answer)
+        assert not refusal_reason(answer)
 
 
 def test_an_unreasonable_gold_answer_is_not_the_models_fault() -> None:
-    grade = decide("2^{2^{2^{2^2}}}", "7")
+    grade = grade_by_rules("2^{2^{2^{2^2}}}", "7")
     assert grade is not None
     assert grade.value == "ungraded"
 
@@ -293,11 +293,11 @@ def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_stopped_process_says_so() -> None:
     worker = WorkerProcess(0.3)
     with pytest.raises(WorkerTimeout):
-        worker.compare("7", HANG)
-    assert not worker.alive
-    worker.stop()
+        worker.compare_answers("7", HANG)
+    assert not worker.is_alive
+    worker.stop_process()
     with pytest.raises((WorkerDied, ValueError)):
-        worker.compare("7", "8")
+        worker.compare_answers("7", "8")
 
 
 def test_every_gold_answer_of_math500_equals_itself_and_not_its_neighbour(grader: Grader) -> None:
@@ -316,15 +316,17 @@ def test_spelling_an_answer_canonically_does_not_change_it_for_math_verify() -> 
     """Canonical forms are what the worker is sent: each must still parse as the answer it came from."""
     if not (DATA / "math500.jsonl").exists():
         pytest.skip("no copy of MATH-500")
-    from reason.grading.answer import canonical
+    from reason.grading.answer import canonical_answer
 
     with (DATA / "math500.jsonl").open() as lines:
         golds = {json.loads(line)["answer"] for line in lines}
     worker = WorkerProcess(30)
     changed = [
-        gold for gold in sorted(golds)[::3] if not (canonical(gold).isalpha() or worker.compare(gold, canonical(gold)))
+        gold
+        for gold in sorted(golds)[::3]
+        if not (canonical_answer(gold).isalpha() or worker.compare_answers(gold, canonical_answer(gold)))
     ]
-    worker.stop()
+    worker.stop_process()
     assert changed == []
 
 

@@ -1,4 +1,4 @@
-"""The bundled models: ordinary checkpoints with one vocabulary, and scorers that know a slip when they see one."""
+"""The bundled models: ordinary checkpoints with one vocabulary, and scorers that give low scores to errors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
-from reason.config.compose import make, member
+from reason.config.compose import instantiate, load_option
 from reason.models.checkpoint import bundled_names, find_model
 from reason.scorers.prm import PrmScorer
-from reason.tasks.synthetic.draw import distinct
-from reason.tasks.synthetic.error_injection import SlippingPen, SteadyPen
-from reason.training.tokenizer import render
-from tests.reason.scorers.test_expectation import steps_of
+from reason.tasks.synthetic.draw import distinct_exercises
+from reason.tasks.synthetic.error_injection import ErrorWriter, ExactWriter
+from reason.training.tokenizer import render_prompt
+from tests.support.solutions import split_solution
 
 MODELS: dict[str, Any] = {
     "target": AutoModelForCausalLM,
@@ -34,7 +34,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module", params=["prm", "expectation"])
 def scorer(request: pytest.FixtureRequest) -> Iterator[PrmScorer]:
-    scorer: PrmScorer = make("scorer", member("scorer", request.param))
+    scorer: PrmScorer = instantiate("scorer", load_option("scorer", request.param))
     yield scorer
     scorer.close()
 
@@ -42,25 +42,25 @@ def scorer(request: pytest.FixtureRequest) -> Iterator[PrmScorer]:
 def test_a_right_solution_scores_far_above_one_with_a_slip(tokenizer: Any, scorer: PrmScorer) -> None:
     """On average, by their worst steps."""
     rng = random.Random(1)
-    source = distinct(3, "heldout", weights=WEIGHTS, difficulties=(2, 3))
+    source = distinct_exercises(3, "heldout", weights=WEIGHTS, difficulties=(2, 3))
     right: list[float] = []
     wrong: list[float] = []
     for _ in range(24):
-        exercise, steady, order = next(source), SteadyPen(), rng.random()
-        good = exercise.write(steady, random.Random(order))
-        bad = exercise.write(SlippingPen(rng.randrange(steady.written), rng), random.Random(order))
+        exercise, steady, order = next(source), ExactWriter(), rng.random()
+        good = exercise.write_solution(steady, random.Random(order))
+        bad = exercise.write_solution(ErrorWriter(rng.randrange(steady.num_written), rng), random.Random(order))
         if not bad.startswith(good) and "boxed" in bad:
-            bound = scorer.bind(exercise.question, tuple(tokenizer.encode(render(exercise.question))))
-            scored = asyncio.run(bound.score([steps_of(tokenizer, good), steps_of(tokenizer, bad)]))
-            for kept, scores in zip((right, wrong), scored.scores, strict=True):
+            bound = scorer.bind(exercise.question, tuple(tokenizer.encode(render_prompt(exercise.question))))
+            scored = asyncio.run(bound.score([split_solution(tokenizer, good), split_solution(tokenizer, bad)]))
+            for worst_scores, scores in zip((right, wrong), scored.scores, strict=True):
                 assert scores is not None
-                kept.append(min(scores))
+                worst_scores.append(min(scores))
     assert len(wrong) > 10
     assert sum(wrong) / len(wrong) < 0.5 * sum(right) / len(right)
 
 
 def test_they_load_with_the_classes_of_transformers_and_share_one_vocabulary() -> None:
-    text = render("x0 = 12. Find x3.") + "We get x1: 5*12=60, 60+8=68.\n\nThe answer is \\boxed{20}."
+    text = render_prompt("x0 = 12. Find x3.") + "We get x1: 5*12=60, 60+8=68.\n\nThe answer is \\boxed{20}."
     assert set(bundled_names()) == {*MODELS, "router"}
     for name, model in MODELS.items():
         source = find_model(f"bundled:{name}").source

@@ -1,4 +1,4 @@
-"""A checkpoint is found by its folder, its hub id or its bundled name, or refused at once in one sentence."""
+"""Checkpoints are located by folder, hub id or bundled name; others are refused at once in one sentence."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from reason.config.errors import ConfigError
+from reason.models import hub
 from reason.models.checkpoint import BUNDLED, bundled_names, find_model, load_tokenizer, read_vocabulary
-from reason.tasks import hub
 
 TEXT = "Try this. \n\nThe answer is \\boxed{3}."
 
 
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "reachable", lambda: False)
+    monkeypatch.setattr(hub, "is_hub_reachable", lambda: False)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_broken_config_is_named(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.usefixtures("no_hub")
-@pytest.mark.parametrize("path", ["nobody/nothing", "no body/nothing", "no--body/nothing"])
+@pytest.mark.parametrize("path", ["absent/nothing", "no body/nothing", "no--body/nothing"])
 def test_what_the_hub_does_not_have_is_named_at_once(path: str) -> None:
     """The hub's client would try for half a minute; a name it does not allow was a traceback."""
     with pytest.raises(ConfigError, match=f"^scorer.path={path}: no such folder, .*hub") as caught:
@@ -66,15 +66,15 @@ def test_what_the_hub_does_not_have_is_named_at_once(path: str) -> None:
 
 @pytest.mark.usefixtures("no_hub")
 def test_without_the_hub_the_folder_of_its_cache_is_used(cache: Path) -> None:
-    """By id every file was asked for again, half a minute each, though all were there."""
+    """By id every cached file was requested again, half a minute each."""
     assert find_model("own/er").source == str(cache)
 
 
 def test_with_the_hub_the_id_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache may hold config.json alone."""
-    monkeypatch.setattr(hub, "reachable", lambda: True)
-    found = find_model("own/er")
-    assert (found.source, found.window) == ("own/er", 512)
+    monkeypatch.setattr(hub, "is_hub_reachable", lambda: True)
+    checkpoint = find_model("own/er")
+    assert (checkpoint.source, checkpoint.context_window) == ("own/er", 512)
 
 
 @pytest.mark.parametrize("declared", ["TokenizersBackend", "Qwen2TokenizerFast", "LlamaTokenizerFast", None])

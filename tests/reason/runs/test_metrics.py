@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason.runs.metrics import (
-    Difference,
-    Sample,
-    avg,
-    best,
-    curve,
-    majority,
-    mean_of,
+    GradedSample,
+    PairedDifference,
+    accuracy_curve,
+    avg_at_n,
+    best_at_n,
+    compute_metrics,
+    maj_at_n,
+    mean_metric,
     paired_bootstrap,
-    pass_at,
-    per_problem,
-    summarise,
-    weighted,
+    pass_at_k,
+    per_problem_values,
+    weighted_at_n,
 )
 
 GOLD = "1"
@@ -32,11 +32,11 @@ SAMPLES = st.lists(
 ).map(lambda rows: [sample(answer, score) for answer, score in rows])
 
 
-def sample(answer: str | None, score: float | None = None) -> Sample:
-    return Sample(answer, answer == GOLD, score)
+def sample(answer: str | None, score: float | None = None) -> GradedSample:
+    return GradedSample(answer, answer == GOLD, score)
 
 
-def answers(text: str) -> list[Sample]:
+def answers(text: str) -> list[GradedSample]:
     """`"1123-"`: answers 1, 1, 2, 3 and none."""
     return [sample(None if c == "-" else c) for c in text]
 
@@ -46,55 +46,55 @@ def answers(text: str) -> list[Sample]:
     [("112", 1.0), ("122", 0.0), ("12", 0.5), ("123", 1 / 3), ("1---", 1.0), ("--", 0.0), ("", 0.0), ("1122-", 0.5)],
 )
 def test_majority_by_hand(text: str, value: float) -> None:
-    assert majority(answers(text)) == pytest.approx(value)
+    assert maj_at_n(answers(text)) == pytest.approx(value)
 
 
 def test_weighted_and_best_by_hand() -> None:
     solutions = [sample("2", 0.9), sample("1", 0.5), sample("1", 0.5), sample(None, 1.0), sample("3", None)]
-    assert (weighted(solutions), best(solutions), majority(solutions)) == (1.0, 0.0, 1.0)
-    assert weighted([sample("1", 0.5), sample("2", 0.5)]) == best([sample("1", 0.5), sample("2", 0.5)]) == 0.5
-    assert weighted([sample("1")]) == best([sample("1")]) == 0.0
+    assert (weighted_at_n(solutions), best_at_n(solutions), maj_at_n(solutions)) == (1.0, 0.0, 1.0)
+    assert weighted_at_n([sample("1", 0.5), sample("2", 0.5)]) == best_at_n([sample("1", 0.5), sample("2", 0.5)]) == 0.5
+    assert weighted_at_n([sample("1")]) == best_at_n([sample("1")]) == 0.0
 
 
 @given(SAMPLES, st.randoms(use_true_random=False))
-def test_no_metric_depends_on_the_order_of_samples(samples: list[Sample], rng: random.Random) -> None:
+def test_no_metric_depends_on_the_order_of_samples(samples: list[GradedSample], rng: random.Random) -> None:
     shuffled = list(samples)
     rng.shuffle(shuffled)
-    for rule in (avg, majority, weighted, best):
+    for rule in (avg_at_n, maj_at_n, weighted_at_n, best_at_n):
         assert rule(samples) == pytest.approx(rule(shuffled))
 
 
 @given(SAMPLES)
-def test_majority_is_the_expected_result_of_a_fair_draw(samples: list[Sample]) -> None:
+def test_majority_is_the_expected_result_of_a_fair_draw(samples: list[GradedSample]) -> None:
     votes = Counter(s.answer for s in samples if s.answer is not None)
     top = [answer for answer, count in votes.items() if count == max(votes.values())]
-    assert majority(samples) == pytest.approx(top.count(GOLD) / len(top) if top else 0)
+    assert maj_at_n(samples) == pytest.approx(top.count(GOLD) / len(top) if top else 0)
 
 
 @given(SAMPLES)
-def test_equal_scores_make_weighted_the_majority(samples: list[Sample]) -> None:
-    same = [Sample(s.answer, s.right, 0.7) for s in samples]
-    assert weighted(same) == pytest.approx(majority(samples))
+def test_equal_scores_make_weighted_the_majority(samples: list[GradedSample]) -> None:
+    same = [GradedSample(s.answer, s.is_correct, 0.7) for s in samples]
+    assert weighted_at_n(same) == pytest.approx(maj_at_n(samples))
 
 
 @given(SAMPLES)
-def test_any_right_bounds_every_choice(samples: list[Sample]) -> None:
-    ceiling = pass_at(samples, len(samples))
-    assert ceiling == float(any(s.right for s in samples))
-    for rule in (avg, majority, weighted, best):
+def test_any_right_bounds_every_choice(samples: list[GradedSample]) -> None:
+    ceiling = pass_at_k(samples, len(samples))
+    assert ceiling == float(any(s.is_correct for s in samples))
+    for rule in (avg_at_n, maj_at_n, weighted_at_n, best_at_n):
         assert 0 <= rule(samples) <= ceiling
 
 
 @given(SAMPLES, st.integers(1, 7))
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(samples: list[Sample], k: int) -> None:
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(samples: list[GradedSample], k: int) -> None:
     subsets = list(combinations(samples, min(k, len(samples))))
-    expected = sum(any(s.right for s in chosen) for chosen in subsets) / len(subsets)
-    assert pass_at(samples, k) == pytest.approx(expected)
+    expected = sum(any(s.is_correct for s in chosen) for chosen in subsets) / len(subsets)
+    assert pass_at_k(samples, k) == pytest.approx(expected)
 
 
 def test_the_summary_has_every_metric_under_its_name() -> None:
     problems = [[sample("1", 0.9), sample("2", 0.1)], [sample("2", 0.9), sample("1", 0.1)]]
-    summary = summarise(problems)
+    summary = compute_metrics(problems)
     assert {name: metric.value for name, metric in summary.items()} == {
         "pass@1": 0.5,
         "avg@2": 0.5,
@@ -104,16 +104,16 @@ def test_the_summary_has_every_metric_under_its_name() -> None:
         "best@2": 0.5,
     }
     assert summary["best@2"].stderr == pytest.approx(0.5)  # values 1 and 0: s = 0.7071, P = 2
-    assert set(summarise([answers("12")])) == {"pass@1", "avg@2", "pass@2", "maj@2"}
+    assert set(compute_metrics([answers("12")])) == {"pass@1", "avg@2", "pass@2", "maj@2"}
 
 
 def test_standard_errors_are_over_problems_not_samples() -> None:
     """A hundred copies of each sample say nothing new about the problems."""
     problems = [answers("1"), answers("2"), answers("1"), answers("1")]
-    once, often = (summarise([p * times for p in problems])["pass@1"] for times in (1, 100))
+    once, often = (compute_metrics([p * times for p in problems])["pass@1"] for times in (1, 100))
     assert once.stderr == pytest.approx(often.stderr)
     assert once.stderr == pytest.approx(np.std([1, 0, 1, 1], ddof=1) / 2)
-    assert summarise([answers("1")])["pass@1"].stderr is None
+    assert compute_metrics([answers("1")])["pass@1"].stderr is None
 
 
 def test_the_standard_error_covers() -> None:
@@ -123,45 +123,45 @@ def test_the_standard_error_covers() -> None:
     for _ in range(400):
         ps = rng.beta(1, 1, size=100)  # expected accuracy 0.5
         values = rng.binomial(8, ps) / 8
-        metric = mean_of(values, "avg@8", 8)
+        metric = mean_metric(values, "avg@8", 8)
         assert metric.stderr is not None
         hits += abs(metric.value - 0.5) < 1.96 * metric.stderr
     assert 0.91 < hits / 400 < 0.985
 
 
 def test_failed_problems_count_as_zero_and_those_without_gold_not_at_all() -> None:
-    no_gold = [Sample("1", None), Sample(None, None)]
-    summary = summarise([answers("11"), [], no_gold])
+    no_gold = [GradedSample("1", None), GradedSample(None, None)]
+    summary = compute_metrics([answers("11"), [], no_gold])
     assert (summary["pass@1"].value, summary["pass@1"].problems) == (0.5, 2)
-    late = [Sample("1", None), Sample("2", False)]  # one comparison did not end
-    assert summarise([late])["pass@1"].value == 0.0
+    late = [GradedSample("1", None), GradedSample("2", False)]  # one comparison did not end
+    assert compute_metrics([late])["pass@1"].value == 0.0
 
 
 def test_nothing_at_all_is_not_a_number() -> None:
-    metric = summarise([])["pass@1"]
+    metric = compute_metrics([])["pass@1"]
     assert math.isnan(metric.value)
     assert (metric.stderr, metric.problems) == (None, 0)
 
 
 def test_a_curve_ends_at_the_metric_itself_and_is_exact_where_subsets_are_few() -> None:
-    problems: list[Sequence[Sample]] = [answers("11122"), answers("12---"), answers("22211")]
-    points = curve(problems, majority, "maj")
+    problems: list[Sequence[GradedSample]] = [answers("11122"), answers("12---"), answers("22211")]
+    points = accuracy_curve(problems, maj_at_n, "maj")
     assert [point.name for point in points] == ["maj@1", "maj@2", "maj@4"]
     for point in points:
-        expected = np.mean([np.mean([majority(c) for c in combinations(p, point.n)]) for p in problems])
+        expected = np.mean([np.mean([maj_at_n(c) for c in combinations(p, point.n)]) for p in problems])
         assert point.value == pytest.approx(expected)
-    assert points[0].value == pytest.approx(summarise(problems)["avg@5"].value)
-    full = curve([answers("1112")], majority, "maj")[-1]
-    assert full.value == majority(answers("1112"))
+    assert points[0].value == pytest.approx(compute_metrics(problems)["avg@5"].value)
+    full = accuracy_curve([answers("1112")], maj_at_n, "maj")[-1]
+    assert full.value == maj_at_n(answers("1112"))
 
 
 def test_a_sampled_curve_is_near_the_exact_one_and_the_same_every_time() -> None:
     rng = random.Random(0)
     problems = [answers("".join(rng.choice("1123") for _ in range(64))) for _ in range(20)]
-    sampled = curve(problems, lambda chosen: pass_at(chosen, len(chosen)), "pass")
-    assert sampled == curve(problems, lambda chosen: pass_at(chosen, len(chosen)), "pass")
+    sampled = accuracy_curve(problems, lambda chosen: pass_at_k(chosen, len(chosen)), "pass")
+    assert sampled == accuracy_curve(problems, lambda chosen: pass_at_k(chosen, len(chosen)), "pass")
     for point in sampled:
-        exact = float(np.mean(per_problem(problems, lambda samples, k=point.n: pass_at(samples, k))))  # type: ignore[misc]
+        exact = float(np.mean(per_problem_values(problems, lambda samples, k=point.n: pass_at_k(samples, k))))  # type: ignore[misc]
         assert point.value == pytest.approx(exact, abs=0.02)
 
 
@@ -175,6 +175,6 @@ def test_paired_bootstrap_finds_the_difference_and_its_spread() -> None:
     assert (result.low, result.high) == pytest.approx(
         (result.value - 1.96 * np.std(a - b) / 300**0.5, result.value + 1.96 * np.std(a - b) / 300**0.5), abs=0.002
     )
-    assert paired_bootstrap(a, a) == Difference(0.0, 0.0, 0.0, 300)
+    assert paired_bootstrap(a, a) == PairedDifference(0.0, 0.0, 0.0, 300)
     with pytest.raises(ValueError, match="same problems, got 2 and 3"):
         paired_bootstrap(np.zeros(2), np.zeros(3))

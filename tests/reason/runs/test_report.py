@@ -1,4 +1,4 @@
-"""Many runs on one page: what is found, what tells runs apart, who is on the front, and what is broken."""
+"""Many runs on one page: which runs are found, their labels, the Pareto front, and broken runs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,32 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 
-from decoding.core import Spent
+from decoding.core import Usage
+from reason.problem import Problem
 from reason.runs import resume
-from reason.runs.gather import COSTS, find_runs, labels, pareto
-from reason.runs.pages.report import front, report_page
-from reason.runs.result_file import REFUSED, write_json
-from search.kv import KVUse
+from reason.runs.export_trees import export_trees
+from reason.runs.gather import COSTS, distinguishing_labels, find_runs, measure_results, pareto_front
+from reason.runs.json_files import REFUSED, write_json
+from reason.runs.pages.report import front_of_runs, report_page
+from reason.runs.result import ResultFile
+from reason.runs.run import TaskRun
+from reason.runs.summary import summarise_results
+from reason.tasks.base import Task
+from search.kv import KVFootprint
+from search.tree import SearchTree
+from search.tree_export import shape_statistics
 from tests.support.paths import ROOT
+from tests.support.toy_solver import toy_solver
 
 
 def row(problem: int, right: bool, tokens: int) -> dict[str, Any]:
     return {
         "id": f"p/{problem}", "gold": "1", "grade": "right" if right else "wrong", "error": None,
-        "spent": asdict(Spent(tokens=tokens, forwards=tokens // 2, seconds=0.5)), "kv": asdict(KVUse(kept_tokens=90.0)),
+        "usage": asdict(Usage(tokens=tokens, forwards=tokens // 2, seconds=0.5)),
+        "kv": asdict(KVFootprint(kept_tokens=90.0)),
     }  # fmt: skip
 
 
@@ -32,7 +43,7 @@ def make_run(home: Path, n: int, rights: list[bool], *, stopped: str | None = "d
     """A run's folder as scripts/solve.py leaves it."""
     home.mkdir(parents=True)
     config, about = {"search": {"n": n}, "seed": 0}, {"task": "synthetic", "model": "bundled"}
-    resume.save(home, config=config, choices={"search": search}, about=about)
+    resume.save_settings(home, config=config, choices={"search": search}, about=about)
     lines = [json.dumps(row(i, right, 100 * n)) for i, right in enumerate(rights)]
     (home / "results.jsonl").write_text("".join(f"{line}\n" for line in lines))
     if stopped:
@@ -60,7 +71,7 @@ def test_every_run_is_found_and_nothing_on_disk_is_changed(runs: Path) -> None:
     assert [run.folder.name for run in found] == ["0", "1", "2", "3", "4"]
     assert [run.state for run in found] == ["done", "done", "unfinished", "done", "unfinished"]
     assert [run.broken and run.broken.split(":")[0] for run in found] == [
-        None, None, None, "JSONDecodeError", "no result yet",
+        None, None, None, "ValueError", "no result yet",
     ]  # fmt: skip
     whole, better, half = (run.measured for run in found[:3])
     assert whole is not None
@@ -84,10 +95,13 @@ def test_a_job_that_was_refused_is_listed_with_the_reason(runs: Path) -> None:
 def test_runs_are_named_by_what_differs() -> None:
     one = {"search": {"n": 4, "width": 2}, "seed": 0}
     other = {"search": {"n": 8, "penalty": 1}, "seed": 0}
-    assert labels([(one, {"search": "rebase"}), (other, {"search": "ets"})]) == ["search=rebase", "search=ets"]
+    assert distinguishing_labels([(one, {"search": "rebase"}), (other, {"search": "ets"})]) == [
+        "search=rebase",
+        "search=ets",
+    ]
     more = [(one, {"search": "rebase"}), ({**one, "seed": 1}, {"search": "rebase"}), (other, {"search": "ets"})]
-    assert labels(more) == ["search=rebase seed=0", "search=rebase seed=1", "search=ets seed=0"]
-    assert labels([(one, {"search": "rebase"})]) == ["run"]
+    assert distinguishing_labels(more) == ["search=rebase seed=0", "search=rebase seed=1", "search=ets seed=0"]
+    assert distinguishing_labels([(one, {"search": "rebase"})]) == ["run"]
 
 
 def test_the_front_is_what_no_other_run_beats() -> None:
@@ -102,12 +116,12 @@ def test_the_front_is_what_no_other_run_beats() -> None:
                 for j, (c, a) in enumerate(points)
             )
 
-        assert sorted(pareto(points)) == [i for i in range(len(points)) if not beaten(i)]
+        assert sorted(pareto_front(points)) == [i for i in range(len(points)) if not beaten(i)]
 
 
 def test_the_page_holds_every_run_and_leads_to_it(runs: Path) -> None:
     found = find_runs([runs])
-    assert front(found, "tokens") == [0, 1]
+    assert front_of_runs(found, "tokens") == [0, 1]
     page = report_page(found, "five runs", runs)
     data = json.loads(page.split('<script id="data" type="application/json">')[1].split("</script>")[0])
     assert [run["href"] for run in data["runs"]] == ["0/index.html", "1/index.html", None, "3/index.html", None]
@@ -124,3 +138,53 @@ def test_the_script_writes_page_and_table(runs: Path, tmp_path: Path) -> None:
         done = subprocess.run([*command, str(wrong)], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == (2 if message else 0)
         assert (message or "") in done.stderr
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A finished run of the toy solver over two problems."""
+    problems = [Problem(id=f"toy/{i}", question=f"What is {i}?", answer=str(i)) for i in range(2)]
+    with toy_solver() as solver:
+        run = TaskRun(solver, Task("toy", problems), tmp_path / "run", run_metadata={"task": "toy", "seed": 0})
+        list(run.solve_missing())
+        run.finish_run()
+    return tmp_path / "run"
+
+
+def test_trees_are_exported_for_networkx_and_graphviz(run_folder: Path, tmp_path: Path) -> None:
+    saved = {file.stem: json.loads(file.read_text()) for file in (run_folder / "trees").glob("*.json")}
+    graphs = export_trees(run_folder, tmp_path / "graphs", "graphml")
+    assert [file.stem for file in graphs] == sorted(saved)
+    for file in graphs:
+        graph = nx.read_graphml(file, node_type=int)
+        assert graph.number_of_nodes() == len(saved[file.stem]["nodes"]) + 1  # and the prompt
+    for file in export_trees(run_folder, tmp_path / "drawings", "dot"):
+        lines = file.read_text().splitlines()
+        assert lines[0] == "digraph search_tree {"
+        assert sum("->" in line for line in lines) == len(saved[file.stem]["nodes"])
+        assert any("style=bold" in line for line in lines)
+    with pytest.raises(ValueError, match="there are no trees"):
+        export_trees(tmp_path, tmp_path / "graphs", "dot")
+
+
+def test_the_shape_of_the_trees_is_in_rows_summary_index_and_report(run_folder: Path) -> None:
+    results = list(ResultFile(run_folder / "results.jsonl").read_results().values())
+    shapes = [
+        shape_statistics(SearchTree.from_dict(json.loads(f.read_text()))) for f in run_folder.glob("trees/*.json")
+    ]
+    assert sorted(map(str, shapes)) == sorted(str(result.shape) for result in results)
+    depth = sum(shape.max_depth for shape in shapes) / 2
+    assert summarise_results(results)["tree_shape"]["depth"] == depth
+    assert measure_results(results).shape["depth"] == depth
+    assert f'["depth of a tree, mean","{depth:.1f}"]' in (run_folder / "index.html").read_text()
+
+
+def test_the_script_exports_trees(run_folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "report.py"), "trees"]
+    arguments = [str(run_folder), "--format", "dot", "--out", str(tmp_path / "dots")]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list((tmp_path / "dots").glob("*.dot"))) == 2
+    wrong = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
+    assert wrong.returncode == 2
+    assert "there are no trees" in wrong.stderr

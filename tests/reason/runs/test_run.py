@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,104 +14,105 @@ from rich.console import Console
 
 from decoding.core import Generation, GenerationRequest
 from reason.problem import Problem
-from reason.runs.present import heading, show_solution, show_table
-from reason.runs.progress import Gauge, watched
-from reason.runs.result import CHANGING
-from reason.runs.result_file import ResultFile, Row, file_name
-from reason.runs.run import Run
-from reason.runs.summary import summary_of
+from reason.runs.json_files import safe_file_name
+from reason.runs.present import format_heading, print_solution, print_summary
+from reason.runs.progress import ThroughputMeter, track
+from reason.runs.result import UNSTABLE_USAGE_FIELDS, ProblemResult, ResultFile
+from reason.runs.run import TaskRun
+from reason.runs.summary import summarise_results
 from reason.tasks.base import Task
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
 from search.strategy import Budget
 from search.tree import SearchTree
-from tests.reason.test_solver import solver
+from tests.support.paths import GOLDEN
 from tests.support.toy_search import ToyEngine
+from tests.support.toy_solver import toy_solver
 
-STAMP = {"task": "toy", "seed": 0}
+METADATA = {"task": "toy", "seed": 0}
 
 
-def task(count: int = 8) -> Task:
+def make_task(count: int = 8) -> Task:
     problems = [Problem(id=f"toy/{i}", question=f"What is {i}?", answer=str(i % 3)) for i in range(count)]
     return Task("toy", problems)
 
 
-def go(folder: Path, *, stop_after: int | None = None, **more: Any) -> tuple[Run, list[Row]]:
-    with solver(**more) as one:
-        run = Run(one, task(), folder, stamp=STAMP)
-        for number, _ in enumerate(run.go(), 1):
+def run_task(folder: Path, *, stop_after: int | None = None, **more: Any) -> tuple[TaskRun, list[ProblemResult]]:
+    with toy_solver(**more) as one:
+        run = TaskRun(one, make_task(), folder, run_metadata=METADATA)
+        for number, _ in enumerate(run.solve_missing(), 1):
             if number == stop_after:
                 break
-        return run, run.finish()
+        return run, run.finish_run()
 
 
-def steady(rows: Sequence[Row]) -> list[Row]:
-    """Without what depends on time."""
-    kept = [row | {"spent": {k: v for k, v in row["spent"].items() if k not in CHANGING}} for row in rows]
-    return [{k: v for k, v in row.items() if k not in ("accepted_length", "speedup")} for row in kept]
+def stable(results: Sequence[ProblemResult]) -> list[ProblemResult]:
+    """Returns the results without the fields that depend on time."""
+    unstable = dict.fromkeys(UNSTABLE_USAGE_FIELDS, 0)
+    return [replace(result, usage=replace(result.usage, **unstable)) for result in results]
 
 
 def test_a_row_says_everything_about_its_problem(tmp_path: Path) -> None:
-    _, rows = go(tmp_path)
+    _, rows = run_task(tmp_path)
     for row in rows:
-        assert row["gold"] == str(int(row["id"][4:]) % 3)
-        assert row["grade"] == ("right" if row["answer"] == row["gold"] else "wrong")
-        assert len(row["samples"]) == 4
-        assert max(sample["score"] for sample in row["samples"] if sample["answer"]) == row["score"]
-        assert row["spent"]["tokens"] == sum(sample["tokens"] for sample in row["samples"])
-        assert (row["error"], row["stopped"], row["task"], row["seed"]) == (None, "done", "toy", 0)
+        assert row.gold == str(int(row.id[4:]) % 3)
+        assert row.grade.value == ("right" if row.answer == row.gold else "wrong")
+        assert len(row.samples) == 4
+        assert max(sample.score or 0.0 for sample in row.samples if sample.answer) == row.score
+        assert row.usage.tokens == sum(sample.tokens for sample in row.samples)
+        assert (row.error, row.stopped, row.metadata["task"], row.metadata["seed"]) == (None, "done", "toy", 0)
 
 
 def test_the_tree_on_disk_is_the_tree(tmp_path: Path) -> None:
-    _, rows = go(tmp_path)
+    _, rows = run_task(tmp_path)
     for row in rows:
-        saved = json.loads((tmp_path / "trees" / f"{file_name(row['id'])}.json").read_text())
+        saved = json.loads((tmp_path / "trees" / f"{safe_file_name(row.id)}.json").read_text())
         tree = SearchTree.from_dict(saved)
-        tree.check()
-        assert tree.text(saved["best"]) == row["text"]
-        assert [c["answer"] for c in saved["candidates"]] == [s["answer"] for s in row["samples"]]
+        tree.assert_invariants()
+        assert tree.path_text(saved["best"]) == row.text
+        assert [c["answer"] for c in saved["candidates"]] == [s.answer for s in row.samples]
 
 
 def test_every_problem_has_a_page_and_the_list_leads_to_it(tmp_path: Path) -> None:
-    run, rows = go(tmp_path)
-    listed = run.page.read_text(encoding="utf-8")
+    run, rows = run_task(tmp_path)
+    listed = run.start_page.read_text(encoding="utf-8")
     for row in rows:
-        page = f"pages/{file_name(row['id'])}.html"
+        page = f"pages/{safe_file_name(row.id)}.html"
         assert page in listed
         assert "../index.html" in (tmp_path / page).read_text(encoding="utf-8")
 
 
 def test_a_single_problem_is_its_own_page(tmp_path: Path) -> None:
-    with solver() as one:
-        run = Run(one, task(1), tmp_path, stamp=STAMP)
-        list(run.go())
-        run.finish()
-    assert run.page.name == f"{file_name('toy/0')}.html"
-    assert run.page.exists()
+    with toy_solver() as one:
+        run = TaskRun(one, make_task(1), tmp_path, run_metadata=METADATA)
+        list(run.solve_missing())
+        run.finish_run()
+    assert run.start_page.name == f"{safe_file_name('toy/0')}.html"
+    assert run.start_page.exists()
 
 
 def test_a_row_has_the_kv_its_search_pinned_and_the_tree_its_decisions(tmp_path: Path) -> None:
-    _, rows = go(tmp_path, strategy=Rebase(n=4))
+    _, rows = run_task(tmp_path, strategy=Rebase(n=4))
     for row in rows:
-        saved = json.loads((tmp_path / "trees" / f"{file_name(row['id'])}.json").read_text())
+        saved = json.loads((tmp_path / "trees" / f"{safe_file_name(row.id)}.json").read_text())
         assert saved["strategy"]["_target_"] == "search.strategies.rebase.Rebase"
         decisions = saved["selections"]
-        assert row["kv"]["steps"] == len(decisions) or not decisions
+        assert row.kv.steps == len(decisions) or not decisions
         for decision in decisions:
             assert decision["kept_tokens"] <= decision["kv_tokens"]
-    assert any(row["kv"]["kept_tokens"] > 0 for row in rows)
+    assert any(row.kv.kept_tokens > 0 for row in rows)
 
 
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path: Path) -> None:
-    _, unbroken = go(tmp_path / "unbroken")
-    stopped, some = go(tmp_path / "broken", stop_after=3, concurrency=2)
+    _, unbroken = run_task(tmp_path / "unbroken")
+    stopped, some = run_task(tmp_path / "broken", stop_after=3, concurrency=2)
     assert 3 <= len(some) < len(unbroken)
-    with stopped._file.path.open("a") as file:
+    with stopped.file.path.open("a") as file:
         file.write('{"id": "toy/7", "half')
-    resumed, rows = go(tmp_path / "broken")
-    assert resumed.resumed == len(some)
-    assert steady(rows) == steady(unbroken)
-    assert [row["id"] for row in rows] == [f"toy/{i}" for i in range(8)]
+    resumed, rows = run_task(tmp_path / "broken")
+    assert resumed.num_resumed == len(some)
+    assert stable(rows) == stable(unbroken)
+    assert [row.id for row in rows] == [f"toy/{i}" for i in range(8)]
 
 
 class Moody(ToyEngine):
@@ -122,75 +125,75 @@ class Moody(ToyEngine):
 
 
 def test_a_failing_problem_is_recorded_and_tried_again_on_resume(tmp_path: Path) -> None:
-    _, unbroken = go(tmp_path / "unbroken")
-    _, rows = go(tmp_path / "run", engine=Moody())
-    assert [row["id"] for row in rows if row["error"]] == ["toy/5"]
-    assert rows[5]["error"] == "RuntimeError: out of luck"
-    assert summary_of(rows)["errors"] == 1
-    again, rows = go(tmp_path / "run")
-    assert again.resumed == 7
-    assert steady(rows) == steady(unbroken)
+    _, unbroken = run_task(tmp_path / "unbroken")
+    _, rows = run_task(tmp_path / "run", engine=Moody())
+    assert [row.id for row in rows if row.error] == ["toy/5"]
+    assert rows[5].error == "RuntimeError: out of luck"
+    assert summarise_results(rows)["errors"] == 1
+    again, rows = run_task(tmp_path / "run")
+    assert again.num_resumed == 7
+    assert stable(rows) == stable(unbroken)
 
 
 def test_every_row_is_on_disk_when_it_is_shown(tmp_path: Path) -> None:
-    with solver() as one:
-        run = Run(one, task(), tmp_path, stamp=STAMP)
-        for number, row in enumerate(run.go(), 1):
-            rows = ResultFile(tmp_path / "results.jsonl").read()
+    with toy_solver() as one:
+        run = TaskRun(one, make_task(), tmp_path, run_metadata=METADATA)
+        for number, row in enumerate(run.solve_missing(), 1):
+            rows = ResultFile(tmp_path / "results.jsonl").read_results()
             assert len(rows) == number
-            assert rows[row["id"]] == row
+            assert rows[row.id] == row
 
 
 def test_a_limit_takes_the_first_and_may_be_raised(tmp_path: Path) -> None:
-    with solver() as one:
-        run = Run(one, task(), tmp_path, stamp=STAMP, limit=3)
-        assert len(list(run.go())) == 3
-        run = Run(one, task(), tmp_path, stamp=STAMP, limit=5)
-        assert len(list(run.go())) == 2
-        assert [row["id"] for row in run.finish()] == [f"toy/{i}" for i in range(5)]
+    with toy_solver() as one:
+        run = TaskRun(one, make_task(), tmp_path, run_metadata=METADATA, limit=3)
+        assert len(list(run.solve_missing())) == 3
+        run = TaskRun(one, make_task(), tmp_path, run_metadata=METADATA, limit=5)
+        assert len(list(run.solve_missing())) == 2
+        assert [row.id for row in run.finish_run()] == [f"toy/{i}" for i in range(5)]
 
 
 def test_the_summary_adds_up(tmp_path: Path) -> None:
-    _, rows = go(tmp_path)
-    summary = summary_of(rows)
-    right = sum(row["grade"] == "right" for row in rows)
+    _, rows = run_task(tmp_path)
+    summary = summarise_results(rows)
+    right = sum(row.grade.value == "right" for row in rows)
     assert summary["metrics"]["chosen"]["value"] == pytest.approx(right / 8)
     assert {"pass@1", "avg@4", "pass@4", "maj@4", "weighted@4", "best@4"} < summary["metrics"].keys()
     assert summary["metrics"]["best@4"] == summary["metrics"]["chosen"]  # the rule best-of-N chose by
-    assert summary["spent"]["tokens"] == sum(row["spent"]["tokens"] for row in rows)
+    assert summary["usage"]["tokens"] == sum(row.usage.tokens for row in rows)
     assert sum(summary["grades"].values()) == summary["problems"] == 8
 
 
 def test_without_gold_answers_nothing_is_claimed(tmp_path: Path) -> None:
-    with solver() as one:
-        run = Run(one, Task("question", [Problem.ask("What is 3?")]), tmp_path, stamp=STAMP)
-        list(run.go())
-        rows = run.finish()
-    assert rows[0]["grade"] == "ungraded"
-    assert summary_of(rows)["metrics"] == {}
+    with toy_solver() as one:
+        run = TaskRun(one, Task("question", [Problem.from_question("What is 3?")]), tmp_path, run_metadata=METADATA)
+        list(run.solve_missing())
+        rows = run.finish_run()
+    assert rows[0].grade.value == "ungraded"
+    assert summarise_results(rows)["metrics"] == {}
 
 
 def test_a_run_of_nothing_has_a_summary() -> None:
-    assert summary_of([])["metrics"] == {}
+    assert summarise_results([])["metrics"] == {}
 
 
 def test_out_of_budget_is_counted(tmp_path: Path) -> None:
-    _, rows = go(tmp_path, budget=Budget(tokens=60))
-    assert summary_of(rows)["out_of_budget"] == 8
-    assert all(row["spent"]["tokens"] <= 60 for row in rows)
+    _, rows = run_task(tmp_path, budget=Budget(tokens=60))
+    assert summarise_results(rows)["out_of_budget"] == 8
+    assert all(row.usage.tokens <= 60 for row in rows)
 
 
 def shown(folder: Path, *, terminal: bool) -> str:
     console = Console(record=True, force_terminal=terminal, width=200, file=(folder / "screen").open("w"))
-    with solver(BestOfN(n=2), engine=Moody()) as one:
-        run = Run(one, task(), folder, stamp=STAMP)
-        gauge = Gauge(one.engine)
-        rows = list(watched(run.go(), total=8, before=[], gauge=gauge, console=console))
+    with toy_solver(BestOfN(n=2), engine=Moody()) as one:
+        run = TaskRun(one, make_task(), folder, run_metadata=METADATA)
+        gauge = ThroughputMeter(one.engine)
+        rows = list(track(run.solve_missing(), total=8, before=[], meter=gauge, console=console))
         names = {"model": "m", "search": "s", "scorer": "p", "engine": "e", "speculation": "off", "task": "toy"}
-        console.print(heading(names, 8))
-        show_solution(rows[0], console)
+        console.print(format_heading(names, 8))
+        print_solution(rows[0], console)
         totals = {"stopped": "done", "total": 9, "resumed": 1, "seconds": 2.0, "folder": "here", "page": "p.html"}
-        show_table(summary_of(rows) | totals | {"engine_totals": gauge.read()}, console)
+        print_summary(summarise_results(rows) | totals | {"engine_totals": gauge.read_totals()}, console)
     return console.export_text()
 
 
@@ -211,3 +214,47 @@ def test_what_is_shown_names_failures_metrics_and_where_results_are(tmp_path: Pa
         assert "[8/8]" in text
         assert "accuracy" in text
         assert "0 s left" in text
+
+
+def test_a_result_row_is_the_golden_one() -> None:
+    """Regenerate with `REGENERATE_GOLDEN=1 pytest tests/reason/runs/test_run.py`, and read the difference."""
+    file = GOLDEN / "result_row.json"
+    one_task = make_task(4)
+    with toy_solver(seed=7) as one:
+        result = ProblemResult.from_solution(one.solve(one_task[3]), one_task.grade_text, METADATA)
+    row = stable([result])[0].to_json() | {"accepted_length": None, "speedup": None}
+    text = json.dumps(row, indent=1) + "\n"
+    if os.environ.get("REGENERATE_GOLDEN"):
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+    assert ProblemResult.from_json(json.loads(text)) == stable([result])[0]
+
+
+def test_rows_of_the_last_release_are_read() -> None:
+    row = json.loads((GOLDEN / "result_row.json").read_text(encoding="utf-8"))
+    usage = row.pop("usage")
+    old = {"draft_tokens" if name == "small_tokens" else name: value for name, value in usage.items()}
+    old["draft_forwards"] = old.pop("small_forwards")
+    del row["shape"]
+    result = ProblemResult.from_json({**row, "spent": old | {"draft_tokens": 5}})
+    assert result.usage.small_tokens == 5
+    assert result.usage.tokens == usage["tokens"]
+    assert result.metadata == METADATA
+    assert "spent" not in result.to_json()
+
+
+def test_a_lossy_setting_is_in_heading_row_log_summary_and_pages(tmp_path: Path) -> None:
+    metadata = METADATA | {"model": "m", "search": "s", "scorer": "p", "engine": "e", "speculation": "off"}
+    metadata |= {"lossy": "acceptance=greedy_match"}
+    with toy_solver() as one:
+        run = TaskRun(one, make_task(2), tmp_path, run_metadata=metadata)
+        results = list(run.solve_missing())
+        run.finish_run()
+    assert format_heading(metadata, 2).endswith("; lossy: acceptance=greedy_match")
+    assert all(result.lossy == result.to_json()["lossy"] == "acceptance=greedy_match" for result in results)
+    for page in (tmp_path / "index.html", tmp_path / "pages" / f"{safe_file_name('toy/0')}.html"):
+        assert '["lossy","acceptance=greedy_match"]' in page.read_text(encoding="utf-8")
+    console = Console(record=True, width=200, file=(tmp_path / "screen").open("w"))
+    totals = {"total": 2, "resumed": 0, "seconds": 2.0, "folder": "here", "page": "p.html", "engine_totals": {}}
+    print_summary(summarise_results(results) | totals | metadata, console)
+    assert "lossy: acceptance=greedy_match" in console.export_text()

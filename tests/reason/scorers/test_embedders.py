@@ -1,4 +1,4 @@
-"""Embedders: the writer's hidden states as transformers has them, and a sentence-transformers model of one's own."""
+"""Embedders: hidden states equal to those of transformers, words and numbers, and sentence-transformers models."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import torch
 import reason
 from decoding.core import GenerationRequest, SamplingParams
 from reason import ConfigError
-from reason.bench.calibrate import Recorder, best_cut, cuts, says
-from reason.scorers.embedders.hidden_states import HiddenStates
-from reason.scorers.embedders.sentence_transformers import SentenceTransformers
-from reason.scorers.embedders.words import Words
-from search.clustering import condensed_distances
+from reason.scorers.embedders.hidden_states import HiddenStateEmbedder
+from reason.scorers.embedders.sentence_transformers import SentenceTransformerEmbedder
+from reason.scorers.embedders.words import WordEmbedder
+from search.clustering import cosine_distances
 from search.tree import Step
 
 
@@ -36,25 +35,25 @@ def test_hidden_states_are_those_the_last_token_was_chosen_from(tiny_writer: Pat
         ]
         engine: Any = solver.engine
         generations = asyncio.run(engine.generate(requests))
-    for asked, generation in zip(requests, generations, strict=True):
-        if not asked.hidden:
+    for request, generation in zip(requests, generations, strict=True):
+        if not request.hidden:
             assert generation.hidden is None
             continue
-        tokens = torch.tensor([[*asked.prefix, *generation.tokens]])
+        tokens = torch.tensor([[*request.prefix, *generation.tokens]])
         with torch.inference_mode():
             states = model(tokens, output_hidden_states=True).hidden_states[-1][0]
         assert generation.hidden is not None
         assert np.allclose(generation.hidden, states[-2].numpy(), atol=1e-4)
 
 
-def test_an_engine_without_hidden_states_is_told_of_another_embedder() -> None:
+def test_an_engine_without_hidden_states_needs_another_embedder() -> None:
     with pytest.raises(ValueError, match="choose embedder=words"):
-        asyncio.run(HiddenStates(cut=0.1).embed([Step((1,), "a")], [None]))
+        asyncio.run(HiddenStateEmbedder(distance_threshold=0.1).embed([Step((1,), "a")], [None]))
 
 
-def test_a_wrong_cut_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"embedder\.cut must be a number > 0, got 0"):
-        reason.load("search=ets", "embedder.cut=0")
+def test_a_wrong_threshold_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"embedder\.distance_threshold must be a number > 0, got 0"):
+        reason.load("search=ets", "embedder.distance_threshold=0")
     with pytest.raises(ConfigError, match=r"embedder\.path must be set"):
         reason.load("search=ets", "embedder=sentence_transformers")
 
@@ -81,8 +80,8 @@ def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sentence_transformers_model_embeds_texts(sentence_model: Path) -> None:
-    embedder = SentenceTransformers(path=str(sentence_model), cut=0.1, device="cpu")
-    embedder.check()
+    embedder = SentenceTransformerEmbedder(path=str(sentence_model), distance_threshold=0.1, device="cpu")
+    embedder.validate()
     embedder.load()
     steps = [Step((1,), text) for text in ("one = 1", "two = 2", "one = 1")]
     vectors = asyncio.run(embedder.embed(steps, [None] * 3))
@@ -103,46 +102,21 @@ def test_it_runs_a_whole_search(sentence_model: Path, tiny_writer: Path) -> None
 def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     with pytest.raises((ValueError, OSError)):
-        SentenceTransformers(path=str(tmp_path / "nothing"), cut=0.1, device="cpu").load()
+        SentenceTransformerEmbedder(path=str(tmp_path / "nothing"), distance_threshold=0.1, device="cpu").load()
 
 
 def test_words_and_numbers_tell_steps_apart_and_order_counts() -> None:
     texts = ["First, x1: 4*8=32.", "First, x1: 4*8=32.", "x1: 4*8=32.", "x1: 8*4=32.", "no more"]
-    vectors = asyncio.run(Words(cut=0.1).embed([Step((1,), text) for text in texts], [None] * 5))
-    distances = condensed_distances(vectors)
+    vectors = asyncio.run(WordEmbedder(distance_threshold=0.1).embed([Step((1,), text) for text in texts], [None] * 5))
+    distances = cosine_distances(vectors)
     same, filler, order, other = distances[0], distances[1], distances[7], distances[9]
     assert same < 1e-6 < filler < order < other
 
 
 @pytest.mark.parametrize("search", ["search=ets", "search=rebase"])
-def test_two_writers_have_no_hidden_states_in_common(search: str) -> None:
+def test_a_router_refuses_hidden_states_as_embedder(search: str) -> None:
     merge = "search.merge=true"
     with pytest.raises(ConfigError, match="choose embedder=words"):
         reason.load(search, merge, "router=random")
     with reason.load(search, merge, "router=random", "embedder=words", "search.n=4", "speculation=off") as solver:
         assert len(solver.solve("x0 = 3. Each next term is 5 times the one before, modulo 7. Find x2.").tree) > 4
-
-
-class TestCalibration:
-    def test_the_same_numbers_in_order_are_the_same(self) -> None:
-        assert says("First, x1: 4*8=32.5") == says("We get x1: 4*8=32.5") == ("1", "4", "8", "32.5")
-        assert says("8*4") != says("4*8")
-
-    def test_the_best_cut_tells_the_kinds_apart(self) -> None:
-        best = best_cut([0.1, 0.2, 0.3, 0.7, 0.8, 0.9], [True, True, True, False, False, False])
-        assert 0.3 <= best.distance < 0.7
-        assert (best.kept_together, best.kept_apart, best.balanced) == (1.0, 1.0, 1.0)
-
-    def test_one_kind_only_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="no pairs of both kinds"):
-            cuts([0.1, 0.2], [True, True], [0.1])
-
-    def test_the_recorder_sees_every_pair_and_changes_nothing(self) -> None:
-        recorder = Recorder(HiddenStates(cut=0.5))
-        hidden: list[Any] = [np.array(v, dtype=np.float32) for v in ([1, 0], [1, 0], [0, 1])]
-        steps = [Step((1,), text) for text in ("so 1", "get 1", "so 2")]
-        vectors = asyncio.run(recorder.embed(steps, hidden))
-        assert np.array_equal(vectors, np.stack(hidden))
-        assert recorder.distances == pytest.approx([0.0, 1.0, 1.0])
-        assert recorder.same == [True, False, False]
-        assert (recorder.cut, recorder.wants_hidden) == (0.5, True)

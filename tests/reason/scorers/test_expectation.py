@@ -13,14 +13,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from decoding.core import Tokens
 from reason.models.checkpoint import find_model
-from reason.scorers.formats.expectation import Expectation
+from reason.scorers.formats.expectation import ExpectationPrm
 from reason.scorers.prm import PrmScorer
-from reason.tasks.synthetic.draw import distinct
-from reason.tasks.synthetic.error_injection import SteadyPen
+from reason.tasks.synthetic.draw import distinct_exercises
+from reason.tasks.synthetic.error_injection import ExactWriter
 from reason.tasks.synthetic.exercise import Exercise
-from reason.training.tokenizer import render
-from search.steps import split_steps
+from reason.training.tokenizer import render_prompt
 from search.tree import Step
+from tests.support.solutions import encode_plain, split_solution
 
 SOURCE = find_model("bundled:verifier").source
 WEIGHTS = {"recurrence": 1.0, "digit_sums": 1.0}
@@ -33,22 +33,13 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def scorer() -> Iterator[PrmScorer]:
-    scorer = PrmScorer(adapter=Expectation(), path="bundled:verifier", dtype="float32")
+    scorer = PrmScorer(adapter=ExpectationPrm(), path="bundled:verifier", dtype="float32")
     yield scorer
     scorer.close()
 
 
-def encoded(tokenizer: Any, text: str) -> Tokens:
-    return tuple(tokenizer.encode(text))
-
-
-def steps_of(tokenizer: Any, solution: str) -> list[Step]:
-    tokens = encoded(tokenizer, solution)
-    return split_steps(tokens, (0.0,) * len(tokens), lambda ids: str(tokenizer.decode(list(ids))), "\n\n")
-
-
 def exercises(count: int) -> list[Exercise]:
-    source = distinct(3, "heldout", weights=WEIGHTS, difficulties=(2, 3))
+    source = distinct_exercises(3, "heldout", weights=WEIGHTS, difficulties=(2, 3))
     return [next(source) for _ in range(count)]
 
 
@@ -69,8 +60,8 @@ def test_scores_are_those_of_the_definition_however_they_arrive(tokenizer: Any, 
     model = AutoModelForCausalLM.from_pretrained(SOURCE, dtype=torch.float32).eval()
     rng = random.Random(0)
     for exercise in exercises(3):
-        prompt = encoded(tokenizer, render(exercise.question))
-        paths = [steps_of(tokenizer, exercise.write(SteadyPen(), rng)) for _ in range(3)]
+        prompt = encode_plain(tokenizer, render_prompt(exercise.question))
+        paths = [split_solution(tokenizer, exercise.write_solution(ExactWriter(), rng)) for _ in range(3)]
         bound = scorer.bind(exercise.question, prompt)
         for depth in (1, 2, None):  # a step at a time, then the rest
             scored = asyncio.run(bound.score([path[:depth] for path in paths]))

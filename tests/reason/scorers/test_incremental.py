@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from decoding.core import Tokens
 from reason.scorers.base import Floats
-from reason.scorers.incremental import BoundPrm
+from reason.scorers.incremental import IncrementalScorer
 from search.tree import Step
 
 PROMPT = (7, 7, 7)
 
 
 class HashReader:
-    """Causal: the output after a token is a function of the tokens up to it. Notes what it was asked."""
+    """Causal: the output after a token is a function of the tokens up to it. Records its calls."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Tokens, int]] = []
+        self.calls: list[tuple[Tokens, int]] = []
 
-    async def read(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
-        self.asked += zip(sequences, starts, strict=True)
+    async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
+        self.calls += zip(sequences, starts, strict=True)
         await asyncio.sleep(0)
         return [
             np.array([[value(tokens[: i + 1])] for i in range(start, len(tokens))], dtype=np.float32)
@@ -41,18 +41,18 @@ def value(tokens: Tokens) -> float:
 class OwnTokens:
     """The simplest format: the prompt's and the steps' ids, one output which is the score."""
 
-    def begin(self, question: str, prompt: Tokens) -> Tokens:
+    def encode_prompt(self, question: str, prompt: Tokens) -> Tokens:
         return prompt
 
-    def piece(self, step: Step, *, first: bool) -> Tokens:
+    def encode_step(self, step: Step, *, first: bool) -> Tokens:
         return step.tokens
 
-    def read(self, pieces: Sequence[Floats]) -> Floats:
-        return np.array([piece[-1, 0] for piece in pieces])
+    def score_steps(self, outputs: Sequence[Floats]) -> Floats:
+        return np.array([piece[-1, 0] for piece in outputs])
 
 
-def bound(reader: HashReader, limit: int = 1000) -> BoundPrm:
-    return BoundPrm(reader=reader, form=OwnTokens(), limit=limit, question="?", prompt=PROMPT)
+def bound(reader: HashReader, limit: int = 1000) -> IncrementalScorer:
+    return IncrementalScorer(reader=reader, step_format=OwnTokens(), max_tokens=limit, question="?", prompt=PROMPT)
 
 
 def steps(*pieces: Tokens) -> list[Step]:
@@ -81,21 +81,21 @@ def test_scores_are_those_of_whole_paths(batches: list[list[list[Tokens]]]) -> N
         assert [len(s or []) for s in scored.scores] == [len(p) for p in paths]
         for path, scores in zip(paths, scored.scores, strict=True):
             assert scores == pytest.approx(expected(path))
-        assert scored.spent.scorer_calls == len(paths)
-    spans = [(tokens[:end], end) for tokens, start in reader.asked for end in range(start + 1, len(tokens) + 1)]
+        assert scored.usage.scorer_calls == len(paths)
+    spans = [(tokens[:end], end) for tokens, start in reader.calls for end in range(start + 1, len(tokens) + 1)]
     assert len(spans) == len(set(spans)), "some token was read twice"
 
 
 class Worst(OwnTokens):
     """A step is as good as the worst so far."""
 
-    def read(self, pieces: Sequence[Floats]) -> Floats:
-        return np.minimum.accumulate(super().read(pieces))
+    def score_steps(self, outputs: Sequence[Floats]) -> Floats:
+        return np.minimum.accumulate(super().score_steps(outputs))
 
 
 @given(batches=st.lists(PATHS, max_size=4))
 def test_a_score_may_depend_on_the_steps_before(batches: list[list[list[Tokens]]]) -> None:
-    scorer = BoundPrm(reader=HashReader(), form=Worst(), limit=1000, question="?", prompt=PROMPT)
+    scorer = IncrementalScorer(reader=HashReader(), step_format=Worst(), max_tokens=1000, question="?", prompt=PROMPT)
     for batch in batches:
         paths = [steps(*pieces) for pieces in batch]
         for path, scores in zip(paths, asyncio.run(scorer.score(paths)).scores, strict=True):
@@ -104,9 +104,9 @@ def test_a_score_may_depend_on_the_steps_before(batches: list[list[list[Tokens]]
 
 def test_a_child_costs_its_own_tokens() -> None:
     scorer = bound(HashReader())
-    first = asyncio.run(scorer.score([steps((1, 2))])).spent
-    child = asyncio.run(scorer.score([steps((1, 2), (3, 4, 5))])).spent
-    again = asyncio.run(scorer.score([steps((1, 2), (3, 4, 5))] * 2)).spent
+    first = asyncio.run(scorer.score([steps((1, 2))])).usage
+    child = asyncio.run(scorer.score([steps((1, 2), (3, 4, 5))])).usage
+    again = asyncio.run(scorer.score([steps((1, 2), (3, 4, 5))] * 2)).usage
     assert first.scored_tokens == len(PROMPT) + 2
     assert child.scored_tokens == 3
     assert (again.scored_tokens, again.scorer_calls) == (0, 2)
@@ -115,7 +115,7 @@ def test_a_child_costs_its_own_tokens() -> None:
 def test_all_paths_go_to_the_reader_in_one_call_and_equal_ones_once() -> None:
     reader = HashReader()
     asyncio.run(bound(reader).score([steps((1,), (2,)), steps((1,), (3,)), steps((1,), (2,)), steps((1,))]))
-    assert sorted(reader.asked) == [((*PROMPT, 1, 2), 3), ((*PROMPT, 1, 3), 4)]
+    assert sorted(reader.calls) == [((*PROMPT, 1, 2), 3), ((*PROMPT, 1, 3), 4)]
 
 
 def test_a_path_over_the_limit_is_not_scored_and_the_others_are() -> None:
@@ -123,14 +123,14 @@ def test_a_path_over_the_limit_is_not_scored_and_the_others_are() -> None:
     scored = asyncio.run(bound(HashReader(), limit=len(PROMPT) + 3).score([long, short]))
     assert scored.scores[0] is None
     assert scored.scores[1] == pytest.approx(expected(short))
-    assert scored.spent.scorer_calls == 1
+    assert scored.usage.scorer_calls == 1
 
 
 def test_no_paths_and_a_path_without_steps_cost_nothing() -> None:
     reader = HashReader()
     assert asyncio.run(bound(reader).score([])).scores == []
     assert asyncio.run(bound(reader).score([[]])).scores == [[]]
-    assert reader.asked == []
+    assert reader.calls == []
 
 
 def test_calls_at_once_agree() -> None:
@@ -146,7 +146,7 @@ def test_calls_at_once_agree() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), 1.5, -0.1])
 def test_scores_that_are_no_scores_are_an_error(bad: float) -> None:
     class Broken(HashReader):
-        async def read(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
+        async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
             return [np.full((len(t) - s, 1), bad) for t, s in zip(sequences, starts, strict=True)]
 
     with pytest.raises(FloatingPointError, match=r"outside \[0, 1\]"):
@@ -157,10 +157,10 @@ def test_fewer_scores_than_steps_are_an_error() -> None:
     """Silent in other code: a separator that got lost shifts every later score to another step."""
 
     class Short(OwnTokens):
-        def read(self, pieces: Sequence[Floats]) -> Floats:
-            return super().read(pieces)[1:]
+        def score_steps(self, outputs: Sequence[Floats]) -> Floats:
+            return super().score_steps(outputs)[1:]
 
-    scorer = BoundPrm(reader=HashReader(), form=Short(), limit=99, question="", prompt=PROMPT)
+    scorer = IncrementalScorer(reader=HashReader(), step_format=Short(), max_tokens=99, question="", prompt=PROMPT)
     with pytest.raises(AssertionError, match="steps got"):
         asyncio.run(scorer.score([steps((1,), (2,))]))
 
@@ -169,15 +169,15 @@ def test_a_failed_call_leaves_nothing_behind() -> None:
     class Flaky(HashReader):
         failed = False
 
-        async def read(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
+        async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
             if not self.failed:
                 self.failed = True
                 raise RuntimeError("out of memory")
-            return await super().read(sequences, starts)
+            return await super().encode(sequences, starts)
 
     scorer, path = bound(Flaky()), steps((1,), (2,))
     with pytest.raises(RuntimeError, match="out of memory"):
         asyncio.run(scorer.score([path]))
     scored = asyncio.run(scorer.score([path]))
     assert scored.scores[0] == pytest.approx(expected(path))
-    assert scored.spent.scored_tokens == len(PROMPT) + 2
+    assert scored.usage.scored_tokens == len(PROMPT) + 2

@@ -1,4 +1,4 @@
-"""Self-confidence: no model, no cost, and None rather than a guess."""
+"""The likelihood scorer: no model, no cost, and None for steps without log-probabilities."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.core import Spent
-from reason.scorers.likelihood import Likelihood
+from decoding.core import Usage
+from reason.scorers.base import Scorer
+from reason.scorers.likelihood import LikelihoodScorer
 from reason.scorers.none import NoScorer
 from search.strategy import ScoredPaths
 from search.tree import Step
 
 
 def score(*paths: list[Step]) -> ScoredPaths:
-    bound = Likelihood().bind("question", (1, 2))
+    bound = LikelihoodScorer().bind("question", (1, 2))
     return asyncio.run(bound.score(paths))
 
 
@@ -31,7 +32,7 @@ def test_a_score_is_the_geometric_mean_of_its_own_steps_probabilities(probabilit
 
 
 def test_it_spends_nothing() -> None:
-    assert score([Step((1,), "a", (-0.5,))]).spent == Spent()
+    assert score([Step((1,), "a", (-0.5,))]).usage == Usage()
 
 
 def test_a_path_with_an_unlogged_step_is_not_scored() -> None:
@@ -44,4 +45,6 @@ def test_an_impossible_token_scores_zero_and_rounding_never_exceeds_one() -> Non
 
 
 def test_no_scorer_binds_to_nothing() -> None:
-    assert NoScorer().bind("question", (1,)) is None
+    scorer: Scorer = NoScorer()
+    assert scorer.bind("question", (1,)) is None
+    assert not scorer.gives_scores

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason.scorers.prefixes import Prefix, Reading, plan
+from reason.scorers.prefixes import EncodedPrefix, PrefixReading, plan_readings
 
 PIECES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=4)  # (token, how often)
 
 
-def walk(root: Prefix, pieces: list[tuple[int, int]]) -> Prefix:
+def walk(root: EncodedPrefix, pieces: list[tuple[int, int]]) -> EncodedPrefix:
     for token, count in pieces:
-        root = root.child((token,) * count)
+        root = root.get_child((token,) * count)
     return root
 
 
-def settle(readings: list[Reading]) -> None:
+def settle(readings: list[PrefixReading]) -> None:
     for reading in readings:
         for prefix in reading.prefixes:
             assert prefix.score is None, "read twice"
@@ -26,38 +26,38 @@ def settle(readings: list[Reading]) -> None:
 
 @given(batches=st.lists(st.lists(PIECES, max_size=5), max_size=4))
 def test_every_unscored_prefix_is_read_exactly_once(batches: list[list[list[tuple[int, int]]]]) -> None:
-    root = Prefix.root((9, 9))
+    root = EncodedPrefix.make_root((9, 9))
     for batch in batches:
         paths = [walk(root, pieces) for pieces in batch]
-        settle(plan(paths))
+        settle(plan_readings(paths))
         for path in paths:
-            node: Prefix | None = path
+            node: EncodedPrefix | None = path
             while node is not None:
-                assert node.scored
+                assert node.is_scored
                 node = node.parent
-    assert not plan(walk(root, pieces) for batch in batches for pieces in batch)
+    assert not plan_readings(walk(root, pieces) for batch in batches for pieces in batch)
 
 
 @given(batch=st.lists(PIECES, max_size=6))
 def test_a_reading_is_a_path_and_its_tail(batch: list[list[tuple[int, int]]]) -> None:
-    root = Prefix.root((9, 9))
-    for reading in plan([walk(root, pieces) for pieces in batch]):
+    root = EncodedPrefix.make_root((9, 9))
+    for reading in plan_readings([walk(root, pieces) for pieces in batch]):
         last = reading.prefixes[-1]
-        assert reading.tokens == last.tokens()
+        assert reading.tokens == last.encoded_tokens()
         assert len(reading.tokens) == last.end
         tail = tuple(token for prefix in reading.prefixes for token in prefix.piece)
         assert reading.tokens[reading.start :] == tail
-        for prefix, rows in zip(reading.prefixes, reading.rows(), strict=True):
-            assert reading.tokens[: reading.start + rows.stop] == prefix.tokens()
+        for prefix, rows in zip(reading.prefixes, reading.output_slices(), strict=True):
+            assert reading.tokens[: reading.start + rows.stop] == prefix.encoded_tokens()
             assert tail[rows] == prefix.piece
 
 
 def test_paths_that_encode_alike_are_one_path() -> None:
-    root = Prefix.root((1,))
-    assert root.child((2, 3)) is root.child((2, 3))
+    root = EncodedPrefix.make_root((1,))
+    assert root.get_child((2, 3)) is root.get_child((2, 3))
 
 
 def test_a_piece_without_tokens_is_refused() -> None:
     """It would be scored at the token of the step before it."""
     with pytest.raises(ValueError, match="at least one token"):
-        Prefix.root((1,)).child(())
+        EncodedPrefix.make_root((1,)).get_child(())

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from reason.scorers.base import Adapter
-from reason.scorers.checkpoint import find_reward_model, token_limit
-from reason.scorers.formats.expectation import Expectation
+from reason.models.byte_tokenizer import ByteTokenizer
+from reason.scorers.base import PrmAdapter
+from reason.scorers.formats.expectation import ExpectationPrm
 from reason.scorers.formats.math_shepherd import MathShepherd
 from reason.scorers.formats.qwen import QwenPrm
 from reason.scorers.formats.skywork import SkyworkPrm
 from reason.scorers.formats.token_classification import TokenClassifier
-from reason.scorers.prm import PrmScorer, check_same_vocabulary
+from reason.scorers.prm import PrmScorer, find_reward_model, require_writer_vocabulary, token_limit
 from tests.support.paths import CONF
 
 CONFIGS = CONF / "scorer"
@@ -36,7 +36,7 @@ def test_every_config_builds_without_a_model(file: Path) -> None:
     from omegaconf import OmegaConf
 
     scorer = instantiate(OmegaConf.load(file), _convert_="all")
-    assert callable(scorer.check)
+    assert callable(scorer.validate)
     assert callable(scorer.load)
     assert callable(scorer.bind)
 
@@ -84,14 +84,14 @@ def test_a_wrong_adapter_knob_names_itself_at_construction(build: Any, message: 
         build()
 
 
-@pytest.mark.parametrize("path", ["./missing", "/missing/folder", "~/missing", "~nobody/x", "missing", "a/b/c"])
+@pytest.mark.parametrize("path", ["./missing", "/missing/folder", "~/missing", "~missing-user/x", "missing", "a/b/c"])
 def test_a_missing_folder_is_named_with_its_setting(path: str) -> None:
     with pytest.raises(ValueError, match=rf"^scorer\.path={path}: there is no such folder.* hub id .* bundled:NAME$"):
-        PrmScorer(adapter=QwenPrm(), path=path).check()
+        PrmScorer(adapter=QwenPrm(), path=path).validate()
 
 
 @pytest.mark.parametrize("adapter", [QwenPrm(), SkyworkPrm(), MathShepherd(), TokenClassifier()])
-def test_the_wrong_architecture_is_named_with_the_right_ones(adapter: Adapter, tmp_path: Path) -> None:
+def test_the_wrong_architecture_is_named_with_the_right_ones(adapter: PrmAdapter, tmp_path: Path) -> None:
     path = checkpoint_of(tmp_path, architectures=["BertForMaskedLM"])
     with pytest.raises(ValueError, match=r"^scorer\.path=.* is a BertForMaskedLM") as caught:
         PrmScorer(adapter=adapter, path=path).load()
@@ -100,34 +100,34 @@ def test_the_wrong_architecture_is_named_with_the_right_ones(adapter: Adapter, t
 
 def test_the_limit_is_the_least_of_model_format_and_caller(tmp_path: Path) -> None:
     path = checkpoint_of(tmp_path, architectures=list(QwenPrm.architectures), max_position_embeddings=5000)
-    found = find_reward_model(path, QwenPrm(), "scorer")
-    assert [token_limit(found, QwenPrm(), at_most, "scorer") for at_most in (None, 9, 9999)] == [4096, 9, 4096]
+    checkpoint = find_reward_model(path, QwenPrm(), "scorer")
+    assert [token_limit(checkpoint, QwenPrm(), at_most, "scorer") for at_most in (None, 9, 9999)] == [4096, 9, 4096]
 
 
 def test_a_model_without_a_limit_needs_one_before_it_is_loaded(tmp_path: Path) -> None:
     """The weights used to be read first."""
     path = checkpoint_of(tmp_path, architectures=["Qwen2ForTokenClassification"])
     with pytest.raises(ValueError, match=r"^scorer\.max_tokens must be set"):
-        PrmScorer(adapter=TokenClassifier(), path=path).check()
-    PrmScorer(adapter=TokenClassifier(), path=path, max_tokens=9).check()
+        PrmScorer(adapter=TokenClassifier(), path=path).validate()
+    PrmScorer(adapter=TokenClassifier(), path=path, max_tokens=9).validate()
 
 
 def test_the_shared_format_needs_the_prompt() -> None:
-    form = TokenClassifier(reads="tokens").format(None)
+    form = TokenClassifier(reads="tokens").build_format(ByteTokenizer())
     with pytest.raises(ValueError, match="prompt's token ids"):
-        form.begin("question", ())
+        form.encode_prompt("question", ())
 
 
 def test_a_writer_with_another_vocabulary_is_refused() -> None:
     """Its ids would name other words to the reward model, and every score would be noise."""
-    check_same_vocabulary("bundled", {"a": 0, "b": 1}, {"b": 1, "a": 0})
+    require_writer_vocabulary("bundled", {"a": 0, "b": 1}, {"b": 1, "a": 0})
     with pytest.raises(ValueError, match="vocabulary is another one"):
-        check_same_vocabulary("bundled", {"a": 0, "b": 1}, {"a": 1, "b": 0})
+        require_writer_vocabulary("bundled", {"a": 0, "b": 1}, {"a": 1, "b": 0})
 
 
 def test_the_tokenizer_is_the_one_in_the_file(tiny_writer: Path) -> None:
     """`AutoTokenizer` replaces the pre-tokenizer of a qwen2 checkpoint."""
-    with closing(PrmScorer(adapter=Expectation(), path=str(tiny_writer), device="cpu", kv_mib=1)) as scorer:
+    with closing(PrmScorer(adapter=ExpectationPrm(), path=str(tiny_writer), device="cpu", kv_mib=1)) as scorer:
         text = "Try this. \n\nThe answer is \\boxed{3}."
-        ids = scorer.loaded.tokenizer.encode(text, add_special_tokens=False)
-        assert (len(ids), scorer.loaded.tokenizer.decode(ids)) == (3, text)
+        ids = scorer.loaded_prm.tokenizer.encode(text, add_special_tokens=False)
+        assert (len(ids), scorer.loaded_prm.tokenizer.decode(ids)) == (3, text)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from decoding.prefill import PrefixReader
+from decoding.prefill import PrefillEngine
 from reason.scorers.formats.math_shepherd import MathShepherd
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from search.tree import Step
-from tests.reason.scorers.test_formats import CASES, SOLUTIONS, Case
 from tests.support import tiny_prm as tiny
 from tests.support.pretended_gpu import some_gpu
+from tests.support.prm_cases import CASES, SOLUTIONS, FormatCase
 
 QUESTIONS = ["How many apples does Sam have?", "What is 5+8?", "Let x = 12. Find 2x."]
 
@@ -24,7 +24,7 @@ QUESTIONS = ["How many apples does Sam have?", "What is 5+8?", "Let x = 12. Find
 class Run:
     """A case's checkpoint, opened by the scorer."""
 
-    def __init__(self, case: Case, folder: Path) -> None:
+    def __init__(self, case: FormatCase, folder: Path) -> None:
         self.case, self.model = case, case.save(folder)
         self.scorer = PrmScorer(adapter=case.adapter, path=str(folder), device="cpu", dtype="float32", kv_mib=8)
 
@@ -37,7 +37,7 @@ class Run:
         spent = 0
         for depth in range(1, 1 + max(map(len, SOLUTIONS))):
             scored = await bound.score([self.path(s[:depth]) for s in SOLUTIONS])
-            spent += scored.spent.scored_tokens
+            spent += scored.usage.scored_tokens
         return scored.scores, spent
 
 
@@ -48,9 +48,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     made.scorer.close()
 
 
-def reader_of(run: Run) -> PrefixReader:
-    reader = run.scorer.loaded.reader
-    assert isinstance(reader, PrefixReader)
+def reader_of(run: Run) -> PrefillEngine:
+    reader = run.scorer.loaded_prm.reader
+    assert isinstance(reader, PrefillEngine)
     return reader
 
 
@@ -61,14 +61,14 @@ def test_problems_at_once_score_as_their_references(run: Run) -> None:
     for question, (scores, _) in zip(QUESTIONS, asyncio.run(together()), strict=True):
         for solution, got in zip(SOLUTIONS, scores, strict=True):
             assert got == pytest.approx(run.case.reference(run.model, question, solution), abs=1e-4)
-    reader_of(run).check()
+    reader_of(run).assert_invariants()
 
 
 def test_what_is_spent_is_what_the_model_ran(run: Run) -> None:
     """A child step runs its own tokens: nothing before it is run again."""
     run.scorer.close()
     _, spent = asyncio.run(run.grow(QUESTIONS[0]))
-    assert spent == reader_of(run).tokens_run
+    assert spent == reader_of(run).processed_tokens
 
 
 def test_a_closed_scorer_loads_again(run: Run) -> None:
@@ -97,7 +97,7 @@ def test_a_mistral_is_never_read_beyond_its_window(tmp_path: Path) -> None:
     scorer = PrmScorer(adapter=MathShepherd(), path=str(tmp_path), device="cpu", kv_mib=1)
     steps = [Step((1,), "Let x = 12.\n\n")] * 9
     scored = asyncio.run(scorer.bind("How many?", (1,)).score([steps, steps[:2]]))
-    assert scorer.loaded.limit == 40
+    assert scorer.loaded_prm.max_tokens == 40
     assert scored.scores[0] is None
     assert scored.scores[1] is not None
     scorer.close()

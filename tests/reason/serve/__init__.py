@@ -1,1 +1,1 @@
-"""The server, from its parts to the clients people use."""
+"""The server, from its parts to common clients."""

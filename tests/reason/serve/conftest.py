@@ -1,4 +1,4 @@
-"""One toy server, and one with the bundled models, for all tests that change nothing about them."""
+"""One toy server, and one with the bundled models, shared by all tests that do not change them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from reason.serve.presets import offer
-from reason.serve.service import Service
-from tests.support.toy_server import ToyService, serving, settings, toy_server
+from reason.serve.presets import load_presets
+from reason.serve.service import SearchService
+from tests.support.toy_server import ToySearchService, running_server, serve_settings, toy_server
 
 
 @pytest.fixture(scope="session")
@@ -19,15 +19,17 @@ def toy() -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def own_toy() -> Iterator[tuple[httpx.Client, ToyService]]:
+def own_toy() -> Iterator[tuple[httpx.Client, ToySearchService]]:
     with toy_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def bundled() -> Iterator[tuple[str, Service]]:
+def bundled() -> Iterator[tuple[str, SearchService]]:
     """Address and service of a server with the bundled models, without speculation: that would be compiled first."""
     names = ["best-of-4", "beam-16"]
-    service = Service(settings(presets=names, concurrency=4, queue=64), offer(["speculation=off"], names))
-    with serving(service) as url:
+    service = SearchService(
+        serve_settings(presets=names, concurrency=4, queue=64), load_presets(["speculation=off"], names)
+    )
+    with running_server(service) as url:
         yield url, service

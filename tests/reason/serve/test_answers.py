@@ -1,4 +1,4 @@
-"""What is returned is what the search found, and the usage says what it took."""
+"""Answers return the solutions of the search, and the usage counts all of its tokens."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 import httpx
 import pytest
 
-from decoding.core import Spent
-from reason.serve.choices import ranked
+from decoding.core import Usage
+from reason.serve.choices import rank_candidates
 from search.strategy import Candidate, SearchResult
 from search.tree import SearchTree, Step
-from tests.support.toy_server import QUESTION, ToyService, chat, toy_server
+from tests.support.toy_server import QUESTION, ToySearchService, chat_body, toy_server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
 def answer(client: httpx.Client, **fields: Any) -> dict[str, Any]:
-    response = client.post(CHAT, json=chat(**fields))
+    response = client.post(CHAT, json=chat_body(**fields))
     assert response.status_code == 200, response.text
     body: dict[str, Any] = response.json()
     return body
 
 
-def events(client: httpx.Client, path: str = CHAT, **fields: Any) -> list[dict[str, Any]]:
-    body = chat(stream=True, **fields) if path == CHAT else {"model": "best-of-4", "stream": True, **fields}
+def stream_events(client: httpx.Client, path: str = CHAT, **fields: Any) -> list[dict[str, Any]]:
+    body = chat_body(stream=True, **fields) if path == CHAT else {"model": "best-of-4", "stream": True, **fields}
     lines = [line for line in client.post(path, json=body).text.split("\n\n") if line]
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
@@ -51,7 +51,7 @@ def test_the_usage_is_the_sum_over_the_tree(toy: httpx.Client) -> None:
             returned.add(node)
             node = parents[node]
     usage = found["usage"]
-    assert usage["completion_tokens"] == sum(sizes.values()) == found["search"]["spent"]["tokens"]
+    assert usage["completion_tokens"] == sum(sizes.values()) == found["search"]["usage"]["tokens"]
     reasoning = usage["completion_tokens_details"]["reasoning_tokens"]
     assert usage["completion_tokens"] - reasoning == sum(sizes[node] for node in returned)
     assert usage["prompt_tokens"] == len(tree["root"]) == len(f"Question: {QUESTION}\n")
@@ -71,11 +71,11 @@ def test_choices_are_the_chosen_one_then_other_answers(toy: httpx.Client) -> Non
 
 def test_the_order_of_candidates() -> None:
     tree = SearchTree((1,))
-    nodes = [tree.add(tree.ROOT, Step((i,), str(i)), finish="eos") for i in range(5)]
-    said = [("7", 0.2), ("8", 0.9), (None, 0.99), ("7", 0.6), ("9", None)]
-    candidates = tuple(Candidate(node, a, s) for node, (a, s) in zip(nodes, said, strict=True))
-    result = SearchResult(tree, 3, Spent(), votes={"7": 0.8, "8": 0.9}, candidates=candidates)
-    assert [candidate.node for candidate in ranked(result)] == [3, 1, 4, 2, 0]
+    nodes = [tree.add_node(tree.ROOT, Step((i,), str(i)), finish="eos") for i in range(5)]
+    answers = [("7", 0.2), ("8", 0.9), (None, 0.99), ("7", 0.6), ("9", None)]
+    candidates = tuple(Candidate(node, a, s) for node, (a, s) in zip(nodes, answers, strict=True))
+    result = SearchResult(tree, 3, Usage(), votes={"7": 0.8, "8": 0.9}, candidates=candidates)
+    assert [candidate.node for candidate in rank_candidates(result)] == [3, 1, 4, 2, 0]
 
 
 def test_same_request_same_answer_and_another_seed_another_tree(toy: httpx.Client) -> None:
@@ -84,12 +84,12 @@ def test_same_request_same_answer_and_another_seed_another_tree(toy: httpx.Clien
     assert tree_of(toy, one)["nodes"] == tree_of(toy, two)["nodes"] != tree_of(toy, other)["nodes"]
 
 
-def test_settings_of_the_request_reach_the_search(own_toy: tuple[httpx.Client, ToyService]) -> None:
+def test_settings_of_the_request_reach_the_search(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
     asked = {"search": {"n": 3, "sampling": {"top_k": 7}}, "temperature": 0.25, "top_p": 0.5, "stop": ["xyz"]}
     found = answer(client, **asked, max_completion_tokens=77)
     params = {request.params for request in service.writer.requests}
-    assert len(service.writer.requests) == found["search"]["spent"]["calls"] == 3
+    assert len(service.writer.requests) == found["search"]["usage"]["calls"] == 3
     (only,) = params
     assert (only.temperature, only.top_p, only.top_k, only.max_tokens) == (0.25, 0.5, 7, 77)
     assert only.stop == ("xyz",)
@@ -98,10 +98,10 @@ def test_settings_of_the_request_reach_the_search(own_toy: tuple[httpx.Client, T
     assert strategy["sampling"]["top_k"] == 7
 
 
-def test_the_preset_is_unchanged_by_what_requests_want(toy: httpx.Client) -> None:
+def test_the_preset_is_unchanged_by_settings_of_requests(toy: httpx.Client) -> None:
     before = answer(toy)
     answer(toy, search={"n": 2}, temperature=0.1)
-    assert answer(toy)["search"]["spent"]["calls"] == before["search"]["spent"]["calls"] == 4
+    assert answer(toy)["search"]["usage"]["calls"] == before["search"]["usage"]["calls"] == 4
 
 
 def test_the_text_ends_before_a_stop(toy: httpx.Client) -> None:
@@ -110,7 +110,7 @@ def test_the_text_ends_before_a_stop(toy: httpx.Client) -> None:
     assert found["choices"][0]["finish_reason"] == "stop"
 
 
-def test_a_solution_that_is_cut_says_so(toy: httpx.Client) -> None:
+def test_a_truncated_solution_has_finish_reason_length(toy: httpx.Client) -> None:
     choice = answer(toy, max_tokens=4)["choices"][0]
     assert (choice["finish_reason"], len(choice["message"]["content"])) == ("length", 4)
 
@@ -119,13 +119,13 @@ def test_a_solution_that_is_cut_says_so(toy: httpx.Client) -> None:
 def test_a_stream_is_progress_then_the_answer_then_the_usage(
     toy: httpx.Client, path: str, asked: dict[str, Any]
 ) -> None:
-    chunks = events(toy, path, stream_options={"include_usage": True}, n=2, **asked)
-    whole = toy.post(path, json={**(chat() if path == CHAT else {"model": "best-of-4"}), "n": 2, **asked}).json()
-    *said, usage = chunks
+    chunks = stream_events(toy, path, stream_options={"include_usage": True}, n=2, **asked)
+    whole = toy.post(path, json={**(chat_body() if path == CHAT else {"model": "best-of-4"}), "n": 2, **asked}).json()
+    *answer_chunks, usage = chunks
     assert usage["choices"] == []
     assert usage["usage"] == whole["usage"]
     assert len({chunk["id"] for chunk in chunks}) == 1
-    deltas = [(c["choices"][0]["index"], c["choices"][0].get("delta", c["choices"][0])) for c in said]
+    deltas = [(c["choices"][0]["index"], c["choices"][0].get("delta", c["choices"][0])) for c in answer_chunks]
     thoughts = [i for i, (_, delta) in enumerate(deltas) if "reasoning_content" in delta]
     key = "content" if path == CHAT else "text"
     texts = [i for i, (_, delta) in enumerate(deltas) if delta.get(key)]
@@ -134,16 +134,16 @@ def test_a_stream_is_progress_then_the_answer_then_the_usage(
     for index, choice in enumerate(whole["choices"]):
         content = choice["message"]["content"] if path == CHAT else choice["text"]
         assert "".join(delta.get(key) or "" for i, delta in deltas if i == index) == content
-    ends = [c["choices"][0]["finish_reason"] for c in said if c["choices"][0]["finish_reason"]]
+    ends = [c["choices"][0]["finish_reason"] for c in answer_chunks if c["choices"][0]["finish_reason"]]
     assert ends == [choice["finish_reason"] for choice in whole["choices"]]
-    assert said[-1]["search"]["votes"] == whole["search"]["votes"]
+    assert answer_chunks[-1]["search"]["votes"] == whole["search"]["votes"]
 
 
-def test_without_being_asked_a_stream_has_no_usage(toy: httpx.Client) -> None:
-    assert all("usage" not in chunk and chunk["choices"] for chunk in events(toy))
+def test_a_stream_has_no_usage_unless_requested(toy: httpx.Client) -> None:
+    assert all("usage" not in chunk and chunk["choices"] for chunk in stream_events(toy))
 
 
-def test_a_completion_goes_on_with_the_prompt_as_it_is(own_toy: tuple[httpx.Client, ToyService]) -> None:
+def test_a_completion_continues_the_prompt_as_it_is(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
     found = client.post(TEXT, json={"model": "best-of-4", "prompt": ["once upon"]}).json()
     assert (found["object"], found["usage"]["prompt_tokens"]) == ("text_completion", 9)
@@ -151,7 +151,7 @@ def test_a_completion_goes_on_with_the_prompt_as_it_is(own_toy: tuple[httpx.Clie
 
 
 def test_the_tree_is_a_page_and_data_under_the_address_in_the_header(toy: httpx.Client) -> None:
-    response = toy.post(CHAT, json=chat())
+    response = toy.post(CHAT, json=chat_body())
     address = response.headers["x-reason-tree"]
     assert response.json()["search"]["tree"] == address
     page = toy.get(address)
@@ -160,7 +160,7 @@ def test_the_tree_is_a_page_and_data_under_the_address_in_the_header(toy: httpx.
     assert toy.get(f"{address}.json").json()["question"] == QUESTION
 
 
-def test_trees_are_kept_for_a_while_and_on_disk_for_good(tmp_path: Path) -> None:
+def test_recent_trees_are_in_memory_and_all_trees_on_disk(tmp_path: Path) -> None:
     with toy_server(keep=2) as (client, _):
         addresses = [answer(client, seed=seed)["search"]["tree"] for seed in range(4)]
         assert [client.get(address).status_code for address in addresses] == [404, 404, 200, 200]
@@ -179,10 +179,10 @@ def test_models_are_the_presets(toy: httpx.Client) -> None:
     assert listed["data"][1]["search"] == "self_consistency"
 
 
-def test_the_metrics_count(own_toy: tuple[httpx.Client, ToyService]) -> None:
+def test_the_metrics_count(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, _ = own_toy
     tokens = answer(client)["usage"]["completion_tokens"]
-    client.post(CHAT, json=chat(n=0))
+    client.post(CHAT, json=chat_body(n=0))
     text = client.get("/metrics").text
     assert f'reason_generated_tokens_total{{preset="best-of-4"}} {float(tokens)}' in text
     assert 'reason_requests_total{endpoint="/v1/chat/completions",preset="best-of-4",status="200"} 1.0' in text

@@ -1,4 +1,4 @@
-"""The clients people use complete their conversations; the checks are those of scripts/dev/check_clients.py."""
+"""Common clients complete their conversations; the checks are those of scripts/dev/check_clients.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 import reason
-from reason.serve.service import Service
+from reason.serve.service import SearchService
 from tests.support.paths import SCRIPTS
-from tests.support.toy_server import chat
+from tests.support.toy_server import chat_body
 
 
 def script() -> Any:
@@ -29,7 +29,7 @@ CLIENTS = script()
 
 @pytest.mark.parametrize("name", CLIENTS.CHECKS)
 def test_a_client_completes_its_conversation(
-    name: str, bundled: tuple[str, Service], monkeypatch: pytest.MonkeyPatch
+    name: str, bundled: tuple[str, SearchService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package, check = CLIENTS.CHECKS[name]
     if importlib.util.find_spec(package) is None:
@@ -39,26 +39,26 @@ def test_a_client_completes_its_conversation(
     url, service = bundled
     assert check(url)
     assert service.solver is not None
-    service.solver.check()
+    service.solver.assert_invariants()
 
 
-def test_the_answer_is_the_one_solve_gives_for_the_same_settings(bundled: tuple[str, Service]) -> None:
+def test_the_answer_is_the_one_solve_gives_for_the_same_settings(bundled: tuple[str, SearchService]) -> None:
     messages = [{"role": "user", "content": CLIENTS.QUESTION}]
-    asked = chat(messages=messages, seed=3, n=4, search={"agg_strategy": "prod"}, max_tokens=150)
+    asked = chat_body(messages=messages, seed=3, n=4, search={"agg_strategy": "prod"}, max_tokens=150)
     found = httpx.post(f"{bundled[0]}/v1/chat/completions", json=asked, timeout=60).json()
     settings = ["search.n=4", "search.agg_strategy=prod", "search.sampling.max_tokens=150", "seed=3"]
     with reason.load("search=best_of_n", "speculation=off", *settings) as solver:
         solution = solver.solve(CLIENTS.QUESTION)
     assert found["choices"][0]["message"]["content"] == solution.text
     assert found["search"]["answer"] == solution.answer
-    assert found["usage"]["completion_tokens"] == solution.spent.tokens
+    assert found["usage"]["completion_tokens"] == solution.usage.tokens
     tree = httpx.get(f"{bundled[0]}{found['search']['tree']}.json", timeout=60).json()
     assert [node["tokens"] for node in tree["nodes"]] == [list(node.step.tokens) for node in solution.tree.nodes]
 
 
-def test_time_that_is_up_ends_a_search_with_what_it_has(bundled: tuple[str, Service]) -> None:
+def test_time_that_is_up_ends_a_search_with_what_it_has(bundled: tuple[str, SearchService]) -> None:
     """The whole search takes many times as long on any machine."""
-    asked = chat(model="beam-16", timeout=0.3, search={"n": 64, "beam_width": 1})
+    asked = chat_body(model="beam-16", timeout=0.3, search={"n": 64, "beam_width": 1})
     response = httpx.post(f"{bundled[0]}/v1/chat/completions", json=asked, timeout=60)
     if response.status_code == 200:
         assert response.json()["search"]["stopped"] == "budget"
@@ -79,9 +79,9 @@ EXTREMES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("extreme", EXTREMES, ids=str)
 def test_no_sampling_setting_breaks_the_engine_that_all_share(
-    bundled: tuple[str, Service], extreme: dict[str, Any]
+    bundled: tuple[str, SearchService], extreme: dict[str, Any]
 ) -> None:
-    asked = chat() | {"max_tokens": 20} | extreme
+    asked = chat_body() | {"max_tokens": 20} | extreme
     response = httpx.post(f"{bundled[0]}/v1/chat/completions", json=asked, timeout=60)
     assert response.status_code == 200, response.text
     assert response.json()["usage"]["completion_tokens"] > 0

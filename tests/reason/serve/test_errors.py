@@ -1,4 +1,4 @@
-"""Whatever is sent, what is wrong is said in OpenAI's shape, with the field and what would be right."""
+"""Errors have OpenAI's format, and name the field and the valid values, whatever a client sends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from reason.serve.unsupported_fields import REFUSED
-from tests.support.toy_server import ToyService, chat, error_of, serving, settings, toy_server
+from reason.serve.unsupported_fields import UNSUPPORTED_FIELDS
+from tests.support.toy_server import ToySearchService, chat_body, error_of, running_server, serve_settings, toy_server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -49,17 +49,17 @@ ASKING = {
 }
 
 
-@pytest.mark.parametrize("field", REFUSED)
+@pytest.mark.parametrize("field", UNSUPPORTED_FIELDS)
 def test_what_cannot_be_honoured_is_refused_by_name(toy: httpx.Client, field: str) -> None:
-    error = refused(toy, chat(**{field: ASKING[field]}))
+    error = refused(toy, chat_body(**{field: ASKING[field]}))
     assert (error["param"], error["code"], error["type"]) == (field, "unsupported_field", "invalid_request_error")
     assert error["message"].startswith(f"{field} is not supported: ")
 
 
 def test_fields_that_ask_for_nothing_are_accepted(toy: httpx.Client) -> None:
-    neutral = {field: values[0] if values else None for field, (values, _) in REFUSED.items()}
+    neutral = {field: values[0] if values else None for field, (values, _) in UNSUPPORTED_FIELDS.items()}
     harmless = {"user": "me", "metadata": {"run": "1"}, "safety_identifier": "x", "prompt_cache_key": "y"}
-    assert toy.post(CHAT, json=chat(**neutral, **harmless)).status_code == 200
+    assert toy.post(CHAT, json=chat_body(**neutral, **harmless)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -104,22 +104,22 @@ def test_fields_that_ask_for_nothing_are_accepted(toy: httpx.Client) -> None:
     ],
 )
 def test_a_wrong_value_names_its_field(toy: httpx.Client, body: dict[str, Any], param: str) -> None:
-    error = refused(toy, chat(**body))
+    error = refused(toy, chat_body(**body))
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
     assert param.split(".")[-1] in error["message"] or param.startswith("messages")
 
 
 def test_an_unknown_search_setting_says_which_there_are(toy: httpx.Client) -> None:
-    message = refused(toy, chat(search={"agg_stratgy": "min"}))["message"]
+    message = refused(toy, chat_body(search={"agg_stratgy": "min"}))["message"]
     expected = "there is no setting search.agg_stratgy (did you mean search.agg_strategy?)"
     assert message == f"{expected}; search has: agg_strategy, n, sampling"
 
 
 def test_a_setting_is_text_and_nothing_is_read_into_it(toy: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hydra would put the value of the environment's variable into its complaint."""
+    """Hydra would put the value of the environment variable into its error message."""
     monkeypatch.setenv("SECRET", "hunter2")
-    message = refused(toy, chat(search={"agg_strategy": "${oc.env:SECRET}"}))["message"]
+    message = refused(toy, chat_body(search={"agg_strategy": "${oc.env:SECRET}"}))["message"]
     assert "${oc.env:SECRET}" in message
     assert "hunter2" not in message
 
@@ -127,7 +127,7 @@ def test_a_setting_is_text_and_nothing_is_read_into_it(toy: httpx.Client, monkey
 def test_missing_fields_and_models_that_are_not_there(toy: httpx.Client) -> None:
     assert refused(toy, {"model": "best-of-4"})["param"] == "messages"
     assert refused(toy, {"prompt": "x"}, TEXT)["param"] == "model"
-    error = refused(toy, chat(model="gpt"), status=404)
+    error = refused(toy, chat_body(model="gpt"), status=404)
     assert (error["param"], error["code"]) == ("model", "model_not_found")
     assert error["message"].endswith("choose one of: best-of-4, majority-16")
 
@@ -172,14 +172,14 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT_LIKE, inner, max_size=3),
     max_leaves=5,
 )
-FIELDS = sorted({"model", "messages", "prompt", "n", "seed", "stop", "search", "budget", "stream", *REFUSED})
+FIELDS = sorted({"model", "messages", "prompt", "n", "seed", "stop", "search", "budget", "stream", *UNSUPPORTED_FIELDS})
 QUIET = hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @QUIET
 @given(body=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4), valid=st.booleans())
 def test_no_body_breaks_the_server(toy: httpx.Client, body: dict[str, Any], valid: bool) -> None:
-    text = json.dumps(chat(**body) if valid else body)  # half characters and numbers that are none, too
+    text = json.dumps(chat_body(**body) if valid else body)  # half characters and numbers that are none, too
     for path in (CHAT, TEXT):
         response = toy.post(path, content=text.encode(), headers={"content-type": "application/json"})
         assert response.status_code in (200, 400, 404), response.text
@@ -203,11 +203,11 @@ def test_json_that_is_meant_to_hurt_is_400(toy: httpx.Client, text: str) -> None
 
 
 def test_while_the_models_are_loaded_there_is_503() -> None:
-    service = ToyService(settings())
+    service = ToySearchService(serve_settings())
     service.loads.clear()
-    with serving(service, wait=False) as url, httpx.Client(base_url=url) as client:
+    with running_server(service, wait=False) as url, httpx.Client(base_url=url) as client:
         try:
-            for response in (client.get("/health"), client.post(CHAT, json=chat())):
+            for response in (client.get("/health"), client.post(CHAT, json=chat_body())):
                 assert response.status_code == 503
                 assert int(response.headers["retry-after"]) > 0
                 assert error_of(response)["code"] == "loading"
@@ -216,21 +216,21 @@ def test_while_the_models_are_loaded_there_is_503() -> None:
             service.loads.set()
 
 
-def test_a_search_that_fails_is_500_and_the_next_one_works(own_toy: tuple[httpx.Client, ToyService]) -> None:
+def test_a_search_that_fails_is_500_and_the_next_one_works(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
     service.writer.broken = True
-    response = client.post(CHAT, json=chat())
+    response = client.post(CHAT, json=chat_body())
     assert response.status_code == 500
     assert error_of(response)["type"] == "server_error"
     assert "RuntimeError" in error_of(response)["message"]
     service.writer.broken = False
-    assert client.post(CHAT, json=chat()).status_code == 200
+    assert client.post(CHAT, json=chat_body()).status_code == 200
 
 
-def test_a_search_that_fails_in_a_stream_ends_it_with_an_error(own_toy: tuple[httpx.Client, ToyService]) -> None:
+def test_a_search_that_fails_in_a_stream_ends_it_with_an_error(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
     service.writer.broken = True
-    lines = client.post(CHAT, json=chat(stream=True)).text.split("\n\n")
+    lines = client.post(CHAT, json=chat_body(stream=True)).text.split("\n\n")
     assert json.loads(lines[-2].removeprefix("data: "))["error"]["code"] == "internal_error"
     assert "data: [DONE]" not in lines
     assert 'status="500"' in client.get("/metrics").text

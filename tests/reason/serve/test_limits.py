@@ -1,4 +1,4 @@
-"""How much is taken on, for how long, and for whom."""
+"""Limits of the server: concurrent searches, the queue, time, budgets, the API key, disconnected clients."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from reason.serve.admission import Admission
+from reason.serve.admission import AdmissionQueue
 from reason.serve.errors import ApiError
-from tests.support.toy_server import ToyService, chat, error_of, toy_server, until
+from tests.support.toy_server import ToySearchService, chat_body, error_of, toy_server, wait_until
 
 CHAT = "/v1/chat/completions"
 
 
-def test_beyond_the_queue_requests_are_told_to_come_back_and_no_other_is_lost(
-    own_toy: tuple[httpx.Client, ToyService],
+def test_beyond_the_queue_requests_are_answered_429_and_no_other_is_lost(
+    own_toy: tuple[httpx.Client, ToySearchService],
 ) -> None:
     client, service = own_toy
     service.writer.held = True
     with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(client.post, CHAT, json=chat(seed=seed)) for seed in range(4)]
-        until(lambda: (service.admission.running, service.admission.waiting) == (2, 2))
+        answers = [pool.submit(client.post, CHAT, json=chat_body(seed=seed)) for seed in range(4)]
+        wait_until(lambda: (service.admission.running, service.admission.waiting) == (2, 2))
         for stream in (False, True):
-            refusal = client.post(CHAT, json=chat(stream=stream))
+            refusal = client.post(CHAT, json=chat_body(stream=stream))
             assert refusal.status_code == 429
             assert error_of(refusal)["code"] == "rate_limit_exceeded"
             assert int(refusal.headers["retry-after"]) >= 1
@@ -34,12 +34,12 @@ def test_beyond_the_queue_requests_are_told_to_come_back_and_no_other_is_lost(
     assert (service.admission.running, service.admission.waiting) == (0, 0)
 
 
-def test_nobody_overtakes_and_no_turn_is_lost_whoever_gives_up() -> None:
+def test_requests_run_in_order_and_a_cancelled_one_frees_its_slot() -> None:
     async def scenario() -> list[int]:
-        admission, served = Admission(1, 10), []
+        admission, served = AdmissionQueue(1, 10), []
 
         async def one(number: int) -> None:
-            async with admission.turn(None):
+            async with admission.hold_slot(None):
                 served.append(number)
                 await asyncio.sleep(0)
 
@@ -53,47 +53,47 @@ def test_nobody_overtakes_and_no_turn_is_lost_whoever_gives_up() -> None:
     assert asyncio.run(scenario()) == [0, 1, 3, 4, 5]
 
 
-def test_retry_after_grows_with_what_searches_take_and_with_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_grows_with_search_duration_and_queue_length(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("reason.serve.admission.time.monotonic", lambda: now)
 
     async def scenario() -> tuple[int, int, int]:
         nonlocal now
-        admission = Admission(2, 10)
-        before = admission.retry_after
-        async with admission.turn(None):
+        admission = AdmissionQueue(2, 10)
+        before = admission.retry_after_s
+        async with admission.hold_slot(None):
             now += 30.0
-        alone, admission.waiting = admission.retry_after, 5
-        return before, alone, admission.retry_after
+        alone, admission.waiting = admission.retry_after_s, 5
+        return before, alone, admission.retry_after_s
 
     assert asyncio.run(scenario()) == (1, 30, 90)
 
 
-def test_a_failed_search_says_nothing_of_what_searches_take() -> None:
+def test_a_failed_search_does_not_count_in_the_search_duration() -> None:
     async def scenario() -> int:
-        admission = Admission(1, 1)
+        admission = AdmissionQueue(1, 1)
         with pytest.raises(ApiError):
-            async with admission.turn(None):
+            async with admission.hold_slot(None):
                 raise ApiError(500, "it broke")
         assert admission.running == 0
-        return admission.retry_after
+        return admission.retry_after_s
 
     assert asyncio.run(scenario()) == 1
 
 
-def test_time_that_is_up_while_waiting_is_504_and_is_not_to_be_tried_again(
-    own_toy: tuple[httpx.Client, ToyService],
+def test_a_time_limit_that_passes_in_the_queue_is_504_without_retry(
+    own_toy: tuple[httpx.Client, ToySearchService],
 ) -> None:
     client, service = own_toy
     service.writer.held = True
     with ThreadPoolExecutor(2) as pool:
-        running = [pool.submit(client.post, CHAT, json=chat()) for _ in range(2)]
-        until(lambda: service.admission.running == 2)
-        late = client.post(CHAT, json=chat(timeout=0.05))
+        running = [pool.submit(client.post, CHAT, json=chat_body()) for _ in range(2)]
+        wait_until(lambda: service.admission.running == 2)
+        late = client.post(CHAT, json=chat_body(timeout=0.05))
         assert late.status_code == 504
         assert late.headers["x-should-retry"] == "false"
         assert error_of(late) == {
-            "message": "the request's time was up while it waited for its turn",
+            "message": "the request's time limit passed while it waited in the queue",
             "type": "timeout_error",
             "param": "timeout",
             "code": "timeout",
@@ -103,7 +103,7 @@ def test_time_that_is_up_while_waiting_is_504_and_is_not_to_be_tried_again(
 
 
 def test_a_budget_ends_the_search_with_what_it_has(toy: httpx.Client) -> None:
-    answer = toy.post(CHAT, json=chat(budget={"tokens": 9})).json()
+    answer = toy.post(CHAT, json=chat_body(budget={"tokens": 9})).json()
     assert answer["usage"]["completion_tokens"] <= 9
     assert answer["search"]["stopped"] == "budget"
     assert answer["choices"][0]["finish_reason"] == "length"
@@ -112,10 +112,10 @@ def test_a_budget_ends_the_search_with_what_it_has(toy: httpx.Client) -> None:
 
 @pytest.mark.parametrize("name", ["calls", "forwards"])
 def test_calls_and_passes_are_budgets_too(toy: httpx.Client, name: str) -> None:
-    assert toy.post(CHAT, json=chat(budget={name: 1})).json()["search"]["stopped"] == "budget"
+    assert toy.post(CHAT, json=chat_body(budget={name: 1})).json()["search"]["stopped"] == "budget"
 
 
-def test_with_a_key_only_those_who_have_it_are_answered() -> None:
+def test_with_a_key_only_requests_with_it_are_answered() -> None:
     with toy_server(api_key="open sesame") as (client, _):
         assert client.get("/health").status_code == 200
         for headers in ({}, {"authorization": "Bearer sesame"}, {"authorization": "open sesame"}):
@@ -123,21 +123,23 @@ def test_with_a_key_only_those_who_have_it_are_answered() -> None:
                 response = client.get(path, headers=headers)
                 assert response.status_code == 401, path
                 assert error_of(response)["code"] == "invalid_api_key"
-            assert client.post(CHAT, json=chat(), headers=headers).status_code == 401
+            assert client.post(CHAT, json=chat_body(), headers=headers).status_code == 401
         allowed = {"authorization": "Bearer open sesame"}
-        assert client.post(CHAT, json=chat(), headers=allowed).status_code == 200
+        assert client.post(CHAT, json=chat_body(), headers=allowed).status_code == 200
         assert client.get("/metrics", headers=allowed).status_code == 200
 
 
-def test_a_client_without_a_key_may_say_anything_in_its_place(toy: httpx.Client) -> None:
+def test_without_a_key_any_authorization_header_is_accepted(toy: httpx.Client) -> None:
     assert toy.get("/v1/models", headers={"authorization": "Bearer unused"}).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_hangs_up_is_searched_for_no_longer(own_toy: tuple[httpx.Client, ToyService], stream: bool) -> None:
+def test_the_search_of_a_disconnected_client_is_cancelled(
+    own_toy: tuple[httpx.Client, ToySearchService], stream: bool
+) -> None:
     client, service = own_toy
     service.writer.held = True
-    bodies = [chat(stream=stream, seed=seed) for seed in range(4)]  # two search, two wait
+    bodies = [chat_body(stream=stream, seed=seed) for seed in range(4)]  # two search, two wait
     hang_up = threading.Event()
 
     async def ask() -> None:
@@ -149,18 +151,18 @@ def test_who_hangs_up_is_searched_for_no_longer(own_toy: tuple[httpx.Client, Toy
 
     asking = threading.Thread(target=lambda: asyncio.run(ask()))
     asking.start()
-    until(lambda: (service.admission.running, service.admission.waiting) == (2, 2))
-    until(lambda: service.writer.under_way == 8)
+    wait_until(lambda: (service.admission.running, service.admission.waiting) == (2, 2))
+    wait_until(lambda: service.writer.under_way == 8)
     hang_up.set()
     asking.join()
-    until(lambda: (service.admission.running, service.admission.waiting, service.writer.under_way) == (0, 0, 0))
+    wait_until(lambda: (service.admission.running, service.admission.waiting, service.writer.under_way) == (0, 0, 0))
     assert client.get("/check").json() == {"status": "sound"}
-    until(lambda: 'status="499"} 4.0' in client.get("/metrics").text)
+    wait_until(lambda: 'status="499"} 4.0' in client.get("/metrics").text)
     service.writer.held = False
-    assert client.post(CHAT, json=chat()).status_code == 200
+    assert client.post(CHAT, json=chat_body()).status_code == 200
 
 
-def test_what_is_left_in_the_engine_fails_the_check(own_toy: tuple[httpx.Client, ToyService]) -> None:
+def test_an_engine_that_still_holds_a_request_fails_the_check(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
     service.writer.under_way = 1
     assert client.get("/check").status_code == 500

@@ -1,32 +1,33 @@
-"""A preset is a yaml, all share their models, and what cannot be is said before any is loaded."""
+"""A preset is a yaml file, all presets share their models, and invalid ones are refused before a model is loaded."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from reason import build
-from reason.config.compose import composed, members
+from reason.config.compose import compose_settings, list_options
 from reason.config.errors import ConfigError
 from reason.serve import presets
-from reason.serve.presets import offer
+from reason.serve.presets import load_presets
 from reason.serve.settings import ServeSettings
-from tests.support.toy_server import SETTINGS
+from tests.support.toy_server import SETTINGS, ToySearchService, chat_body, running_server, serve_settings
 
 
 def test_every_preset_is_on_offer_and_is_what_its_name_says() -> None:
-    made = offer([], None)
-    assert list(made.presets) == members("preset")
+    made = load_presets([], None)
+    assert list(made.presets) == list_options("preset")
     for name, preset in made.presets.items():
         assert name.rpartition("-")[2] == str(getattr(preset.strategy, "n", None))
     assert made.presets["ets-16"].search == "ets"
-    assert made.plan.embedder is not None
+    assert made.spec.embedder is not None
 
 
 def test_budget_and_sampling_are_the_servers_to_set() -> None:
-    made = offer(["budget.tokens=500", "model.sampling.temperature=0.5"], ["best-of-4"]).presets["best-of-4"]
+    made = load_presets(["budget.tokens=500", "model.sampling.temperature=0.5"], ["best-of-4"]).presets["best-of-4"]
     assert made.budget.tokens == 500
     assert made.strategy.sampling.temperature == 0.5  # type: ignore[attr-defined]
 
@@ -45,22 +46,22 @@ def test_budget_and_sampling_are_the_servers_to_set() -> None:
 )
 def test_what_cannot_be_is_one_sentence(settings: list[str], names: list[str] | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        offer(settings, names)
+        load_presets(settings, names)
 
 
 def test_a_preset_may_not_set_what_all_share(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(settings: Any, config: str) -> Any:
-        return composed([*settings, *(["seed=5"] if "+preset=majority-16" in settings else [])], config)
+        return compose_settings([*settings, *(["seed=5"] if "+preset=majority-16" in settings else [])], config)
 
-    monkeypatch.setattr(presets, "composed", other)
+    monkeypatch.setattr(presets, "compose_settings", other)
     with pytest.raises(ConfigError, match="preset=majority-16 sets seed, which all presets share"):
-        offer([], ["best-of-4", "majority-16"])
+        load_presets([], ["best-of-4", "majority-16"])
 
 
 def test_the_configuration_and_the_settings_agree() -> None:
-    config, _ = composed([], "serve")
+    config, _ = compose_settings([], "serve")
     assert ServeSettings(**config.pop("serve")).host == "127.0.0.1"
-    assert build.check(config, {}).config == config
+    assert build.validate_settings(config, {}).config == config
 
 
 @pytest.mark.parametrize(
@@ -85,3 +86,25 @@ def test_a_wrong_setting_of_the_server_names_itself(name: str, value: Any) -> No
 
 def test_a_folder_is_a_path() -> None:
     assert ServeSettings(**(SETTINGS | {"folder": "x/y"})).folder == Path("x/y")
+
+
+@pytest.mark.parametrize(
+    ("settings", "lossy"),
+    [
+        ([], []),
+        (["speculation=off", "acceptance=greedy_match"], []),
+        (["acceptance=greedy_match"], ["acceptance=GreedyMatch"]),
+        (["router=entropy"], ["router=entropy"]),
+    ],
+)
+def test_lossy_settings_are_named(settings: list[str], lossy: list[str]) -> None:
+    assert load_presets(settings, ["best-of-4"]).lossy_settings == lossy
+
+
+def test_lossy_settings_are_in_the_answer_and_in_the_health_report() -> None:
+    catalog = load_presets(["router=entropy"], ["best-of-4"])
+    service = ToySearchService(serve_settings(), catalog)
+    with running_server(service) as url, httpx.Client(base_url=url, timeout=60) as client:
+        assert client.get("/health").json()["lossy"] == ["router=entropy"]
+        answer = client.post("/v1/chat/completions", json=chat_body()).json()
+        assert answer["search"]["lossy"] == ["router=entropy"]

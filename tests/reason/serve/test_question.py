@@ -1,4 +1,4 @@
-"""A conversation becomes one prompt, and nothing of it is lost."""
+"""A conversation becomes one prompt that holds every message."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import pytest
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
 from reason.serve.errors import ApiError
-from reason.serve.question import from_messages, from_text
-from reason.serve.schemas import ChatBody
-from tests.reason.test_prompt import WordTokenizer
+from reason.serve.question import problem_from_messages, problem_from_text
+from reason.serve.schemas import ChatCompletionRequest
+from tests.support.fakes import WordTokenizer
 
 TALK = [("system", "Be brief."), ("user", "1+1?"), ("assistant", "2"), ("developer", "Be kind."), ("user", "Sure?")]
 
 
 def posed(form: PromptFormat, *turns: tuple[str, Any]) -> tuple[Problem, str]:
     """The problem and the text its prompt encodes."""
-    body = ChatBody.model_validate({"model": "m", "messages": [{"role": r, "content": c} for r, c in turns]})
+    body = ChatCompletionRequest.model_validate(
+        {"model": "m", "messages": [{"role": r, "content": c} for r, c in turns]}
+    )
     tokenizer = WordTokenizer()
-    problem = from_messages(body.messages, Prompt(form, tokenizer))
+    problem = problem_from_messages(body.messages, Prompt(form, tokenizer))
     assert problem.prompt is not None
     return problem, tokenizer.decode(problem.prompt)
 
@@ -29,7 +31,7 @@ def posed(form: PromptFormat, *turns: tuple[str, Any]) -> tuple[Problem, str]:
 def test_a_single_question_is_the_one_solve_would_be_asked(form: PromptFormat) -> None:
     problem, text = posed(form, ("user", "1+1?"))
     tokenizer = WordTokenizer()
-    assert (problem.id, problem.question) == (Problem.ask("1+1?").id, "1+1?")
+    assert (problem.id, problem.question) == (Problem.from_question("1+1?").id, "1+1?")
     assert text == tokenizer.decode(Prompt(form, tokenizer).encode("1+1?"))
 
 
@@ -65,14 +67,14 @@ def test_what_a_template_refuses_is_said() -> None:
         def apply_chat_template(self, conversation: list[dict[str, str]], **kwargs: Any) -> str:
             raise TemplateError("roles must alternate")
 
-    body = ChatBody.model_validate({"model": "m", "messages": [{"role": "user", "content": "x"}] * 2})
+    body = ChatCompletionRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "x"}] * 2})
     with pytest.raises(ApiError, match="chat template refuses the conversation: roles must alternate"):
-        from_messages(body.messages, Prompt(PromptFormat(), Picky()))
+        problem_from_messages(body.messages, Prompt(PromptFormat(), Picky()))
 
 
 def test_a_text_to_go_on_with_is_encoded_as_it_is() -> None:
     tokenizer = WordTokenizer()
-    problem = from_text("once upon a", Prompt(PromptFormat(user="{question} Think."), tokenizer))
+    problem = problem_from_text("once upon a", Prompt(PromptFormat(user="{question} Think."), tokenizer))
     assert problem.prompt is not None
     assert tokenizer.decode(problem.prompt) == "<s> once upon a"
 
@@ -84,4 +86,4 @@ def test_a_message_that_came_from_here_may_be_sent_back() -> None:
         ours | {"reasoning_content": "hm"},
         {"role": "user", "content": "?"},
     ]
-    assert len(ChatBody.model_validate({"model": "m", "messages": messages}).messages) == 3
+    assert len(ChatCompletionRequest.model_validate({"model": "m", "messages": messages}).messages) == 3

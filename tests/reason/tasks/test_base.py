@@ -75,6 +75,6 @@ def test_grades_tell_wrong_from_no_answer_from_no_gold() -> None:
 
 def test_a_task_may_read_answers_its_own_way() -> None:
     task = Task("letters", [Problem(id="0", question="?", answer="B")], find=find_letter)
-    assert task.answer_of("The answer is (B).") == "B"
-    assert task.answer_of(r"\boxed{42}") is None
+    assert task.extract_answer("The answer is (B).") == "B"
+    assert task.extract_answer(r"\boxed{42}") is None
     assert str(task.grade(task[0], "B")) == str(task.grade(task[0], "(B)")) == "right"

@@ -8,66 +8,66 @@ from itertools import islice
 import pytest
 
 from reason.tasks.synthetic import Synthetic
-from reason.tasks.synthetic.check import check
-from reason.tasks.synthetic.draw import distinct, split_of
-from reason.tasks.synthetic.error_injection import SlippingPen, SteadyPen, slip
+from reason.tasks.synthetic.draw import distinct_exercises, split_of
+from reason.tasks.synthetic.error_injection import ErrorWriter, ExactWriter, wrong_number
 from reason.tasks.synthetic.exercise import DELIMITER, Exercise
 from reason.tasks.synthetic.families import FAMILIES
+from reason.tasks.synthetic.step_checker import check_solution
 
 EVEN = dict.fromkeys(FAMILIES, 1.0)
 
 
 def exercises(count: int, seed: int = 0) -> list[Exercise]:
-    return list(islice(distinct(seed, "train", weights=EVEN), count))
+    return list(islice(distinct_exercises(seed, "train", weights=EVEN), count))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_steady_pen_is_always_right(family: str) -> None:
+def test_an_exact_solution_is_always_correct(family: str) -> None:
     rng = random.Random(1)
     for difficulty in FAMILIES[family].difficulties:
         for _ in range(20):
-            exercise = FAMILIES[family].pose(rng, difficulty)
-            text = exercise.write(SteadyPen(), rng)
-            verdict = check(exercise, text)
-            assert verdict.solved
-            assert verdict.wrong_at is None
-            assert all(verdict.right)
+            exercise = FAMILIES[family].generate(rng, difficulty)
+            text = exercise.write_solution(ExactWriter(), rng)
+            result = check_solution(exercise, text)
+            assert result.is_solved
+            assert result.first_error is None
+            assert all(result.correct_steps)
             assert 0 <= exercise.answer <= 999
             assert text.endswith(f"\\boxed{{{exercise.answer}}}.")
 
 
-def test_a_slip_is_found_at_the_number_where_it_happened() -> None:
-    """Everything before `wrong_at` is what a steady pen may write; the rest never counts as right."""
+def test_an_injected_error_is_found_at_its_number() -> None:
+    """Everything before `first_error` is what an exact solution may contain; the rest never counts as correct."""
     rng = random.Random(2)
     found = 0
     for exercise in exercises(200):
-        if exercise.family == "countdown":  # any road is right there, so a slip may be another road
+        if exercise.family == "countdown":  # there another number may be another correct way
             continue
-        steady = SteadyPen()
+        exact_writer = ExactWriter()
         order = rng.random()
-        gold = exercise.write(steady, random.Random(order))
-        text = exercise.write(SlippingPen(rng.randrange(steady.written), rng), random.Random(order))
-        verdict = check(exercise, text)
-        if verdict.wrong_at is None:  # the slip derailed its step, which was not written
+        gold = exercise.write_solution(exact_writer, random.Random(order))
+        text = exercise.write_solution(ErrorWriter(rng.randrange(exact_writer.num_written), rng), random.Random(order))
+        result = check_solution(exercise, text)
+        if result.first_error is None:  # its step could not be completed and was not written
             assert gold.startswith(text)
             assert text != gold
             continue
-        assert text[: verdict.wrong_at] == gold[: verdict.wrong_at]
-        assert not verdict.solved
-        assert verdict.right == sorted(verdict.right, reverse=True)
+        assert text[: result.first_error] == gold[: result.first_error]
+        assert not result.is_solved
+        assert result.correct_steps == sorted(result.correct_steps, reverse=True)
         found += 1
     assert found > 100
 
 
 def test_the_answer_alone_is_not_a_solution() -> None:
     for exercise in exercises(30):
-        assert not check(exercise, f"The answer is \\boxed{{{exercise.answer}}}.").solved
+        assert not check_solution(exercise, f"The answer is \\boxed{{{exercise.answer}}}.").is_solved
 
 
 def test_nothing_may_follow_the_answer() -> None:
     for exercise in exercises(30):
-        text = exercise.write(SteadyPen(), random.Random(0))
-        assert not check(exercise, text + DELIMITER + text).solved
+        text = exercise.write_solution(ExactWriter(), random.Random(0))
+        assert not check_solution(exercise, text + DELIMITER + text).is_solved
 
 
 def test_countdown_accepts_every_road_and_no_dead_end() -> None:
@@ -87,14 +87,14 @@ def test_countdown_accepts_every_road_and_no_dead_end() -> None:
         reached = left == [exercise.answer]
         text = DELIMITER.join([*steps, f"The answer is \\boxed{{{exercise.answer}}}."])
         if all(n >= 0 for n in left) and "--" not in text and "=-" not in text:
-            assert check(exercise, text).solved == reached
+            assert check_solution(exercise, text).is_solved == reached
             outcomes.add(reached)
     assert outcomes == {True, False}
 
 
 def test_splits_never_share_a_question() -> None:
-    train = {e.question for e in islice(distinct(0, "train", weights=EVEN), 500)}
-    held = {e.question for e in islice(distinct(0, "heldout", weights=EVEN), 500)}
+    train = {e.question for e in islice(distinct_exercises(0, "train", weights=EVEN), 500)}
+    held = {e.question for e in islice(distinct_exercises(0, "heldout", weights=EVEN), 500)}
     assert not train & held
     assert {split_of(q) for q in held} == {"heldout"}
 
@@ -141,4 +141,4 @@ def test_wrong_knobs_name_the_choices(knobs: dict[str, object], message: str) ->
 
 def test_a_slip_is_never_the_number_itself() -> None:
     rng = random.Random(0)
-    assert all(slip(n, rng) not in (n, -1) for n in range(200))
+    assert all(wrong_number(n, rng) not in (n, -1) for n in range(200))

@@ -10,15 +10,15 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from reason.models.checkpoint import find_model
-from reason.tasks.synthetic.draw import distinct
-from reason.tasks.synthetic.error_injection import SteadyPen
+from reason.tasks.synthetic.draw import distinct_exercises
+from reason.tasks.synthetic.error_injection import ExactWriter
 from reason.tasks.synthetic.exercise import CONCLUSION, DELIMITER
 from reason.tasks.synthetic.families import FAMILIES
-from reason.training.classifier import Classifier, deepen
-from reason.training.contrast import Contrast, Places, digit_ids, draw_rivals, with_branches
-from reason.training.examples import ANY, IGNORE, NONE, Encoder
-from reason.training.loop import Batch, Recipe, optimizers
-from reason.training.stream import collate
+from reason.training.classifier import DeepenedClassifier, deepen_model
+from reason.training.contrast import ContrastLoss, SolutionPlaces, digit_ids, draw_rivals, with_branches
+from reason.training.examples import ANY, IGNORE, NONE, ExampleEncoder
+from reason.training.loop import Batch, TrainingRecipe, build_optimizers
+from reason.training.stream import collate_examples
 
 VOCAB = 40
 
@@ -48,7 +48,7 @@ def batch_of(*lengths: tuple[int, int]) -> Batch:
 def test_deepening_changes_no_logit() -> None:
     model = language_model(0)
     ids = batch_of((4, 8))["ids"]
-    deep = deepen(model, 3)
+    deep = deepen_model(model, 3)
     with torch.no_grad():
         assert torch.allclose(deep.language(deep(input_ids=ids)), model(ids).logits, rtol=1e-4, atol=1e-4)
     assert deep.config.num_hidden_layers == 5
@@ -56,9 +56,9 @@ def test_deepening_changes_no_logit() -> None:
 
 def test_a_branch_is_read_as_if_it_stood_there_and_nothing_sees_it() -> None:
     batch = batch_of((3, 5), (4, 2), (1, 7))
-    ids, places = batch["ids"], Places.of(batch["next_ids"])
+    ids, places = batch["ids"], SolutionPlaces.from_next_ids(batch["next_ids"])
     branches = (ids.gather(1, places.at) + 1) % VOCAB
-    model = deepen(language_model(1), 1).eval()
+    model = deepen_model(language_model(1), 1).eval()
     with torch.no_grad():
         own, side = model(**with_branches(ids, places, branches)).split([ids.shape[1], branches.shape[1]], 1)
         assert torch.allclose(own, model(input_ids=ids), atol=1e-4)
@@ -70,7 +70,7 @@ def test_a_branch_is_read_as_if_it_stood_there_and_nothing_sees_it() -> None:
 
 def test_the_places_are_those_of_the_solutions() -> None:
     batch = batch_of((3, 5), (4, 2))
-    places = Places.of(batch["next_ids"])
+    places = SolutionPlaces.from_next_ids(batch["next_ids"])
     assert [row[real].tolist() for row, real in zip(places.at, places.real, strict=True)] == [[3, 4, 5, 6, 7], [4, 5]]
 
 
@@ -105,10 +105,10 @@ def test_what_is_right_too_is_not_called_wrong(family: str) -> None:
     """Where two right solutions of a problem part, neither's token is the other's rival; and they never part on whether
     to conclude, which is the rival of every step's beginning."""
     tokenizer = AutoTokenizer.from_pretrained(find_model("bundled:target").source)
-    encode = Encoder(tokenizer)
+    encode = ExampleEncoder(tokenizer)
     conclusion = tokenizer.encode(CONCLUSION)[0]
-    for exercise in islice(distinct(0, "train", weights={family: 1.0}), 10):
-        solutions = {exercise.write(SteadyPen(), random.Random(seed)) for seed in range(12)}
+    for exercise in islice(distinct_exercises(0, "train", weights={family: 1.0}), 10):
+        solutions = {exercise.write_solution(ExactWriter(), random.Random(seed)) for seed in range(12)}
         for one, other in combinations([encode(exercise, solution) for solution in solutions], 2):
             at = next(i for i, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b)
             for mine, theirs in ((one, other), (other, one)):
@@ -122,14 +122,14 @@ def test_what_is_right_too_is_not_called_wrong(family: str) -> None:
 
 
 def test_what_is_told_apart_is_learnt_and_the_language_is_kept() -> None:
-    """Solutions repeat their prompt; the writer guesses. After some steps, right tokens stand out from others."""
+    """Solutions repeat their prompt and the writer is random. After some steps, right tokens have higher odds."""
     torch.manual_seed(0)
     ids = torch.randint(0, VOCAB, (32, 4)).repeat(1, 2)
     batch = batch_of(*[(4, 4)] * 32) | {"ids": ids}
     batch["next_ids"][:, 3:7] = ids[:, 4:]
-    model: Classifier = deepen(language_model(2), 1).train()
-    loss_of = Contrast([language_model(3)], torch.zeros(VOCAB, dtype=torch.bool))
-    opts = optimizers(model, Recipe(tokens=1), model.rate_of)
+    model: DeepenedClassifier = deepen_model(language_model(2), 1).train()
+    loss_of = ContrastLoss([language_model(3)], torch.zeros(VOCAB, dtype=torch.bool))
+    opts = build_optimizers(model, TrainingRecipe(tokens=1), model.rate_of)
     losses = []
     for _ in range(150):
         losses.append(loss_of(model, batch))
@@ -138,16 +138,16 @@ def test_what_is_told_apart_is_learnt_and_the_language_is_kept() -> None:
             opt.step()
             opt.zero_grad()
     assert losses[-1] < 0.7 * losses[0]
-    places = Places.of(batch["next_ids"])
+    places = SolutionPlaces.from_next_ids(batch["next_ids"])
     with torch.no_grad():
         own, side = model(**with_branches(ids, places, (ids[:, 4:] + 7) % VOCAB)).split([8, 4], 1)
-    assert (model.right(own[:, 4:]) > model.right(side)).float().mean() > 0.9
+    assert (model.right_log_odds(own[:, 4:]) > model.right_log_odds(side)).float().mean() > 0.9
 
 
 def test_where_nothing_is_surely_wrong_no_rival_counts() -> None:
     batch = batch_of((3, 5), (4, 2))
-    loss_of = Contrast([language_model(3), language_model(4)], torch.zeros(VOCAB, dtype=torch.bool))
-    model = deepen(language_model(2), 1)
+    loss_of = ContrastLoss([language_model(3), language_model(4)], torch.zeros(VOCAB, dtype=torch.bool))
+    model = deepen_model(language_model(2), 1)
     free = batch | {"rivals": torch.full_like(batch["rivals"], NONE)}
     torch.manual_seed(0)
     assert len({round(loss_of(model, free).item(), 4) for _ in range(5)}) == 1
@@ -156,7 +156,7 @@ def test_where_nothing_is_surely_wrong_no_rival_counts() -> None:
 
 def test_digits_are_found_in_the_vocabulary() -> None:
     tokenizer = AutoTokenizer.from_pretrained(find_model("bundled:target").source)
-    found = [tokenizer.decode([i]) for i in digit_ids(tokenizer, 576).nonzero()[:, 0].tolist()]
-    assert {text.strip() for text in found} == set("0123456789")
-    example = Encoder(tokenizer)(next(distinct(0, "train", weights={"recurrence": 1.0})), "x1: 3.")
-    assert collate([example], 1)["rivals"][0, example.prompt_length :].tolist() == example.rivals
+    texts = [tokenizer.decode([i]) for i in digit_ids(tokenizer, 576).nonzero()[:, 0].tolist()]
+    assert {text.strip() for text in texts} == set("0123456789")
+    example = ExampleEncoder(tokenizer)(next(distinct_exercises(0, "train", weights={"recurrence": 1.0})), "x1: 3.")
+    assert collate_examples([example], 1)["rivals"][0, example.prompt_length :].tolist() == example.rivals

@@ -1,4 +1,4 @@
-"""A router learns where the large model is better, from recorded pairs, and says how well."""
+"""Training of routers on recorded pairs of steps, and their evaluation."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import reason
-from decoding.core import SamplingParams, Spent, Tokens
-from reason.routing.features import NAMES, EvidenceHead, StepEvidence, evidence
-from reason.routing.pairs import Pair, append_pairs, read_pairs
-from reason.routing.rollouts import with_truth
-from reason.routing.scoring import score_step
-from reason.scorers.incremental import BoundPrm
-from reason.scorers.local_reader import open_reader
+from decoding.core import SamplingParams, Tokens, Usage
+from reason.models.byte_tokenizer import ByteTokenizer
+from reason.routing.base import score_step
+from reason.routing.features import FEATURE_NAMES, StepFeatureAdapter, StepFeatureHead, step_features
+from reason.routing.pairs import StepPair, append_pairs, read_pairs
+from reason.routing.rollouts import measure_truth
+from reason.scorers.incremental import IncrementalScorer
+from reason.scorers.local_reader import open_local_reader
 from reason.training.router import (
     RouterRecipe,
-    advantages,
-    auc,
-    balanced,
-    calibration,
-    improved,
-    judge,
-    likelihoods,
-    realised,
-    spearman,
-    split,
+    balance_labels,
+    calibration_error,
+    evaluate_router,
+    improved_share,
+    pair_advantages,
+    predict_gains,
+    rank_correlation,
+    realised_gain,
+    roc_auc,
+    split_pairs,
     train_router,
 )
-from reason.training.router_head import HeadRecipe, gather, gather_once, train_head
+from reason.training.router_head import HeadRecipe, read_features, read_features_cached, train_head
 from search.tree import Step
 from tests.support.paths import SCRIPTS
-from tests.support.toy_search import ROOT, ToyEngine, answer_of, decode
+from tests.support.toy_search import ROOT, ToyEngine, decode_bytes, extract_answer
 
 RECIPE = RouterRecipe(epochs=4, tokens_per_batch=512, rate=3e-3)
 
@@ -58,16 +59,16 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def pairs(count: int, seed: int = 0) -> list[Pair]:
+def pairs(count: int, seed: int = 0) -> list[StepPair]:
     """The large model is better wherever the small one's step holds token 9."""
-    rng, found = random.Random(seed), []
+    rng, made = random.Random(seed), []
     for i in range(count):
         draft = tuple(rng.choice((9, 10, 11)) if j == 1 else rng.randrange(12, 60) for j in range(4))
         better = 9 in draft
         prefix = tuple(rng.randrange(12, 60) for _ in range(rng.randint(3, 9)))
         before = (1,) * (i % 3)
-        found.append(Pair(f"p{i // 4}", prefix, draft, draft, 0.2 if better else 0.8, 0.5, rng.random(), before))
-    return found
+        made.append(StepPair(f"p{i // 4}", prefix, draft, draft, 0.2 if better else 0.8, 0.5, rng.random(), before))
+    return made
 
 
 class TestPairs:
@@ -88,15 +89,15 @@ class TestPairs:
             list(read_pairs(file))
 
     def test_no_problem_is_on_both_sides(self) -> None:
-        train, held_out = split(pairs(100), 0.1, 0)
+        train, held_out = split_pairs(pairs(100), 0.1, 0)
         assert len(train) + len(held_out) == 100
         assert not {p.group for p in train} & {p.group for p in held_out}
 
     def test_both_labels_are_equally_many(self) -> None:
-        chosen = balanced(pairs(100), RECIPE, random.Random(0))
-        assert sum(p.advantage > 0 for p in chosen) * 2 == len(chosen)
+        chosen = balance_labels(pairs(100), RECIPE, random.Random(0))
+        assert sum(p.score_gain > 0 for p in chosen) * 2 == len(chosen)
         with pytest.raises(ValueError, match="never, or always, better"):
-            balanced([p for p in pairs(100) if p.advantage > 0], RECIPE, random.Random(0))
+            balance_labels([p for p in pairs(100) if p.score_gain > 0], RECIPE, random.Random(0))
 
 
 class TestRollouts:
@@ -107,66 +108,66 @@ class TestRollouts:
             good = b"a" in bytes(prefix[len(ROOT) :]) and seed % 2 == 0
             return f"\\boxed{{{1 if good else 2}}}"
 
-        def pair(draft: str, target: str) -> Pair:
-            return Pair("p", ROOT, tuple(draft.encode()), tuple(target.encode()), 0.0, 0.0, None, ())
+        def pair(draft: str, target: str) -> StepPair:
+            return StepPair("p", ROOT, tuple(draft.encode()), tuple(target.encode()), 0.0, 0.0, None, ())
 
         engine = ToyEngine(write)
         given = [pair("bad", "a\n\n"), pair("b\n\n", "a\n\n"), pair("\\boxed{1}", "\\boxed{2}")]
-        found = asyncio.run(
-            with_truth(
-                given, engine, count=40, params=SamplingParams(), root=len(ROOT), decode=decode,
-                right=lambda text: answer_of(text) == "1", delimiter="\n\n", seed=3,
+        measured = asyncio.run(
+            measure_truth(
+                given, engine, count=40, params=SamplingParams(), root_length=len(ROOT), decode=decode_bytes,
+                is_correct=lambda text: extract_answer(text) == "1", delimiter="\n\n", seed=3,
             )
         )  # fmt: skip
-        assert (found[0].draft_truth, found[1].draft_truth) == (0.0, 0.0)
-        assert found[0].target_truth == found[1].target_truth == pytest.approx(0.5, abs=0.25)
-        assert (found[2].draft_truth, found[2].target_truth) == (1.0, 0.0)
-        assert len(engine.requests) == 80  # what is a solution already, or was asked before, is not asked again
-        assert [replace(p, draft_truth=None, target_truth=None) for p in found] == given
+        assert (measured[0].small_truth, measured[1].small_truth) == (0.0, 0.0)
+        assert measured[0].target_truth == measured[1].target_truth == pytest.approx(0.5, abs=0.25)
+        assert (measured[2].small_truth, measured[2].target_truth) == (1.0, 0.0)
+        assert len(engine.requests) == 80  # finished solutions and repeated prefixes are not continued
+        assert [replace(p, small_truth=None, target_truth=None) for p in measured] == given
 
     def test_truths_are_told_apart_from_scores(self) -> None:
-        some = [replace(p, draft_truth=0.0, target_truth=float(p.advantage > 0)) for p in pairs(60)]
-        judged = judge(np.array([p.advantage for p in some]), some, 0.0)
+        some = [replace(p, small_truth=0.0, target_truth=float(p.score_gain > 0)) for p in pairs(60)]
+        judged = evaluate_router(np.array([p.score_gain for p in some]), some, 0.0)
         assert judged["oracle"].truth is not None
         assert judged["oracle"].truth > 0.8
-        assert judge(np.zeros(60), pairs(60), 0.0)["oracle"].truth is None
+        assert evaluate_router(np.zeros(60), pairs(60), 0.0)["oracle"].truth is None
 
     def test_a_router_can_learn_either(self) -> None:
-        some = [replace(p, draft_truth=0.5, target_truth=0.5 - p.advantage) for p in pairs(60)]
-        assert np.allclose(advantages(some, "truth"), -advantages(some, "score"))
-        assert judge(np.zeros(60), some, 0.0, "truth")["oracle"].auc == 0.0
+        some = [replace(p, small_truth=0.5, target_truth=0.5 - p.score_gain) for p in pairs(60)]
+        assert np.allclose(pair_advantages(some, "truth"), -pair_advantages(some, "score"))
+        assert evaluate_router(np.zeros(60), some, 0.0, "truth")["oracle"].auc == 0.0
         with pytest.raises(ValueError, match="--rollouts"):
-            advantages(pairs(1), "truth")
+            pair_advantages(pairs(1), "truth")
         with pytest.raises(ValueError, match="one of score, truth; got 'mood'"):
-            advantages(some, "mood")
+            pair_advantages(some, "mood")
 
 
-class TestFigures:
+class TestMetrics:
     def test_auc_is_the_chance_of_the_right_order(self) -> None:
         rng = np.random.default_rng(0)
         values, positive = rng.normal(size=60).round(1), rng.random(60) < 0.4
         wins = [(a > b) + 0.5 * (a == b) for a in values[positive] for b in values[~positive]]
-        assert auc(values, positive) == pytest.approx(np.mean(wins))
-        assert np.isnan(auc(values, np.ones(60, dtype=bool)))
+        assert roc_auc(values, positive) == pytest.approx(np.mean(wins))
+        assert np.isnan(roc_auc(values, np.ones(60, dtype=bool)))
 
     def test_spearman_sees_order_only(self) -> None:
         x = np.array([1.0, 2.0, 3.0, 4.0])
-        assert spearman(x, np.exp(x)) == pytest.approx(1.0)
-        assert spearman(x, -x) == pytest.approx(-1.0)
-        assert np.isnan(spearman(x, np.ones(4)))
+        assert rank_correlation(x, np.exp(x)) == pytest.approx(1.0)
+        assert rank_correlation(x, -x) == pytest.approx(-1.0)
+        assert np.isnan(rank_correlation(x, np.ones(4)))
 
     def test_calibration_is_how_far_words_and_deeds_differ(self) -> None:
         likely = np.array([0.8] * 10)
-        assert calibration(likely, np.array([True] * 8 + [False] * 2)) == pytest.approx(0.0)
-        assert calibration(likely, np.array([True] * 3 + [False] * 7)) == pytest.approx(0.5)
+        assert calibration_error(likely, np.array([True] * 8 + [False] * 2)) == pytest.approx(0.0)
+        assert calibration_error(likely, np.array([True] * 3 + [False] * 7)) == pytest.approx(0.5)
 
     def test_the_oracle_is_beaten_by_nothing(self) -> None:
         rng = np.random.default_rng(1)
         advantage, other = rng.normal(size=50), rng.normal(size=50)
         for share in (0.1, 0.3, 0.5):
-            assert realised(advantage, advantage, share) >= realised(other, advantage, share)
-            assert improved(advantage, advantage, share) >= improved(other, advantage, share)
-        assert realised(other, advantage, 1.0) == pytest.approx(advantage.mean(), abs=1e-4)
+            assert realised_gain(advantage, advantage, share) >= realised_gain(other, advantage, share)
+            assert improved_share(advantage, advantage, share) >= improved_share(other, advantage, share)
+        assert realised_gain(other, advantage, 1.0) == pytest.approx(advantage.mean(), abs=1e-4)
 
 
 def of_step(log_p: np.ndarray, tokens: torch.Tensor) -> np.ndarray:
@@ -175,80 +176,88 @@ def of_step(log_p: np.ndarray, tokens: torch.Tensor) -> np.ndarray:
     return np.stack([log_p[np.arange(len(tokens)), tokens.numpy()], log_p.max(1), entropy], axis=1)
 
 
-def parts_of(pair: Pair) -> list[Tokens]:
+def parts_of(pair: StepPair) -> list[Tokens]:
     """The steps before and the draft's."""
-    start, found = len(pair.prefix) - sum(pair.before), []
-    for length in pair.before:
-        found.append(pair.prefix[start : start + length])
+    start, steps = len(pair.prefix) - sum(pair.step_lengths), []
+    for length in pair.step_lengths:
+        steps.append(pair.prefix[start : start + length])
         start += length
-    return [*found, pair.draft]
+    return [*steps, pair.small_step]
 
 
-class TestEvidence:
+class TestStepFeatures:
     @pytest.fixture(scope="class")
     @staticmethod
-    def found(base: str) -> np.ndarray:
-        return gather(base, pairs(40), "cpu")
+    def features(base: str) -> np.ndarray:
+        return read_features(base, pairs(40), "cpu")
 
-    def test_it_is_what_transformers_says_of_each_step(self, base: str, found: np.ndarray) -> None:
+    def test_it_is_what_transformers_says_of_each_step(self, base: str, features: np.ndarray) -> None:
         model = LlamaForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
-        for pair, row in zip(pairs(40), found, strict=True):
-            tokens = torch.tensor([pair.prefix + pair.draft])
+        for pair, row in zip(pairs(40), features, strict=True):
+            tokens = torch.tensor([pair.prefix + pair.small_step])
             with torch.no_grad():
                 log_p = model(input_ids=tokens, use_cache=False).logits[0].log_softmax(-1)
-            path = [len(pair.prefix) - len(pair.before) + i for i in range(len(pair.before) + 1)] + [tokens.shape[1]]
+            path = [len(pair.prefix) - len(pair.step_lengths) + i for i in range(len(pair.step_lengths) + 1)] + [
+                tokens.shape[1]
+            ]
             whole = log_p.double().numpy()
             steps = [of_step(whole[a - 1 : b - 1], tokens[0, a:b]) for a, b in pairwise(path)]
-            assert np.allclose(row, evidence(steps), atol=1e-4)
-            assert row[NAMES.index("worst ratio")] == pytest.approx((steps[-1][:, 0] - steps[-1][:, 1]).min(), abs=1e-4)
-            assert row[NAMES.index("steps before")] == len(pair.before)
+            assert np.allclose(row, step_features(steps), atol=1e-4)
+            assert row[FEATURE_NAMES.index("worst ratio")] == pytest.approx(
+                (steps[-1][:, 0] - steps[-1][:, 1]).min(), abs=1e-4
+            )
+            assert row[FEATURE_NAMES.index("steps before")] == len(pair.step_lengths)
 
-    def test_a_router_sees_what_it_was_trained_on_and_reads_no_step_twice(self, base: str, found: np.ndarray) -> None:
+    def test_a_router_sees_what_it_was_trained_on_and_reads_no_step_twice(
+        self, base: str, features: np.ndarray
+    ) -> None:
         rng = np.random.default_rng(0)
-        head = train_head(base, found, list(rng.random(40) < 0.5), HeadRecipe(epochs=2))
-        form = StepEvidence(judge=head).format(None)
-        opened = open_reader(base, StepEvidence.head, (), device="cpu", dtype="float32", kv_mib=8)
+        head = train_head(base, features, list(rng.random(40) < 0.5), HeadRecipe(epochs=2))
+        step_format = StepFeatureAdapter(step_head=head).build_format(ByteTokenizer())
+        opened = open_local_reader(base, StepFeatureAdapter.head, (), device="cpu", dtype="float32", kv_mib=8)
         with closing(opened.reader) as reader:
-            for pair, row in zip(pairs(40), found, strict=True):
+            for pair, row in zip(pairs(40), features, strict=True):
                 steps = [Step(part, "") for part in parts_of(pair)]
-                prompt = pair.prefix[: len(pair.prefix) - len(pair.before)]
-                bound = BoundPrm(reader=reader, form=form, limit=64, question="", prompt=prompt)
+                prompt = pair.prefix[: len(pair.prefix) - len(pair.step_lengths)]
+                bound = IncrementalScorer(
+                    reader=reader, step_format=step_format, max_tokens=64, question="", prompt=prompt
+                )
                 for i in (0, -1):  # the last one after the first, and after all
                     likely, spent = asyncio.run(score_step(bound, steps[:i], steps[i]))
-                assert likely == pytest.approx(head.likely(row[None])[0], abs=1e-3)
+                assert likely == pytest.approx(head.predict_gain(row[None])[0], abs=1e-3)
                 assert spent.scored_tokens == sum(len(step.tokens) for step in steps[1:])
                 assert asyncio.run(score_step(bound, steps[:-1], steps[-1]))[1].scored_tokens == 0
-                assert asyncio.run(score_step(bound, steps, Step((1,) * 64, ""))) == (None, Spent())
+                assert asyncio.run(score_step(bound, steps, Step((1,) * 64, ""))) == (None, Usage())
 
-    def test_steps_are_read_once(self, base: str, found: np.ndarray, tmp_path: Path) -> None:
+    def test_steps_are_read_once(self, base: str, features: np.ndarray, tmp_path: Path) -> None:
         file = tmp_path / "evidence.npz"
-        assert np.allclose(gather_once(base, pairs(40), "cpu", file), found, atol=1e-4)
+        assert np.allclose(read_features_cached(base, pairs(40), "cpu", file), features, atol=1e-4)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("reason.training.router_head.gather", lambda *_: pytest.fail("read again"))
-            assert np.allclose(gather_once(base, pairs(40), "cpu", file), found, atol=1e-4)
-        assert len(gather_once(base, pairs(10), "cpu", file)) == 10  # other pairs are read
+            patch.setattr("reason.training.router_head.read_features", lambda *_: pytest.fail("read again"))
+            assert np.allclose(read_features_cached(base, pairs(40), "cpu", file), features, atol=1e-4)
+        assert len(read_features_cached(base, pairs(10), "cpu", file)) == 10  # other pairs are read
 
     def test_a_head_learns_and_comes_back_from_disk(self, base: str, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
-        seen = -rng.exponential(size=(800, len(NAMES)))
-        better = list(seen[:, 3] < np.median(seen[:, 3]))
-        head = train_head(base, seen[:600], better[:600], HeadRecipe(epochs=20, batch=32))
-        likely = head.likely(seen[600:])
-        assert auc(likely, np.array(better[600:])) > 0.95
+        inputs = -rng.exponential(size=(800, len(FEATURE_NAMES)))
+        better = list(inputs[:, 3] < np.median(inputs[:, 3]))
+        head = train_head(base, inputs[:600], better[:600], HeadRecipe(epochs=20, batch=32))
+        likely = head.predict_gain(inputs[600:])
+        assert roc_auc(likely, np.array(better[600:])) > 0.95
         head.save(tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())
-        assert np.array_equal(EvidenceHead.load(tmp_path, config).likely(seen[600:]), likely)
-        with pytest.raises(ValueError, match="trained on other evidence"):
-            EvidenceHead.load(tmp_path, config | {"evidence": ["mood"]})
+        assert np.array_equal(StepFeatureHead.load(tmp_path, config).predict_gain(inputs[600:]), likely)
+        with pytest.raises(ValueError, match="trained on other features"):
+            StepFeatureHead.load(tmp_path, config | {"evidence": ["mood"]})
         with pytest.raises(ValueError, match="never, or always, better"):
-            train_head(base, seen, [True] * 800, HeadRecipe())
+            train_head(base, inputs, [True] * 800, HeadRecipe())
 
 
 class TestTraining:
     def test_it_learns_what_can_be_learned(self, base: str, tmp_path: Path) -> None:
-        train, held_out = split(pairs(600), 0.1, 0)
+        train, held_out = split_pairs(pairs(600), 0.1, 0)
         model = train_router(base, train, RECIPE, tmp_path, "cpu")
-        judged = judge(likelihoods(model, held_out, RECIPE, "cpu"), held_out, RECIPE.margin)
+        judged = evaluate_router(predict_gains(model, held_out, RECIPE, "cpu"), held_out, RECIPE.margin)
         assert judged["router"].auc > 0.95
         assert judged["own doubt"].auc < 0.75
         assert judged["own score, negated"].auc == 1.0  # it gives the label away in these pairs
@@ -282,7 +291,7 @@ class TestTraining:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["evidence", "finetune"])
+@pytest.mark.parametrize("method", ["features", "finetune"])
 def test_collected_trained_and_used(method: str, tmp_path: Path) -> None:
     def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(SCRIPTS / script), *arguments]
@@ -301,8 +310,8 @@ def test_collected_trained_and_used(method: str, tmp_path: Path) -> None:
     assert report["pairs"] == count
     with reason.load("router=arbitrage", f"router.path={folder}", "search.n=2", "speculation=off") as solver:
         steps = solver.solve("x0 = 3. Each next term is 5 times the one before, modulo 7. Find x2.").tree.nodes
-    assert all(node.step.author in ("draft", "target") for node in steps)
-    assert any(node.step.route is not None for node in steps)
+    assert all(node.step.model in ("draft", "target") for node in steps)
+    assert any(node.step.routing_score is not None for node in steps)
     wrong = run("train_router.py", method, str(file), "--out", str(folder / "x"), "--base", "bundled:none")
     assert wrong.returncode == 2
     assert "not among the bundled models" in wrong.stdout

@@ -14,92 +14,92 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
-from reason.tasks.synthetic.draw import distinct, split_of
-from reason.tasks.synthetic.error_injection import SteadyPen
-from reason.training.examples import IGNORE, Encoder, batches
-from reason.training.loop import Recipe, rate_factor
-from reason.training.stages import Plan, Shape, run
-from reason.training.stream import collate, stream
-from reason.training.tokenizer import EOS, render
+from reason.tasks.synthetic.draw import distinct_exercises, split_of
+from reason.tasks.synthetic.error_injection import ExactWriter
+from reason.training.examples import IGNORE, ExampleEncoder, batch_examples
+from reason.training.loop import TrainingRecipe, rate_factor
+from reason.training.stages import ModelShape, TrainingPlan, run_stage
+from reason.training.stream import batch_stream, collate_examples
+from reason.training.tokenizer import EOS, render_prompt
 from search.tree import Step
 
 WEIGHTS = {"recurrence": 1.0, "words": 1.0}
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def plan(tmp_path_factory: pytest.TempPathFactory) -> TrainingPlan:
     """A plan for models of a few thousand weights, with its tokenizer trained."""
-    recipe = Recipe(tokens=4000, tokens_per_batch=1024, warmup_steps=2, save_every_s=0, workers=0)
-    shape = Shape(hidden=32, layers=1, mlp=32, heads=1)
-    plan = Plan(
+    recipe = TrainingRecipe(tokens=4000, tokens_per_batch=1024, warmup_steps=2, save_every_s=0, workers=0)
+    shape = ModelShape(hidden=32, layers=1, mlp=32, heads=1)
+    plan = TrainingPlan(
         folder=tmp_path_factory.mktemp("train"),
         weights=WEIGHTS,
         shapes={"target": shape, "draft": shape},
         recipes=dict.fromkeys(("target", "draft", "verifier", "prm"), recipe),
         device="cpu",
     )
-    run("tokenizer", plan)
+    run_stage("tokenizer", plan)
     return plan
 
 
-def test_only_the_solution_is_to_be_predicted(plan: Plan) -> None:
+def test_only_the_solution_is_to_be_predicted(plan: TrainingPlan) -> None:
     tokenizer = AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
-    encode = Encoder(tokenizer)
-    exercises = list(islice(distinct(0, "train", weights=WEIGHTS), 5))
-    solutions = [e.write(SteadyPen(), random.Random(0)) for e in exercises]
-    batch = collate([encode(e, s) for e, s in zip(exercises, solutions, strict=True)], tokenizer.pad_token_id)
+    encode = ExampleEncoder(tokenizer)
+    exercises = list(islice(distinct_exercises(0, "train", weights=WEIGHTS), 5))
+    solutions = [e.write_solution(ExactWriter(), random.Random(0)) for e in exercises]
+    batch = collate_examples([encode(e, s) for e, s in zip(exercises, solutions, strict=True)], tokenizer.pad_token_id)
     for exercise, solution, ids, next_ids in zip(exercises, solutions, batch["ids"], batch["next_ids"], strict=True):
         taught = next_ids[next_ids != IGNORE].tolist()
         assert tokenizer.decode(taught) == solution + EOS
         first = int((next_ids != IGNORE).nonzero()[0])
-        assert tokenizer.decode(ids[: first + 1].tolist()) == render(exercise.question)
+        assert tokenizer.decode(ids[: first + 1].tolist()) == render_prompt(exercise.question)
         assert next_ids[first : first + 3].tolist() == ids[first + 1 : first + 4].tolist()
 
 
-def test_batches_hold_everything_and_keep_to_their_size(plan: Plan) -> None:
+def test_batches_hold_everything_and_keep_to_their_size(plan: TrainingPlan) -> None:
     tokenizer = AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
-    encode = Encoder(tokenizer)
-    exercises = islice(distinct(0, "train", weights=WEIGHTS), 40)
-    examples = [encode(e, e.write(SteadyPen(), random.Random(0))) for e in exercises]
-    got = list(batches(examples, 1024, random.Random(0)))
+    encode = ExampleEncoder(tokenizer)
+    exercises = islice(distinct_exercises(0, "train", weights=WEIGHTS), 40)
+    examples = [encode(e, e.write_solution(ExactWriter(), random.Random(0))) for e in exercises]
+    got = list(batch_examples(examples, 1024, random.Random(0)))
     assert sorted(id(e) for batch in got for e in batch) == sorted(map(id, examples))
     assert all(len(batch) * max(len(e.ids) for e in batch) <= 1024 for batch in got)
 
 
-def test_the_stream_never_shows_a_held_out_question(plan: Plan) -> None:
+def test_the_stream_never_shows_a_held_out_question(plan: TrainingPlan) -> None:
     tokenizer = AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
-    source = stream(str(plan.folder / "tokenizer"), WEIGHTS, tokens_per_batch=2048, seed=0, workers=0)
+    source = batch_stream(str(plan.folder / "tokenizer"), WEIGHTS, tokens_per_batch=2048, seed=0, workers=0)
     for batch in islice(source, 5):
         for row in batch["ids"]:
             text = tokenizer.decode(row.tolist())
             assert split_of(text.partition("Question: ")[2].partition("\nSolution:")[0]) == "train"
 
 
-def test_a_stage_leaves_an_ordinary_checkpoint_and_is_not_run_twice(plan: Plan) -> None:
-    first = run("draft", plan)
-    assert run("draft", plan) == first
+def test_a_stage_leaves_an_ordinary_checkpoint_and_is_not_run_twice(plan: TrainingPlan) -> None:
+    first = run_stage("draft", plan)
+    assert run_stage("draft", plan) == first
     model = AutoModelForCausalLM.from_pretrained(plan.folder / "draft")
-    text = render("x0 = 1. Find x2.")
+    text = render_prompt("x0 = 1. Find x2.")
     here, trained = (AutoTokenizer.from_pretrained(plan.folder / name) for name in ("draft", "tokenizer"))
     assert here.encode(text) == trained.encode(text)
     assert model.config.eos_token_id == here.eos_token_id
 
 
-def test_a_killed_run_goes_on_where_it_stopped(plan: Plan) -> None:
+def test_a_killed_run_goes_on_where_it_stopped(plan: TrainingPlan) -> None:
     """Its checkpoint is there, its stage is not done; the second run counts on from it."""
     stopped = dataclasses.replace(plan.recipes["target"], tokens=2000)
-    run("target", dataclasses.replace(plan, recipes={**plan.recipes, "target": stopped}))
+    run_stage("target", dataclasses.replace(plan, recipes={**plan.recipes, "target": stopped}))
     (plan.folder / "target" / "done.json").unlink()
     before = torch.load(plan.folder / "target" / "checkpoint.pt", weights_only=True)["state"]
-    figures = run("target", plan)
+    figures = run_stage("target", plan)
     assert before["runs"] == 1
     assert figures["runs"] == 2
     assert figures["step"] > before["step"] > 0
 
 
-def test_the_reward_model_is_an_ordinary_token_classifier_deeper_than_the_verifier(plan: Plan) -> None:
+def test_the_reward_model_is_an_ordinary_token_classifier_deeper_than_the_verifier(plan: TrainingPlan) -> None:
     for stage in ("target", "verifier", "prm"):
-        run(stage, plan)
+        run_stage(stage, plan)
     model = AutoModelForTokenClassification.from_pretrained(plan.folder / "prm", dtype=torch.float32)
     assert model.config.id2label == {0: "wrong", 1: "right"}
     assert model.config.num_hidden_layers == plan.shapes["target"].layers + plan.judging_layers

@@ -1,4 +1,4 @@
-"""A*-style search: what goes on first, when it ends, and that timing changes nothing."""
+"""A*-style search: the order of expansions, when it ends, and independence of timing."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import pytest
 
 from search.strategies.astar import AStar
 from search.strategy import Budget, SearchResult
-from tests.search.test_level_search import children, long_winded
-from tests.support.toy_search import ToyEngine, UnsteadyEngine, run
+from tests.support.toy_search import ToyEngine, UnsteadyEngine, nodes_by_parent, run_search, write_five_steps
 
 
 def promise(result: SearchResult, node: int) -> float:
-    scores = [result.tree.nodes[i].score or 0.0 for i in result.tree.path(node)]
+    scores = [result.tree.nodes[i].score or 0.0 for i in result.tree.path_nodes(node)]
     return scores[-1] + sum(max(0.0, b - a) for a, b in pairwise(scores))
 
 
 def test_alone_it_always_continues_the_most_promising_branch() -> None:
-    result = run(AStar(n=3, branching=3, parallel=1), engine=ToyEngine(long_winded))
-    below = children(result.tree)
+    result = run_search(AStar(n=3, branching=3, parallel=1), engine=ToyEngine(write_five_steps))
+    below = nodes_by_parent(result.tree)
     order = sorted((kids[0], node) for node, kids in below.items() if node >= 0)
     expanded: set[int] = set()
     for first_child, node in order:
@@ -29,35 +28,35 @@ def test_alone_it_always_continues_the_most_promising_branch() -> None:
         expanded.add(node)
 
 
-def test_it_ends_with_as_many_solutions_as_asked() -> None:
+def test_it_ends_with_n_solutions() -> None:
     for n in (1, 3, 6):
-        result = run(AStar(n=n, parallel=1), engine=ToyEngine(long_winded))
+        result = run_search(AStar(n=n, parallel=1), engine=ToyEngine(write_five_steps))
         assert len([c for c in result.candidates if c.answer is not None]) >= n
         assert result.best is not None
 
 
 def test_few_expansions_are_a_limit() -> None:
-    result = run(AStar(n=50, branching=2, expansions=5), engine=ToyEngine(long_winded))
-    assert result.spent.calls == 10
+    result = run_search(AStar(n=50, branching=2, expansions=5), engine=ToyEngine(write_five_steps))
+    assert result.usage.calls == 10
 
 
-def test_a_world_that_ends_is_left() -> None:
-    result = run(AStar(n=50, branching=3), engine=ToyEngine(lambda *_: "\\boxed{1}"))
+def test_it_ends_when_no_branch_is_open() -> None:
+    result = run_search(AStar(n=50, branching=3), engine=ToyEngine(lambda *_: "\\boxed{1}"))
     assert len(result.tree) == 3
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_tree_does_not_depend_on_timing(seed: int) -> None:
-    engines = (ToyEngine(long_winded), UnsteadyEngine(seed, long_winded))
-    steady, moody = (run(AStar(n=4), engine=engine) for engine in engines)
+    engines = (ToyEngine(write_five_steps), UnsteadyEngine(seed, write_five_steps))
+    steady, moody = (run_search(AStar(n=4), engine=engine) for engine in engines)
     assert steady.tree.to_dict() == moody.tree.to_dict()
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=150), Budget(calls=7), Budget(tokens=1)])
 def test_a_budget_ends_it(budget: Budget) -> None:
-    result = run(AStar(n=50), engine=ToyEngine(long_winded), budget=budget)
-    assert result.stopped == "budget"
-    assert budget.tokens is None or result.spent.tokens <= budget.tokens
+    result = run_search(AStar(n=50), engine=ToyEngine(write_five_steps), budget=budget)
+    assert result.stop_reason == "budget"
+    assert budget.tokens is None or result.usage.tokens <= budget.tokens
 
 
 @pytest.mark.parametrize("knob", ["n", "branching", "parallel", "expansions"])

@@ -13,7 +13,7 @@ from search.strategies.best_of_n import BestOfN
 from search.strategies.self_consistency import SelfConsistency
 from search.strategy import Budget, ScoredPaths, SearchResult
 from search.tree import Step
-from tests.support.toy_search import ROOT, ToyEngine, answer_of, resources
+from tests.support.toy_search import ROOT, ToyEngine, extract_answer, toy_resources
 
 ANSWERS = ["1", "2", "2", "3", "1", "2"]
 
@@ -35,26 +35,26 @@ class ByAnswer:
         self.table = table
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
-        return ScoredPaths([[self.table[answer_of(step.text) or ""] for step in path] for path in paths])
+        return ScoredPaths([[self.table[extract_answer(step.text) or ""] for step in path] for path in paths])
 
 
 def sampled(answers: Sequence[str], **knobs: float) -> SearchResult:
     """Self-consistency over samples that end with these answers."""
     engine = ToyEngine(Dictated([f"\\boxed{{{a}}}" for a in answers]))
-    return asyncio.run(SelfConsistency(n=len(answers), **knobs)(ROOT, resources(engine=engine)))  # type: ignore[arg-type]
+    return asyncio.run(SelfConsistency(n=len(answers), **knobs)(ROOT, toy_resources(engine=engine)))  # type: ignore[arg-type]
 
 
 def test_no_more_samples_are_drawn_once_the_vote_is_hardly_wrong() -> None:
     early = sampled(["7"] * 8 + ["8"] * 8, stop_error=0.05)
-    assert (early.stopped, len(early.candidates), early.votes) == ("decided", 4, {"7": 4.0})
+    assert (early.stop_reason, len(early.candidates), early.votes) == ("decided", 4, {"7": 4.0})
     stricter = sampled(["7"] * 8 + ["8"] * 8, stop_error=0.002)
-    assert (stricter.stopped, len(stricter.candidates)) == ("decided", 8)
+    assert (stricter.stop_reason, len(stricter.candidates)) == ("decided", 8)
 
 
 def test_a_vote_that_stays_open_draws_the_samples_it_would_have_drawn() -> None:
     answers = ["7", "8"] * 8
     whole, waves = sampled(answers), sampled(answers, stop_error=0.05)
-    assert (waves.stopped, waves.tree.to_dict()) == ("done", whole.tree.to_dict())
+    assert (waves.stop_reason, waves.tree.to_dict()) == ("done", whole.tree.to_dict())
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_a_wrong_stop_error_names_itself(knobs: dict[str, Any], message: str) ->
 def solve(strategy: BestOfN | SelfConsistency, scores: dict[str, float] | None = None) -> SearchResult:
     engine = ToyEngine(Dictated([f"\\boxed{{{a}}}" for a in ANSWERS]))
     scorer = None if scores is None else ByAnswer(scores)
-    return asyncio.run(strategy(ROOT, resources(engine=engine, scorer=scorer)))
+    return asyncio.run(strategy(ROOT, toy_resources(engine=engine, scorer=scorer)))
 
 
 def chosen(result: SearchResult) -> str | None:
     assert result.best is not None
-    return answer_of(result.tree.text(result.best))
+    return extract_answer(result.tree.path_text(result.best))
 
 
 SCORES = {"1": 0.8, "2": 0.4, "3": 0.9}
@@ -112,27 +112,27 @@ def test_only_rules_that_look_at_scores_need_them() -> None:
 def test_a_solution_cut_short_is_a_candidate_but_is_not_chosen_without_an_answer() -> None:
     engine = ToyEngine(Dictated(["a long way to go " * 9, "\\boxed{4}"]))
     strategy = SelfConsistency(n=2, sampling=SamplingParams(max_tokens=20))
-    result = asyncio.run(strategy(ROOT, resources(engine=engine)))
+    result = asyncio.run(strategy(ROOT, toy_resources(engine=engine)))
     assert [c.answer for c in result.candidates] == [None, "4"]
     assert chosen(result) == "4"
 
 
 def test_a_solution_cut_short_after_its_answer_may_be_chosen() -> None:
     engine = ToyEngine(Dictated(["\\boxed{4} and then I ramble on"]))
-    result = asyncio.run(BestOfN(n=1, sampling=SamplingParams(max_tokens=12))(ROOT, resources(engine=engine)))
+    result = asyncio.run(BestOfN(n=1, sampling=SamplingParams(max_tokens=12))(ROOT, toy_resources(engine=engine)))
     assert chosen(result) == "4"
 
 
 def test_nothing_finished_is_a_normal_end() -> None:
-    result = asyncio.run(BestOfN(n=3)(ROOT, resources(budget=Budget(tokens=2))))
-    assert (result.best, result.stopped, result.votes) == (None, "budget", {})
-    assert result.spent.tokens == 2
+    result = asyncio.run(BestOfN(n=3)(ROOT, toy_resources(budget=Budget(tokens=2))))
+    assert (result.best, result.stop_reason, result.votes) == (None, "budget", {})
+    assert result.usage.tokens == 2
 
 
 def test_a_larger_budget_only_adds_candidates() -> None:
     """The samples come in the same order with the same seeds, however the waves were cut."""
-    few = asyncio.run(BestOfN(n=16)(ROOT, resources(budget=Budget(calls=5))))
-    many = asyncio.run(BestOfN(n=16)(ROOT, resources()))
+    few = asyncio.run(BestOfN(n=16)(ROOT, toy_resources(budget=Budget(calls=5))))
+    many = asyncio.run(BestOfN(n=16)(ROOT, toy_resources()))
     assert few.candidates == many.candidates[:5]
 
 

@@ -5,9 +5,9 @@ from reason.tasks.synthetic.families.countdown import Countdown
 from reason.tasks.synthetic.families.digit_sums import DigitSums
 from reason.tasks.synthetic.families.recurrence import Recurrence
 from reason.tasks.synthetic.families.residues import Residues
-from reason.tasks.synthetic.families.two_term_recurrence import Stones
-from reason.tasks.synthetic.families.words import Words
+from reason.tasks.synthetic.families.two_term_recurrence import TwoTermRecurrence
+from reason.tasks.synthetic.families.words import WordProblem
 
 FAMILIES: dict[str, type[Exercise]] = {
-    cls.family: cls for cls in (Words, Recurrence, DigitSums, Stones, Residues, Countdown)
+    cls.family: cls for cls in (WordProblem, Recurrence, DigitSums, TwoTermRecurrence, Residues, Countdown)
 }

@@ -1,4 +1,4 @@
-"""Combine all the numbers to reach the target."""
+"""Countdown: combine all the numbers to reach the target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from reason.tasks.synthetic.error_injection import Derailed, Pen
+from reason.tasks.synthetic.error_injection import NumberWriter, UnsolvableAfterError
 from reason.tasks.synthetic.exercise import Exercise
 
 _STEP = re.compile(r"(\d+)([+*-])(\d+)=(\d+), leaving (\d+(?: \d+)*)\.")
@@ -27,7 +27,7 @@ class Countdown(Exercise):
     moves: tuple[tuple[int, str, int], ...]
 
     @classmethod
-    def pose(cls, rng: random.Random, difficulty: int) -> Countdown:
+    def generate(cls, rng: random.Random, difficulty: int) -> Countdown:
         while True:
             numbers = tuple(rng.randint(2, 15) for _ in range(difficulty + 2))
             moves: list[tuple[int, str, int]] = []
@@ -40,7 +40,7 @@ class Countdown(Exercise):
                 moves.append((x, sign, y))
                 left.remove(x)
                 left.remove(y)
-                left.append(combine(x, sign, y))
+                left.append(apply_operation(x, sign, y))
                 if not 1 <= left[-1] <= 500:
                     break
             else:
@@ -50,30 +50,30 @@ class Countdown(Exercise):
         question = f"Use the numbers {names} once each with +, - and * to reach {left[0]}."
         return cls(difficulty=difficulty, question=question, numbers=numbers, target=left[0], moves=tuple(moves))
 
-    def bodies(self, pen: Pen, rng: random.Random) -> Iterator[str]:
+    def solution_steps(self, write_number: NumberWriter, rng: random.Random) -> Iterator[str]:
         left = list(self.numbers)
         for x, sign, y in self.moves:
             if x not in left or y not in left or (x == y and left.count(x) < 2):
-                raise Derailed
+                raise UnsolvableAfterError
             left.remove(x)
             left.remove(y)
-            value = pen(combine(x, sign, y))
+            value = write_number(apply_operation(x, sign, y))
             left.append(value)
             yield f"{x}{sign}{y}={value}, leaving {' '.join(map(str, left))}."
 
-    def judge(self) -> AnyRoad:
-        """Every road to the target is right: a step is wrong when it breaks a rule or leads nowhere."""
-        return AnyRoad(self.numbers, self.target)
+    def step_checker(self) -> CountdownChecker:
+        """Returns a checker that accepts every way to the target."""
+        return CountdownChecker(self.numbers, self.target)
 
 
-class AnyRoad:
-    """Judges the moves of a Countdown solution."""
+class CountdownChecker:
+    """Checks the moves of a Countdown solution: a move is wrong if it breaks a rule or makes the target unreachable."""
 
     def __init__(self, numbers: tuple[int, ...], target: int) -> None:
         self._left = sorted(numbers)
         self._target = target
 
-    def step(self, body: str) -> int | None:
+    def check_step(self, body: str) -> int | None:
         move = _STEP.fullmatch(body)
         if move is None:
             return 0
@@ -84,26 +84,26 @@ class AnyRoad:
             if number not in left:
                 return 0
             left.remove(number)
-        if combine(x, move[2], y) != value:
+        if apply_operation(x, move[2], y) != value:
             return move.start(4)
         left.append(value)
         if sorted(map(int, move[5].split())) != sorted(left):
             return before_leaving
         self._left = sorted(left)
-        return None if reachable(tuple(self._left), self._target) else len(body) - 1
+        return None if can_reach_target(tuple(self._left), self._target) else len(body) - 1
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self._left == [self._target]
 
 
-def combine(x: int, sign: str, y: int) -> int:
-    """x + y, x - y or x * y."""
+def apply_operation(x: int, sign: str, y: int) -> int:
+    """Returns x + y, x - y or x * y."""
     return x + y if sign == "+" else x - y if sign == "-" else x * y
 
 
 @cache
-def reachable(numbers: tuple[int, ...], target: int) -> bool:
-    """Whether some sequence of moves turns these numbers into the target, using each once."""
+def can_reach_target(numbers: tuple[int, ...], target: int) -> bool:
+    """Returns whether some sequence of moves turns these numbers into the target, using each once."""
     if len(numbers) == 1:
         return numbers[0] == target
     for i, x in enumerate(numbers):
@@ -111,7 +111,7 @@ def reachable(numbers: tuple[int, ...], target: int) -> bool:
             if i != j:
                 rest = [n for k, n in enumerate(numbers) if k not in (i, j)]
                 for sign in "+*-" if i < j else "-":
-                    value = combine(x, sign, y)
-                    if value >= 0 and reachable(tuple(sorted([*rest, value])), target):
+                    value = apply_operation(x, sign, y)
+                    if value >= 0 and can_reach_target(tuple(sorted([*rest, value])), target):
                         return True
     return False

@@ -1,4 +1,4 @@
-"""Apply a function of the digit sum again and again."""
+"""Applies a function of the digit sum repeatedly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reason.tasks.synthetic.error_injection import Pen
+from reason.tasks.synthetic.error_injection import NumberWriter
 from reason.tasks.synthetic.exercise import Exercise
 
 
@@ -22,20 +22,20 @@ class DigitSums(Exercise):
     shift: int
 
     @classmethod
-    def pose(cls, rng: random.Random, difficulty: int) -> DigitSums:
+    def generate(cls, rng: random.Random, difficulty: int) -> DigitSums:
         k, c, x = rng.randint(2, 15), rng.randint(1, 60), rng.randint(100, 999)
         times = "once" if difficulty == 1 else f"{difficulty} times"
         question = f"Let f(n) be {k} times the digit sum of n, plus {c}. Start with {x} and apply f {times}."
         return cls(difficulty=difficulty, question=question, start=x, factor=k, shift=c)
 
-    def bodies(self, pen: Pen, rng: random.Random) -> Iterator[str]:
+    def solution_steps(self, write_number: NumberWriter, rng: random.Random) -> Iterator[str]:
         x = self.start
         for _ in range(self.difficulty):
-            x = pen(x)
+            x = write_number(x)
             digits = str(x)
-            total = pen(sum(map(int, digits)))
-            product = pen(self.factor * total)
-            y = pen(product + self.shift)
+            total = write_number(sum(map(int, digits)))
+            product = write_number(self.factor * total)
+            y = write_number(product + self.shift)
             sums = "+".join(digits) + f"={total}, " if len(digits) > 1 else ""
             yield f"f({x}): {sums}{self.factor}*{total}={product}, {product}+{self.shift}={y}."
             x = y

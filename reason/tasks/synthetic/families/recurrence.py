@@ -1,4 +1,4 @@
-"""Iterate a linear recurrence modulo a small number."""
+"""Iterates a linear recurrence modulo a small number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reason.tasks.synthetic.error_injection import Derailed, Pen
+from reason.tasks.synthetic.error_injection import NumberWriter, UnsolvableAfterError
 from reason.tasks.synthetic.exercise import Exercise
 
 
@@ -23,20 +23,20 @@ class Recurrence(Exercise):
     modulus: int
 
     @classmethod
-    def pose(cls, rng: random.Random, difficulty: int) -> Recurrence:
+    def generate(cls, rng: random.Random, difficulty: int) -> Recurrence:
         m = rng.randint(7, 29)
         a, c, x = rng.randint(2, 9), rng.randint(1, 20), rng.randint(1, m - 1)
         question = f"x0 = {x}. Each next term is {a} times the one before plus {c}, modulo {m}. Find x{difficulty}."
         return cls(difficulty=difficulty, question=question, start=x, factor=a, shift=c, modulus=m)
 
-    def bodies(self, pen: Pen, rng: random.Random) -> Iterator[str]:
+    def solution_steps(self, write_number: NumberWriter, rng: random.Random) -> Iterator[str]:
         x = self.start
         for i in range(1, self.difficulty + 1):
-            y = pen(x)
-            product = pen(self.factor * y)
-            total = pen(product + self.shift)
-            multiple = pen(total - total % self.modulus)
+            y = write_number(x)
+            product = write_number(self.factor * y)
+            total = write_number(product + self.shift)
+            multiple = write_number(total - total % self.modulus)
             if multiple > total:
-                raise Derailed
-            x = pen(total - multiple)
+                raise UnsolvableAfterError
+            x = write_number(total - multiple)
             yield f"x{i}: {self.factor}*{y}={product}, {product}+{self.shift}={total}, {total}-{multiple}={x}."

@@ -1,4 +1,4 @@
-"""Find a number with two given remainders by trying the candidates in order."""
+"""Finds a number with two given remainders by trying the candidates in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reason.tasks.synthetic.error_injection import Derailed, Pen
+from reason.tasks.synthetic.error_injection import NumberWriter, UnsolvableAfterError
 from reason.tasks.synthetic.exercise import Exercise
 
 
@@ -21,10 +21,10 @@ class Residues(Exercise):
     start: int
     stride: int
     modulus: int
-    wanted: int
+    target_residue: int
 
     @classmethod
-    def pose(cls, rng: random.Random, difficulty: int) -> Residues:
+    def generate(cls, rng: random.Random, difficulty: int) -> Residues:
         while True:
             m, k = rng.randint(11, 40), rng.randint(4, 10)
             r = rng.randint(1, m - 1)
@@ -32,22 +32,22 @@ class Residues(Exercise):
             if math.gcd(m, k) == 1 and difficulty <= k and m > k:
                 break
         question = f"Find the least positive n with n mod {m} = {r} and n mod {k} = {n % k}."
-        return cls(difficulty=difficulty, question=question, start=r, stride=m, modulus=k, wanted=n % k)
+        return cls(difficulty=difficulty, question=question, start=r, stride=m, modulus=k, target_residue=n % k)
 
-    def bodies(self, pen: Pen, rng: random.Random) -> Iterator[str]:
-        n = pen(self.start)
+    def solution_steps(self, write_number: NumberWriter, rng: random.Random) -> Iterator[str]:
+        n = write_number(self.start)
         for tried in range(2 * self.difficulty + 3):
             if tried:
-                before, n = n, pen(n + self.stride)
+                before, n = n, write_number(n + self.stride)
                 sum_work = f"{before}+{self.stride}={n}: "
             else:
                 sum_work = f"{n}: "
-            multiple = pen(n - n % self.modulus)
+            multiple = write_number(n - n % self.modulus)
             if multiple > n:
-                raise Derailed
-            left = pen(n - multiple)
-            verdict = f"take {n}" if left == self.wanted else "no"
+                raise UnsolvableAfterError
+            left = write_number(n - multiple)
+            verdict = f"take {n}" if left == self.target_residue else "no"
             yield f"{sum_work}{n}-{multiple}={left}, {verdict}."
-            if left == self.wanted:
+            if left == self.target_residue:
                 return
-        raise Derailed
+        raise UnsolvableAfterError

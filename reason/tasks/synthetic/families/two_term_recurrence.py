@@ -1,4 +1,7 @@
-"""Count the ways across a row of stones by a recurrence with two terms, modulo 1000."""
+"""Counts the ways across a row of stones by a recurrence with two terms, modulo 1000.
+
+The family is named `stones` in data and problem ids.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reason.tasks.synthetic.error_injection import Pen
+from reason.tasks.synthetic.error_injection import NumberWriter
 from reason.tasks.synthetic.exercise import Exercise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stones(Exercise):
+class TwoTermRecurrence(Exercise):
     """w(n) = 3 w(n-1) + 2 w(n-2) mod 1000. `difficulty` is the number of stones after the first two."""
 
     family = "stones"
@@ -23,7 +26,7 @@ class Stones(Exercise):
     from_before: int
 
     @classmethod
-    def pose(cls, rng: random.Random, difficulty: int) -> Stones:
+    def generate(cls, rng: random.Random, difficulty: int) -> TwoTermRecurrence:
         r, s = rng.randint(1, 20), rng.randint(1, 20)
         p, q = rng.randint(2, 5), rng.randint(2, 5)
         question = (
@@ -33,13 +36,13 @@ class Stones(Exercise):
         )
         return cls(difficulty=difficulty, question=question, first=r, second=s, from_last=p, from_before=q)
 
-    def bodies(self, pen: Pen, rng: random.Random) -> Iterator[str]:
+    def solution_steps(self, write_number: NumberWriter, rng: random.Random) -> Iterator[str]:
         before, last = self.first, self.second
         for n in range(3, self.difficulty + 3):
-            u, v = pen(last), pen(before)
-            a, b = pen(self.from_last * u), pen(self.from_before * v)
-            total = pen(a + b)
-            kept = pen(total % 1000) if total >= 1000 else total
+            u, v = write_number(last), write_number(before)
+            a, b = write_number(self.from_last * u), write_number(self.from_before * v)
+            total = write_number(a + b)
+            kept = write_number(total % 1000) if total >= 1000 else total
             keeps = f", keep {kept}" if total >= 1000 else ""
             yield f"w({n}): {self.from_last}*{u}={a}, {self.from_before}*{v}={b}, {a}+{b}={total}{keeps}."
             before, last = u, kept

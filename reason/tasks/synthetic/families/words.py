@@ -1,4 +1,4 @@
-"""Word problems over a graph of who depends on whom."""
+"""Word problems: how many items a person has, over a graph of facts that depend on each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from reason.tasks.synthetic.error_injection import Pen
+from reason.tasks.synthetic.error_injection import NumberWriter
 from reason.tasks.synthetic.exercise import Exercise, common_prefix
 
 NAMES = (
@@ -54,27 +54,27 @@ LARGEST = 300
 
 @dataclass(frozen=True)
 class Fact:
-    """What a sentence says of one person: `kind` of `others` and `number`."""
+    """A fact about the number of items of one person: its `kind`, the persons it depends on, and a number."""
 
     kind: str  # base, more, fewer, times, sum, beyond
-    others: tuple[str, ...]
+    depends_on: tuple[str, ...]
     number: int
 
-    def value(self, have: dict[str, int]) -> int:
-        """How many the person has, given what the others have."""
-        first = have[self.others[0]] if self.others else 0
+    def evaluate_fact(self, have: dict[str, int]) -> int:
+        """Computes the number of items of the person from those of the others."""
+        first = have[self.depends_on[0]] if self.depends_on else 0
         return {
             "base": lambda: self.number,
             "more": lambda: first + self.number,
             "fewer": lambda: first - self.number,
             "times": lambda: first * self.number,
-            "sum": lambda: first + have[self.others[1]],
-            "beyond": lambda: first - have[self.others[1]],
+            "sum": lambda: first + have[self.depends_on[1]],
+            "beyond": lambda: first - have[self.depends_on[1]],
         }[self.kind]()
 
-    def sentence(self, name: str, items: str) -> str:
-        """The sentence of the question."""
-        a, b = (*self.others, "", "")[:2]
+    def format_sentence(self, name: str, items: str) -> str:
+        """Formats the fact as a sentence of the question."""
+        a, b = (*self.depends_on, "", "")[:2]
         return {
             "base": f"{name} has {self.number} {items}.",
             "more": f"{name} has {self.number} more {items} than {a}.",
@@ -86,17 +86,17 @@ class Fact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words(Exercise):
+class WordProblem(Exercise):
     """How many shells does Dan have? `difficulty` is the number of sums on the way; some sentences distract."""
 
     family = "words"
     difficulties = range(1, 5)
 
     facts: dict[str, Fact] = field(hash=False)
-    asked: str
+    target_name: str
 
     @classmethod
-    def pose(cls, rng: random.Random, difficulty: int) -> Words:
+    def generate(cls, rng: random.Random, difficulty: int) -> WordProblem:
         while True:
             names = rng.sample(NAMES, len(NAMES))
             facts: dict[str, Fact] = {}
@@ -104,85 +104,85 @@ class Words(Exercise):
             for count in range(rng.choice((1, 2)) + difficulty + rng.randint(0, 1)):
                 name = names.pop()
                 fact = _fact(rng, have, base=count == 0 or (count < 3 and rng.random() < 0.2))
-                if 1 <= (value := fact.value(have)) <= LARGEST:
+                if 1 <= (value := fact.evaluate_fact(have)) <= LARGEST:
                     facts[name], have[name] = fact, value
             deep = [name for name in facts if _sums(facts, name) == difficulty]
             if deep:
                 break
         asked, items = rng.choice(deep), rng.choice(ITEMS)
-        sentences = [fact.sentence(name, items) for name, fact in facts.items()]
+        sentences = [fact.format_sentence(name, items) for name, fact in facts.items()]
         rng.shuffle(sentences)
         ask = f"How many {items} does {asked} have?"
-        return cls(difficulty=difficulty, question=" ".join([*sentences, ask]), facts=facts, asked=asked)
+        return cls(difficulty=difficulty, question=" ".join([*sentences, ask]), facts=facts, target_name=asked)
 
-    def bodies(self, pen: Pen, rng: random.Random) -> Iterator[str]:
+    def solution_steps(self, write_number: NumberWriter, rng: random.Random) -> Iterator[str]:
         have: dict[str, int] = {}
         for name in self._order(rng):
-            body, have[name] = self._body(name, have, pen)
+            body, have[name] = self._step_body(name, have, write_number)
             yield body
 
-    def judge(self) -> FactByFact:
-        """Any order of true facts is right, as long as each rests on facts already stated."""
-        return FactByFact(self)
+    def step_checker(self) -> WordProblemChecker:
+        """Returns a checker that accepts any order in which each fact follows those it depends on."""
+        return WordProblemChecker(self)
 
     def _order(self, rng: random.Random) -> list[str]:
         order: list[str] = []
 
         def visit(name: str) -> None:
-            others = list(self.facts[name].others)
+            others = list(self.facts[name].depends_on)
             rng.shuffle(others)
             for other in others:
                 visit(other)
             if name not in order:
                 order.append(name)
 
-        visit(self.asked)
+        visit(self.target_name)
         return order
 
-    def _body(self, name: str, have: dict[str, int], pen: Pen) -> tuple[str, int]:
+    def _step_body(self, name: str, have: dict[str, int], write_number: NumberWriter) -> tuple[str, int]:
         fact = self.facts[name]
-        shown = {other: pen(have[other]) for other in fact.others}
-        number = pen(fact.number) if fact.kind != "sum" and fact.kind != "beyond" else 0
-        a, b = (*fact.others, "", "")[:2]
+        shown = {other: write_number(have[other]) for other in fact.depends_on}
+        number = write_number(fact.number) if fact.kind != "sum" and fact.kind != "beyond" else 0
+        a, b = (*fact.depends_on, "", "")[:2]
         if fact.kind == "base":
             return f"{name} has {number}.", number
         x = shown[a]
         y = shown[b] if b else number
-        told, sign, result = {
+        phrase, sign, result = {
             "more": (f"{number} more than {a}", "+", x + y),
             "fewer": (f"{number} fewer than {a}", "-", x - y),
             "times": (f"{number} times {a}", "*", x * y),
             "sum": (f"{a} and {b} together", "+", x + y),
             "beyond": (f"{a} beyond {b}", "-", x - y),
         }[fact.kind]
-        value = pen(max(result, 0))
-        return f"{name} has {told}: {x}{sign}{y}={value}.", value
+        value = write_number(max(result, 0))
+        return f"{name} has {phrase}: {x}{sign}{y}={value}.", value
 
 
-class FactByFact:
-    """Judges the steps of a word problem."""
+class WordProblemChecker:
+    """Checks the steps of a word problem."""
 
-    def __init__(self, exercise: Words) -> None:
-        from reason.tasks.synthetic.error_injection import SteadyPen
+    def __init__(self, exercise: WordProblem) -> None:
+        from reason.tasks.synthetic.error_injection import ExactWriter
 
         self._exercise = exercise
         have: dict[str, int] = {}
         self._bodies: dict[str, str] = {}
-        for name in exercise.facts:  # facts are stored after those they rest on
-            self._bodies[name], have[name] = exercise._body(name, have, SteadyPen())
+        for name in exercise.facts:  # facts are stored after those they depend on
+            self._bodies[name], have[name] = exercise._step_body(name, have, ExactWriter())
         self._stated: set[str] = set()
 
-    def step(self, body: str) -> int | None:
+    def check_step(self, body: str) -> int | None:
         name = body.split(" ", 1)[0]
         expected = self._bodies.get(name)
-        grounded = expected is not None and self._stated.issuperset(self._exercise.facts[name].others)
+        grounded = expected is not None and self._stated.issuperset(self._exercise.facts[name].depends_on)
         if expected is None or not grounded or name in self._stated:
             return 0
         self._stated.add(name)
         return None if body == expected else common_prefix(body, expected)
 
-    def done(self) -> bool:
-        return self._exercise.asked in self._stated
+    def is_done(self) -> bool:
+        return self._exercise.target_name in self._stated
 
 
 def _fact(rng: random.Random, have: dict[str, int], *, base: bool) -> Fact:
@@ -208,5 +208,5 @@ def _sums(facts: dict[str, Fact], name: str) -> int:
     while waiting:
         if (current := waiting.pop()) not in needed:
             needed.add(current)
-            waiting += facts[current].others
+            waiting += facts[current].depends_on
     return sum(facts[person].kind != "base" for person in needed)

@@ -10,28 +10,28 @@ import pytest
 import torch
 
 from decoding.core import SamplingParams, Tokens
+from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import group_by_prefix
-from decoding.model.batch import Feed, pack
+from decoding.model.batch import SequenceInput, pack_batch
 from decoding.model.transformers_checkpoint import HFBackend
-from decoding.sequence import Sequence
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.interfaces import Branch
-from reason.engines.draft_model import draft_source
+from reason.engines.draft_model import DraftModelSource
 from reason.models.checkpoint import find_model, load_tokenizer
-from tests.decoding.model.test_transformers_checkpoint import random_model
 from tests.support.fakes import HashBackend
-from tests.support.streams import Stream, Walked
+from tests.support.random_models import random_model
+from tests.support.streams import BranchStream, WalkLevel
 
 Plain = Callable[[Tokens], np.ndarray]
 
 
 def plain_toy(context: Tokens) -> np.ndarray:
     """The toy's log-probabilities after a context that is fed all at once and alone."""
-    backend, sequence = HashBackend(), Sequence(0, context)
-    feed = Feed(sequence, len(context), np.arange(1, len(context) + 1), len(context) - 1)
-    batch, _ = pack([feed], group_by_prefix([sequence]))
-    hidden = backend.forward(batch, backend.new_pool(len(context)))
-    logp: np.ndarray = backend.head(hidden)[0].log_softmax(-1).numpy()
+    backend, sequence = HashBackend(), TokenSequence(0, context)
+    feed = SequenceInput(sequence, len(context), np.arange(1, len(context) + 1), len(context) - 1)
+    batch, _ = pack_batch([feed], group_by_prefix([sequence]))
+    hidden = backend.forward(batch, backend.new_kv_pool(len(context)))
+    logp: np.ndarray = backend.apply_head(hidden)[0].log_softmax(-1).numpy()
     return logp
 
 
@@ -44,10 +44,10 @@ def plain_model(model: Any) -> Plain:
     return plain
 
 
-def compare(level: Walked, plain: Plain, k: int) -> tuple[int, int]:
+def compare(level: WalkLevel, plain: Plain, k: int) -> tuple[int, int]:
     """Rows that were answered and rows that were not."""
     answered = 0
-    for context, ids, logp in zip(level.contexts, level.successors.ids_FK, level.successors.logp_FK, strict=True):
+    for context, ids, logp in zip(level.contexts, level.next_tokens.ids_FK, level.next_tokens.logp_FK, strict=True):
         if ids[0] >= 0:
             expected = plain(context)
             np.testing.assert_allclose(logp, np.sort(expected)[::-1][:k], atol=1e-4)
@@ -56,18 +56,18 @@ def compare(level: Walked, plain: Plain, k: int) -> tuple[int, int]:
     return answered, len(level.owners) - answered
 
 
-@pytest.mark.parametrize(("pages", "max_rows"), [(4000, 1024), (4000, 9), (450, 16)])
-def test_every_node_equals_the_path_alone(pages: int, max_rows: int) -> None:
+@pytest.mark.parametrize(("pages", "max_batched_tokens"), [(4000, 1024), (4000, 9), (450, 16)])
+def test_every_node_equals_the_path_alone(pages: int, max_batched_tokens: int) -> None:
     """Branches grow, end, fork and return, keep parts of drafts, and give way to each other where room is short."""
-    source = DraftModel(HashBackend(), k=5, kv_bytes=pages, max_rows=max_rows)
+    source = DraftModel(HashBackend(), k=5, kv_bytes=pages, max_batched_tokens=max_batched_tokens)
     answered = unanswered = 0
-    for round_, (_, seen) in enumerate(Stream(seed=6).run(source, 30)):
+    for round_, (_, seen) in enumerate(BranchStream(seed=6).run_rounds(source, 30)):
         for level in seen:
             there, missing = compare(level, plain_toy, 5)
             answered, unanswered = answered + there, unanswered + missing
         if round_ % 10 == 9:
-            source.check()
-    source.check()
+            source.assert_invariants()
+    source.assert_invariants()
     assert answered > 150
     assert unanswered == 0 or pages < 1000
 
@@ -76,19 +76,19 @@ def test_every_node_equals_the_path_alone(pages: int, max_rows: int) -> None:
 def test_every_node_equals_transformers(family: str) -> None:
     model = random_model(family)
     backend = HFBackend(model, device="cpu", dtype="float32")
-    source = DraftModel(backend, k=6, kv_bytes=backend.page_bytes * 1500)
-    stream = Stream(seed=7, vocabulary=97, branches=4)
+    source = DraftModel(backend, k=6, kv_bytes=backend.kv_bytes_per_token * 1500)
+    stream = BranchStream(seed=7, vocabulary=97, branches=4)
     plain = plain_model(model)
-    assert sum(compare(level, plain, 6)[0] for _, seen in stream.run(source, 5) for level in seen) > 40
-    source.check()
+    assert sum(compare(level, plain, 6)[0] for _, seen in stream.run_rounds(source, 5) for level in seen) > 40
+    source.assert_invariants()
 
 
 def test_the_bundled_draft_equals_transformers() -> None:
     import transformers
 
     checkpoint = find_model("bundled:draft").source
-    writer = load_tokenizer(find_model("bundled:target").source)
-    source = draft_source("bundled:draft", writer=writer, device="cpu", dtype="float32")
+    writer: Any = load_tokenizer(find_model("bundled:target").source)
+    source = DraftModelSource("bundled:draft", target_tokenizer=writer, device="cpu", dtype="float32")
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     prompt = tuple(
         writer.encode("Question: A sequence starts with 3 and grows by 4. What is its third number?\nSolution:\n")
@@ -96,14 +96,14 @@ def test_the_bundled_draft_equals_transformers() -> None:
     texts = [prompt, prompt, (*prompt, *writer.encode("3+4=7.\n\n"))]
     branches = [Branch(i, "", text, i, SamplingParams(), 99) for i, text in enumerate(texts)]
     for _ in range(3):
-        state, contexts = source.anchors(branches), [branch.tokens for branch in branches]
+        state, contexts = source.root_states(branches), [branch.tokens for branch in branches]
         for _ in range(4):
-            successors = source.successors(state)
-            compare(Walked(state, successors, list(range(len(contexts))), contexts), plain_model(model), 10)
+            successors = source.next_tokens(state)
+            compare(WalkLevel(state, successors, list(range(len(contexts))), contexts), plain_model(model), 10)
             assert (successors.ids_FK < len(writer)).all()
             rows = np.repeat(np.arange(len(contexts)), 2)[:8]
             tokens = successors.ids_FK[rows, np.arange(len(rows)) % 2]
-            state = source.descend(state[rows], tokens)
+            state = source.advance(state[rows], tokens)
             contexts = [(*contexts[row], int(token)) for row, token in zip(rows, tokens, strict=True)]
         grown = []
         for i, branch in enumerate(branches):  # one, two and three guesses are kept, and a token that was none
@@ -111,27 +111,27 @@ def test_the_bundled_draft_equals_transformers() -> None:
             longer = (*longest[: len(branch.tokens) + i + 1], 5)
             grown.append(Branch(branch.request_id, "", longer, i, SamplingParams(), 90))
         branches = grown
-    source.check()
+    source.assert_invariants()
 
 
 def test_siblings_read_their_prompt_once_and_kept_guesses_are_not_read_again() -> None:
     source = DraftModel(HashBackend(), kv_bytes=4000)
     prompt = tuple(range(20))
     branches = [Branch(i, "", prompt, i, SamplingParams(), 99) for i in range(4)]
-    state = source.anchors(branches)
-    assert source.rows == 20 + 3
-    tokens = source.successors(state).ids_FK[:, 0]
-    below = source.descend(state, tokens)
-    following = source.successors(below).ids_FK[:, 0]
-    assert source.rows == 23 + 4
+    state = source.root_states(branches)
+    assert source.num_fed_tokens == 20 + 3
+    tokens = source.next_tokens(state).ids_FK[:, 0]
+    below = source.advance(state, tokens)
+    following = source.next_tokens(below).ids_FK[:, 0]
+    assert source.num_fed_tokens == 23 + 4
     pairs = zip(branches, tokens.tolist(), following.tolist(), strict=True)
     grown = [Branch(b.request_id, "", (*prompt, one, two), 0, SamplingParams(), 97) for b, one, two in pairs]
-    source.anchors(grown)
-    assert source.rows == 27 + 4, "only the token after the guess that was kept"
+    source.root_states(grown)
+    assert source.num_fed_tokens == 27 + 4, "only the token after the guess that was kept"
     forks = [Branch(10 + i, "", grown[0].tokens, 0, SamplingParams(), 97) for i in range(3)]
-    source.anchors(forks)
-    assert source.rows == 31 + 3, "a fork of a branch that is gone finds what that one read"
-    source.check()
+    source.root_states(forks)
+    assert source.num_fed_tokens == 31 + 3, "a fork of a branch that is gone finds what that one read"
+    source.assert_invariants()
 
 
 def test_what_does_not_fit_is_not_drafted_for_and_disturbs_nobody() -> None:
@@ -139,12 +139,12 @@ def test_what_does_not_fit_is_not_drafted_for_and_disturbs_nobody() -> None:
     backend.max_positions = 30
     source = DraftModel(backend, kv_bytes=400)
     texts = [(1, 2, 3), (5,) * 31, (4, 40), (6,) * 30, (7,) * 29]
-    state = source.anchors([Branch(i, "", text, 0, SamplingParams(), 9) for i, text in enumerate(texts)])
-    assert (source.successors(state).ids_FK[:, 0] >= 0).tolist() == [True, False, False, True, True]
-    below = source.descend(state, np.array([1, 1, 1, 1, 1]))
-    assert (source.successors(below).ids_FK[:, 0] >= 0).tolist() == [True, False, False, False, True]
-    assert (source.successors(source.descend(state, np.array([77] * 5))).ids_FK == -1).all()
-    source.check()
+    state = source.root_states([Branch(i, "", text, 0, SamplingParams(), 9) for i, text in enumerate(texts)])
+    assert (source.next_tokens(state).ids_FK[:, 0] >= 0).tolist() == [True, False, False, True, True]
+    below = source.advance(state, np.array([1, 1, 1, 1, 1]))
+    assert (source.next_tokens(below).ids_FK[:, 0] >= 0).tolist() == [True, False, False, False, True]
+    assert (source.next_tokens(source.advance(state, np.array([77] * 5))).ids_FK == -1).all()
+    source.assert_invariants()
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
@@ -153,13 +153,13 @@ def test_a_forward_that_breaks_leaves_a_source_that_works(fail_at: int) -> None:
     backend.fail_at = fail_at
     source = DraftModel(backend, k=5, kv_bytes=4000)
     with pytest.raises(RuntimeError, match="the toy broke"):
-        for _ in Stream(seed=8).run(source, 9):
+        for _ in BranchStream(seed=8).run_rounds(source, 9):
             pass
-    source.check()
-    for _, seen in Stream(seed=8).run(source, 9):
+    source.assert_invariants()
+    for _, seen in BranchStream(seed=8).run_rounds(source, 9):
         for level in seen:
             assert compare(level, plain_toy, 5)[1] == 0
-    source.check()
+    source.assert_invariants()
 
 
 def test_another_vocabulary_is_refused_naming_both(tiny_writer: Any) -> None:
@@ -167,16 +167,16 @@ def test_another_vocabulary_is_refused_naming_both(tiny_writer: Any) -> None:
     with pytest.raises(
         ValueError, match="bundled:draft cannot draft tokens for the tiny one, their vocabularies differ: token"
     ):
-        draft_source("bundled:draft", writer=writer, writer_path="the tiny one")
+        DraftModelSource("bundled:draft", target_tokenizer=writer, target_path="the tiny one")
 
 
 def test_wrong_knobs_are_named() -> None:
-    for name in ("k", "kv_bytes", "max_rows", "max_running"):
+    for name in ("k", "kv_bytes", "max_batched_tokens", "max_running_requests"):
         with pytest.raises(ValueError, match=f"{name} must be an int >= 1, got 0"):
             DraftModel(HashBackend(), **{name: 0})
     with pytest.raises(ValueError, match="vocab_size must be an int >= 1 or None, got 0"):
         DraftModel(HashBackend(), vocab_size=0)
     with pytest.raises(ValueError, match="kv_mib must be an int >= 1, got 0"):
-        draft_source("bundled:draft", kv_mib=0)
+        DraftModelSource("bundled:draft", kv_mib=0)
     with pytest.raises(ValueError, match=r"speculation\.path=bundled:giant: not among the bundled models"):
-        draft_source("bundled:giant")
+        DraftModelSource("bundled:giant")

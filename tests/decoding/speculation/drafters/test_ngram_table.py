@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from decoding.core import Tokens
-from decoding.speculation.drafters.ngram_backoff import level_of
+from decoding.speculation.drafters.ngram_backoff import trust_level
 from decoding.speculation.drafters.ngram_table import NGramTable
 
 TRACE, LEAST_SAY = 1e-4, 0.02
@@ -84,7 +84,7 @@ def salts_of(*salts: int, rows: int = 1) -> Keys:
 
 def known(table: NGramTable, salts_FZ: Keys, tails_FO: Ints) -> npt.NDArray[np.bool_]:
     """Which contexts are known in their full length."""
-    return table.blend(salts_FZ, tails_FO, tails_FO.shape[1])[2] > 0
+    return table.next_tokens(salts_FZ, tails_FO, tails_FO.shape[1])[2] > 0
 
 
 @pytest.mark.parametrize("only_longest", [False, True])
@@ -101,12 +101,12 @@ def test_equals_plain_dictionaries(orders: int, least: int, width: int, salts: i
         own = rng.integers(2, 4, size=(rows, 1)).astype(np.uint64)
         salts_FZ = own if salts == 1 else np.concatenate([own, np.ones_like(own)], axis=1)
         tails, (ids, p) = tails_of(rng, rows, orders), said(rng, rows, 6, 12)
-        table.learn(salts_FZ, tails, least, ids, p)
+        table.add_observations(salts_FZ, tails, least, ids, p)
         plain.learn(salts_FZ, tails, least, ids, p)
-        table.check()
+        table.assert_invariants()
         asked = tails_of(rng, 9, orders, letters=4)
         its_salts = salts_FZ[rng.integers(rows, size=9)]
-        ids_FK, logp_FK, trust_F = table.blend(its_salts, asked, least, only_longest=only_longest)
+        ids_FK, logp_FK, trust_F = table.next_tokens(its_salts, asked, least, only_longest=only_longest)
         p_FK = np.exp(logp_FK)
         assert (np.diff(p_FK, axis=1) <= 0).all(), "best first"
         assert (p_FK.sum(1) <= 1 + 1e-5).all()
@@ -116,7 +116,7 @@ def test_equals_plain_dictionaries(orders: int, least: int, width: int, salts: i
             found = ids_FK[f] >= 0
             np.testing.assert_allclose(p_FK[f][found], best, atol=1e-5)
             np.testing.assert_allclose(p_FK[f][found], [expected[t] for t in ids_FK[f][found].tolist()], atol=1e-5)
-            assert trust_F[f] in ({0} if not heaviest else {level_of(heaviest - 1e-4), level_of(heaviest + 1e-4)})
+            assert trust_F[f] in ({0} if not heaviest else {trust_level(heaviest - 1e-4), trust_level(heaviest + 1e-4)})
     assert len(table) == len(plain.met)
 
 
@@ -126,8 +126,8 @@ BOB, MARY, TOM, SUE = range(4)
 def test_the_papers_example() -> None:
     table = NGramTable(width=10, capacity=1000, orders=1, salts=1)
     for ids, p in (([BOB, MARY, TOM], [0.7, 0.2, 0.05]), ([MARY, BOB, SUE], [0.6, 0.3, 0.05])):
-        table.learn(salts_of(7), np.array([[9]]), 1, np.array([ids]), np.array([p], dtype=np.float32))
-    ids_FK, logp_FK, _ = table.blend(salts_of(7), np.array([[9]]), 1, only_longest=True)
+        table.add_observations(salts_of(7), np.array([[9]]), 1, np.array([ids]), np.array([p], dtype=np.float32))
+    ids_FK, logp_FK, _ = table.next_tokens(salts_of(7), np.array([[9]]), 1, only_longest=True)
     assert ids_FK[0].tolist() == [BOB, MARY, TOM, SUE] + [-1] * 6
     np.testing.assert_allclose(np.exp(logp_FK[0]), [0.5, 0.4, 0.025, 0.025] + [0] * 6, atol=1e-6)
 
@@ -136,8 +136,8 @@ def test_a_token_is_not_crowded_out_by_one_that_ends_up_less_likely() -> None:
     """.1 and .15 make .125, more than the .2 and 0 of a newcomer that used to take its place first."""
     table = NGramTable(width=2, capacity=1000, orders=1, salts=1)
     for ids, p in (([BOB, MARY], [0.5, 0.1]), ([TOM, MARY], [0.2, 0.15])):
-        table.learn(salts_of(7), np.array([[9]]), 1, np.array([ids]), np.array([p], dtype=np.float32))
-    ids_FK, logp_FK, _ = table.blend(salts_of(7), np.array([[9]]), 1, only_longest=True)
+        table.add_observations(salts_of(7), np.array([[9]]), 1, np.array([ids]), np.array([p], dtype=np.float32))
+    ids_FK, logp_FK, _ = table.next_tokens(salts_of(7), np.array([[9]]), 1, only_longest=True)
     assert ids_FK[0].tolist() == [BOB, MARY]
     np.testing.assert_allclose(np.exp(logp_FK[0]), [0.25, 0.125], atol=1e-6)
 
@@ -148,14 +148,14 @@ def test_the_longest_known_context_alone_or_everyone_his_share() -> None:
     for tail, token in (((8, 8, 5), 1), ((8, 6, 5), 2), ((7, 6, 5), 3)):
         order = 3 if token == 3 else token
         ids, p = np.array([[token]]), np.ones((1, 1), dtype=np.float32)
-        table.learn(salts_of(4), np.array([tail[3 - order :]]), order, ids, p)
+        table.add_observations(salts_of(4), np.array([tail[3 - order :]]), order, ids, p)
     asked = np.array([[7, 6, 5], [8, 6, 5], [8, 8, 5], [8, 8, 8]])
     salts = salts_of(4, rows=4)
-    assert table.blend(salts, asked, 1, only_longest=True)[0][:, 0].tolist() == [3, 2, 1, -1]
-    ids_FK, logp_FK, trust_F = table.blend(salts, asked, 1)
+    assert table.next_tokens(salts, asked, 1, only_longest=True)[0][:, 0].tolist() == [3, 2, 1, -1]
+    ids_FK, logp_FK, trust_F = table.next_tokens(salts, asked, 1)
     assert [row[row >= 0].tolist() for row in ids_FK] == [[3, 2, 1], [2, 1], [1], []]
     np.testing.assert_allclose(np.exp(logp_FK[:3, :3]), [[0.5, 0.25, 0.125], [0.5, 0.25, 0], [0.5, 0, 0]], atol=1e-6)
-    assert trust_F.tolist() == [level_of(0.5)] * 3 + [0]
+    assert trust_F.tolist() == [trust_level(0.5)] * 3 + [0]
 
 
 def test_contexts_that_foretell_well_are_believed_more() -> None:
@@ -165,24 +165,24 @@ def test_contexts_that_foretell_well_are_believed_more() -> None:
     for _ in range(60):
         first = int(rng.integers(8))
         ids, p = np.array([[10 + first]]), np.ones((1, 1), dtype=np.float32)
-        table.learn(salts_of(4), np.array([[first, 9]]), 1, ids, p)
-    ids_FK, logp_FK, trust_F = table.blend(salts_of(4), np.array([[3, 9]]), 1)
+        table.add_observations(salts_of(4), np.array([[first, 9]]), 1, ids, p)
+    ids_FK, logp_FK, trust_F = table.next_tokens(salts_of(4), np.array([[3, 9]]), 1)
     assert ids_FK[0, 0] == 13
     assert logp_FK[0, 0] > np.log(0.9)
-    assert trust_F[0] >= level_of(0.9)
-    assert table.blend(salts_of(4), np.array([[77, 9]]), 1)[2][0] <= level_of(0.4)
+    assert trust_F[0] >= trust_level(0.9)
+    assert table.next_tokens(salts_of(4), np.array([[77, 9]]), 1)[2][0] <= trust_level(0.4)
 
 
 def test_salts_keep_problems_apart_and_the_second_is_asked_after_the_first() -> None:
     table = NGramTable(width=4, capacity=1000, orders=1, salts=2)
     tail, p = np.array([[5]]), np.ones((1, 1), dtype=np.float32)
-    table.learn(salts_of(2, 1), tail, 1, np.array([[20]]), p)
-    table.learn(salts_of(3, 1), tail, 1, np.array([[30]]), p)
-    assert table.blend(salts_of(2), tail, 1)[0][0].tolist() == [20, -1, -1, -1]
-    assert table.blend(salts_of(9), tail, 1)[0][0].tolist() == [-1] * 4
-    assert sorted(table.blend(salts_of(9, 1), tail, 1)[0][0].tolist()) == [-1, -1, 20, 30]
-    assert table.blend(salts_of(3, 1), tail, 1)[0][0, 0] == 30
-    assert table.blend(salts_of(3, 1), tail, 1, only_longest=True)[0][0].tolist() == [30, -1, -1, -1]
+    table.add_observations(salts_of(2, 1), tail, 1, np.array([[20]]), p)
+    table.add_observations(salts_of(3, 1), tail, 1, np.array([[30]]), p)
+    assert table.next_tokens(salts_of(2), tail, 1)[0][0].tolist() == [20, -1, -1, -1]
+    assert table.next_tokens(salts_of(9), tail, 1)[0][0].tolist() == [-1] * 4
+    assert sorted(table.next_tokens(salts_of(9, 1), tail, 1)[0][0].tolist()) == [-1, -1, 20, 30]
+    assert table.next_tokens(salts_of(3, 1), tail, 1)[0][0, 0] == 30
+    assert table.next_tokens(salts_of(3, 1), tail, 1, only_longest=True)[0][0].tolist() == [30, -1, -1, -1]
 
 
 @pytest.mark.parametrize("capacity", [10, 300, 3000])
@@ -196,8 +196,8 @@ def test_it_stays_within_its_capacity_and_knows_what_it_learned_last(capacity: i
     for _ in range(100):
         tails, (ids, p) = rng.integers(10_000, size=(rows, orders)), said(rng, rows, 3, 10)
         before = len(table)
-        table.learn(salts_of(2, rows=rows), tails, 1, ids, p)
-        table.check()
+        table.add_observations(salts_of(2, rows=rows), tails, 1, ids, p)
+        table.assert_invariants()
         assert len(table) <= capacity
         assert known(table, salts_of(2, rows=rows), tails).all()
         forgot += len(table) < before
@@ -210,11 +210,11 @@ def test_what_is_learned_again_and_again_is_never_forgotten() -> None:
     table = NGramTable(width=3, capacity=400, orders=1, salts=1)
     old, ids, p = np.array([[3]]), np.array([[5]]), np.ones((1, 1), dtype=np.float32)
     for _ in range(100):
-        table.learn(salts_of(2), old, 1, ids, p)
+        table.add_observations(salts_of(2), old, 1, ids, p)
         tails, (some, theirs) = rng.integers(10, 10_000, size=(30, 1)), said(rng, 30, 3, 10)
-        table.learn(salts_of(2, rows=30), tails, 1, some, theirs)
-        assert table.blend(salts_of(2), old, 1)[0][0, 0] == 5
-    table.check()
+        table.add_observations(salts_of(2, rows=30), tails, 1, some, theirs)
+        assert table.next_tokens(salts_of(2), old, 1)[0][0, 0] == 5
+    table.assert_invariants()
 
 
 @pytest.mark.parametrize("capacity", [40, 1000, 5000])
@@ -222,8 +222,8 @@ def test_a_call_larger_than_the_capacity_leaves_its_end(capacity: int) -> None:
     rng, orders, rows = np.random.default_rng(capacity), 2, 10_000
     table = NGramTable(width=3, capacity=capacity, orders=orders, salts=1)
     tails, (ids, p) = rng.integers(1_000_000, size=(rows, orders)), said(rng, rows, 3, 10)
-    table.learn(salts_of(2, rows=rows), tails, 1, ids, p)
-    table.check()
+    table.add_observations(salts_of(2, rows=rows), tails, 1, ids, p)
+    table.assert_invariants()
     assert len(table) <= capacity
     last = capacity // 8
     assert known(table, salts_of(2, rows=rows), tails)[-last:].all()
@@ -234,12 +234,12 @@ def test_growing_loses_nothing() -> None:
     table, plain = NGramTable(width=3, capacity=40_000, orders=1, salts=1), Plain(3, 1, 1)
     for _ in range(20):
         tails, (ids, p) = rng.integers(30_000, size=(1000, 1)), said(rng, 1000, 3, 10)
-        table.learn(salts_of(2, rows=1000), tails, 1, ids, p)
+        table.add_observations(salts_of(2, rows=1000), tails, 1, ids, p)
         plain.learn(salts_of(2, rows=1000), tails, 1, ids, p)
-        table.check()
+        table.assert_invariants()
     assert len(table) == len(plain.met) > 10_000
     every = np.array([[key[1][0]] for key in plain.met])
-    ids_FK, logp_FK, _ = table.blend(salts_of(2, rows=len(every)), every, 1, only_longest=True)
+    ids_FK, logp_FK, _ = table.next_tokens(salts_of(2, rows=len(every)), every, 1, only_longest=True)
     assert ids_FK[:, 0].tolist() == [max(mean, key=lambda t: mean[t]) for mean in plain.mean.values()]
     np.testing.assert_allclose(np.exp(logp_FK[:, 0]), [max(mean.values()) for mean in plain.mean.values()], atol=1e-6)
 
@@ -249,13 +249,13 @@ def test_its_size_is_bounded() -> None:
     table = NGramTable(width=10, capacity=2000, orders=1, salts=1)
     for _ in range(50):
         tails, (ids, p) = rng.integers(1 << 40, size=(300, 1)), said(rng, 300, 10, 12)
-        table.learn(salts_of(2, rows=300), tails, 1, ids, p)
+        table.add_observations(salts_of(2, rows=300), tails, 1, ids, p)
     assert table.size_bytes <= 150 * 4 * 2000
 
 
 def test_no_rows_are_fine() -> None:
     table = NGramTable(width=3, capacity=100, orders=2, salts=1)
     nothing = np.empty((0, 2), dtype=np.int64)
-    table.learn(salts_of(2)[:0], nothing, 1, nothing, np.empty((0, 2), dtype=np.float32))
-    assert [len(part) for part in table.blend(salts_of(2)[:0], nothing, 1)] == [0, 0, 0]
-    table.check()
+    table.add_observations(salts_of(2)[:0], nothing, 1, nothing, np.empty((0, 2), dtype=np.float32))
+    assert [len(part) for part in table.next_tokens(salts_of(2)[:0], nothing, 1)] == [0, 0, 0]
+    table.assert_invariants()

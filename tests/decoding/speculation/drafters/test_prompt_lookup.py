@@ -11,7 +11,7 @@ from decoding.core import SamplingParams, Tokens
 from decoding.speculation.drafters.prompt_lookup import PromptLookup
 from decoding.speculation.drafters.source import TRUST_LEVELS
 from decoding.speculation.interfaces import Branch
-from tests.support.streams import Stream
+from tests.support.streams import BranchStream
 
 
 def search(text: Tokens, max_ngram: int, min_ngram: int) -> tuple[int, int]:
@@ -28,9 +28,9 @@ def search(text: Tokens, max_ngram: int, min_ngram: int) -> tuple[int, int]:
 def test_equals_a_search_by_hand(max_ngram: int, min_ngram: int) -> None:
     """Also below the anchor: the copy goes on while it is followed and the text lasts, then never again."""
     source = PromptLookup(max_ngram=max_ngram, min_ngram=min_ngram)
-    for branches, seen in Stream(seed=4, vocabulary=6).run(source, 60):
+    for branches, seen in BranchStream(seed=4, vocabulary=6).run_rounds(source, 60):
         for level in seen:
-            rows = zip(level.contexts, level.owners, level.successors.ids_FK, level.successors.trust_F, strict=True)
+            rows = zip(level.contexts, level.owners, level.next_tokens.ids_FK, level.next_tokens.trust_F, strict=True)
             for context, owner, ids, trust in rows:
                 text = branches[owner].tokens
                 at, agree = search(text, max_ngram, min_ngram)
@@ -48,24 +48,24 @@ def test_texts_of_other_branches_are_not_looked_at_and_branches_may_come_back() 
     for _ in range(30):
         texts = [text + tuple(rng.randrange(4) for _ in range(rng.randint(0, 3))) for text in texts]
         chosen = rng.sample(range(12), rng.randint(1, 12))
-        state = source.anchors([Branch(i, "", texts[i], 0, SamplingParams(), 9) for i in chosen])
+        state = source.root_states([Branch(i, "", texts[i], 0, SamplingParams(), 9) for i in chosen])
         assert state[:, 1].tolist() == [search(texts[i], 3, 1)[0] for i in chosen]
-    assert len(source._texts._requests) == len(chosen), "only the last round's texts are kept"
+    assert source.num_texts == len(chosen), "only the last round's texts are kept"
 
 
 def test_another_text_under_an_old_number_is_read_anew() -> None:
     source = PromptLookup()
     for text in ((1, 2, 3, 4, 1), (7, 8, 7)):
-        state = source.anchors([Branch(0, "", text, 0, SamplingParams(), 9)])
-    assert source.successors(state).ids_FK.tolist() == [[8]]
+        state = source.root_states([Branch(0, "", text, 0, SamplingParams(), 9)])
+    assert source.next_tokens(state).ids_FK.tolist() == [[8]]
 
 
 def test_a_dead_copy_stays_dead() -> None:
     source = PromptLookup()
-    state = source.anchors([Branch(0, "", (1, 2, 3, 1), 0, SamplingParams(), 9)])
+    state = source.root_states([Branch(0, "", (1, 2, 3, 1), 0, SamplingParams(), 9)])
     for token in (9, -1, 2, 1):
-        state = source.descend(state, np.array([token]))
-        assert source.successors(state).ids_FK.tolist() == [[-1]]
+        state = source.advance(state, np.array([token]))
+        assert source.next_tokens(state).ids_FK.tolist() == [[-1]]
 
 
 def test_wrong_knobs_are_named() -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from decoding.core import SamplingParams, Tokens
+from decoding.speculation.draft import Draft
 from decoding.speculation.drafters.stand import Stand
-from decoding.speculation.interfaces import Branch, Draft, Feedback
+from decoding.speculation.interfaces import Branch, Feedback
 from tests.decoding.speculation.drafters.test_sources import check
-from tests.support.streams import Stream
+from tests.support.streams import BranchStream
 
 KINDS: dict[str, dict[str, Any]] = {
     "ours": {},
@@ -38,7 +39,7 @@ def told(of: Branch, *rows: dict[int, float], draft: Draft | None = None, accept
 
 def after(source: Stand, of: Branch) -> dict[int, float]:
     """What may come after a branch, best first."""
-    found = source.successors(source.anchors([of]))
+    found = source.next_tokens(source.root_states([of]))
     return {int(t): float(np.exp(p)) for t, p in zip(found.ids_FK[0], found.logp_FK[0], strict=True) if t >= 0}
 
 
@@ -79,7 +80,7 @@ def test_a_problems_prompt_is_its_first_lesson() -> None:
 def test_what_others_ask_says_nothing() -> None:
     """A prompt is not learned for all problems: the target did not say it."""
     source = Stand()
-    source.anchors([branch(1, 2, 3, group="one")])
+    source.root_states([branch(1, 2, 3, group="one")])
     assert after(source, branch(9, 8, 1, 2, group="other")) == {}
 
 
@@ -88,7 +89,7 @@ def test_a_prompt_is_learned_once() -> None:
     source = Stand(mix=False, max_order=2, shared=False)
     prompt = branch(1, 2, 3, 1, 2)
     source.observe([told(prompt, {4: 0.5})])
-    source.anchors([prompt, branch(1, 2, 3, 1, 2, 3, 1, 2)])
+    source.root_states([prompt, branch(1, 2, 3, 1, 2, 3, 1, 2)])
     assert after(source, prompt) == pytest.approx({3: 0.5, 4: 0.25})
 
 
@@ -103,11 +104,11 @@ def test_the_beginning_of_a_text_is_a_context_of_its_own() -> None:
 def test_a_step_down_is_where_the_longer_branch_stands(kind: str) -> None:
     source = Stand(**KINDS[kind])
     texts = [(5,), (6, 5), tuple(range(20))]
-    state = source.anchors([branch(*text) for text in texts])
+    state = source.root_states([branch(*text) for text in texts])
     for token in (3, 4, 3):
         texts = [(*text, token) for text in texts]
-        state = source.descend(state, np.full(3, token))
-        anchors = source.anchors([branch(*text) for text in texts])
+        state = source.advance(state, np.full(3, token))
+        anchors = source.root_states([branch(*text) for text in texts])
         np.testing.assert_array_equal(state.tails_FO, anchors.tails_FO)
         np.testing.assert_array_equal(state.salts_FZ, anchors.salts_FZ)
 
@@ -115,20 +116,20 @@ def test_a_step_down_is_where_the_longer_branch_stands(kind: str) -> None:
 @every_kind
 def test_successors_are_well_formed_and_rows_independent(kind: str) -> None:
     source, rng, found = Stand(**KINDS[kind]), np.random.default_rng(0), 0
-    for _, seen in Stream(seed=1).run(source, 40):
+    for _, seen in BranchStream(seed=1).run_rounds(source, 40):
         for level in seen:
-            check(level.successors, len(level.owners), probabilities=True)
+            check(level.next_tokens, len(level.owners), probabilities=True)
             rows = rng.integers(len(level.owners), size=5)
-            again = source.successors(level.state[rows])
-            np.testing.assert_array_equal(again.ids_FK, level.successors.ids_FK[rows])
-            np.testing.assert_array_equal(again.logp_FK, level.successors.logp_FK[rows])
-            np.testing.assert_array_equal(again.trust_F, level.successors.trust_F[rows])
-            found += int((level.successors.ids_FK >= 0).sum())
-        source._table.check()
+            again = source.next_tokens(level.state[rows])
+            np.testing.assert_array_equal(again.ids_FK, level.next_tokens.ids_FK[rows])
+            np.testing.assert_array_equal(again.logp_FK, level.next_tokens.logp_FK[rows])
+            np.testing.assert_array_equal(again.trust_F, level.next_tokens.trust_F[rows])
+            found += int((level.next_tokens.ids_FK >= 0).sum())
+        source.table.assert_invariants()
     assert found > 100
-    empty = source.anchors([])
-    check(source.successors(empty), 0, probabilities=True)
-    check(source.successors(source.descend(empty, np.empty(0, dtype=np.int64))), 0, probabilities=True)
+    empty = source.root_states([])
+    check(source.next_tokens(empty), 0, probabilities=True)
+    check(source.next_tokens(source.advance(empty, np.empty(0, dtype=np.int64))), 0, probabilities=True)
     source.observe([])
 
 
@@ -159,7 +160,7 @@ class Published:
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
         for seen in feedback:
-            for row, (ids, logprobs) in enumerate(zip(seen.topk_ids, seen.topk_logprobs, strict=True)):
+            for row, (ids, logprobs) in enumerate(zip(*seen.top_tokens(), strict=True)):
                 path = tuple(seen.draft.tokens[node] for node in seen.draft.path_to(row - 1))
                 said = dict(zip(ids.tolist(), np.exp(logprobs).tolist(), strict=True))
                 self.learn(seen.branch.group, seen.branch.tokens + path, said)
@@ -173,20 +174,21 @@ def untied(feedback: Sequence[Feedback], rng: np.random.Generator) -> list[Feedb
     """With other numbers, so that no two tokens are equally likely."""
     new = []
     for seen in feedback:
-        p = -np.sort(-rng.dirichlet(np.ones(seen.topk_ids.shape[1] + 3), size=len(seen.topk_ids)), axis=1)
+        ids, _ = seen.top_tokens()
+        p = -np.sort(-rng.dirichlet(np.ones(ids.shape[1] + 3), size=len(ids)), axis=1)
         new.append(replace(seen, topk_logprobs=np.log(p[:, :-3] + 1e-4).astype(np.float32)))
     return new
 
 
 def test_without_mixing_it_is_the_published_rule() -> None:
     source, plain = Stand(max_order=4, mix=False, shared=False), Published()
-    stream, rng, asked = Stream(seed=8, vocabulary=12), np.random.default_rng(8), 0
+    stream, rng, asked = BranchStream(seed=8, vocabulary=12), np.random.default_rng(8), 0
     for _ in range(60):
-        branches = stream.round()
+        branches = stream.next_round()
         plain.begin(branches)
-        seen, drafts = stream.walk(source, branches)
+        seen, drafts = stream.walk_source(source, branches)
         for level in seen:
-            said = zip(level.successors.ids_FK, level.successors.logp_FK, level.owners, level.contexts, strict=True)
+            said = zip(level.next_tokens.ids_FK, level.next_tokens.logp_FK, level.owners, level.contexts, strict=True)
             for ids, logp, owner, context in said:
                 expected = plain.after(branches[owner].group, context)
                 there = ids >= 0
@@ -194,7 +196,7 @@ def test_without_mixing_it_is_the_published_rule() -> None:
                 for token, p in zip(ids[there].tolist(), np.exp(logp[there]).tolist(), strict=True):
                     assert p == pytest.approx(expected[token], abs=1e-5)
                 asked += len(expected) > 0
-        feedback = untied(stream.commit(source, branches, drafts), rng)
+        feedback = untied(stream.commit_random(source, branches, drafts), rng)
         source.observe(feedback)
         plain.observe(feedback)
     assert asked > 500
@@ -205,12 +207,12 @@ def test_memory_is_bounded_over_many_problems() -> None:
     sizes = []
     for problem in range(5000):
         text = tuple(rng.integers(1000, size=12).tolist())
-        source.anchors([branch(*text, group=f"problem {problem}")])
+        source.root_states([branch(*text, group=f"problem {problem}")])
         if problem % 500 == 499:
             sizes.append(source.size_bytes)
-            source._table.check()
+            source.table.assert_invariants()
     assert sizes[-1] == sizes[2] <= 3000 * 4 * 150
-    assert len(source._salts) <= 4096
+    assert source.num_problems <= 4096
 
 
 def test_a_problem_of_long_ago_is_learned_anew() -> None:
@@ -218,7 +220,7 @@ def test_a_problem_of_long_ago_is_learned_anew() -> None:
     first = branch(1, 2, 3, 9, 1, 2, 3, group="first")
     assert next(iter(after(source, first))) == 9
     for problem in range(5000):
-        source.anchors([branch(4, 5, 6, group=f"problem {problem}")])
+        source.root_states([branch(4, 5, 6, group=f"problem {problem}")])
     assert next(iter(after(source, first))) == 9
 
 

@@ -12,7 +12,7 @@ from decoding.core import SamplingParams, Tokens
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.suffix_tree import ROOT, SuffixTree
 from decoding.speculation.interfaces import Branch
-from tests.support.streams import Stream
+from tests.support.streams import BranchStream
 
 
 class Texts:
@@ -34,14 +34,14 @@ def grow(rng: random.Random, tree: SuffixTree, texts: Texts, whole: list[Tokens]
     vocabulary = rng.choice([1, 2, 3, 6])
     text = (*(rng.choice(whole) if whole and rng.random() < 0.6 else ()),)
     text = text[: rng.randint(0, len(text))] + tuple(rng.randrange(vocabulary) for _ in range(rng.randint(0, 4)))
-    end, known = tree.find(text)
+    end, known = tree.find_prefix(text)
     assert known == texts.known(text)
     for n in range(known, len(text)):
-        end = tree.append(end, text[n])
+        end = tree.append_token(end, text[n])
         texts.places.append(text[: n + 1])
     for _ in range(rng.randint(0, 10)):  # what a branch writes counts also if a sibling wrote the same
         text = (*text, rng.randrange(vocabulary))
-        end = tree.append(end, text[-1])
+        end = tree.append_token(end, text[-1])
         texts.places.append(text)
     whole.append(text)
 
@@ -52,15 +52,17 @@ def test_counts_equal_a_search_by_hand() -> None:
         tree, texts, whole = SuffixTree(), Texts(), list[Tokens]()
         for _ in range(rng.randint(1, 5)):
             grow(rng, tree, texts, whole)
-            tree.check()
+            tree.assert_invariants()
         counts = texts.counts()
         assert len(tree) == len(texts.places)
-        assert tree.walk((7,)) == -1
+        assert tree.find_node((7,)) == -1
         for run, count in counts.items():
-            node = tree.walk(run)
-            assert tree.count(node) == count
-            assert {t: tree.count(child) for t, child in tree.children(node).items()} == followers(counts, run)
-            assert tree.chances(node) == max(count, sum(followers(counts, run).values()))
+            node = tree.find_node(run)
+            assert tree.occurrence_count(node) == count
+            assert {t: tree.occurrence_count(child) for t, child in tree.child_nodes(node).items()} == followers(
+                counts, run
+            )
+            assert tree.continuation_count(node) == max(count, sum(followers(counts, run).values()))
 
 
 def followers(counts: Counter[Tokens], run: Tokens) -> dict[int, int]:
@@ -76,11 +78,11 @@ def test_matches_are_the_longest_suffixes_of_their_kind(longest: int) -> None:
             grow(rng, tree, texts, whole)
         counts = texts.counts()
         for text in whole:
-            end, known = tree.find(text)
+            end, known = tree.find_prefix(text)
             assert known == len(text)
             suffixes = [text[-n:] for n in range(1, min(longest, len(text)) + 1)]
-            expected = {tree.walk(run): len(run) for run in suffixes if followers(counts, run)}
-            assert dict(tree.matches(end, longest)) == expected
+            expected = {tree.find_node(run): len(run) for run in suffixes if followers(counts, run)}
+            assert dict(tree.suffix_matches(end, longest)) == expected
 
 
 def test_path_score_follows_the_most_frequent() -> None:
@@ -88,13 +90,17 @@ def test_path_score_follows_the_most_frequent() -> None:
     for text in ((1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 6), (1, 7)):
         end = ROOT
         for token in text:
-            end = tree.append(end, token)
-    node = tree.walk((1,))
+            end = tree.append_token(end, token)
+    node = tree.find_node((1,))
     assert tree.path_score(node, steps=9, least=0.1) == pytest.approx(3 / 4 + 2 / 4 + 1 / 4)
     assert tree.path_score(node, steps=2, least=0.1) == pytest.approx(3 / 4 + 2 / 4)
     assert tree.path_score(node, steps=9, least=0.3) == pytest.approx(3 / 4 + 2 / 4)
-    assert tree.ranked(node, width=8, least=0.0) == [(2, 3 / 4), (7, 1 / 4)]
-    assert tree.ranked(node, width=1, least=0.0) == tree.ranked(node, width=8, least=0.3) == [(2, 3 / 4)]
+    assert tree.top_continuations(node, width=8, least=0.0) == [(2, 3 / 4), (7, 1 / 4)]
+    assert (
+        tree.top_continuations(node, width=1, least=0.0)
+        == tree.top_continuations(node, width=8, least=0.3)
+        == [(2, 3 / 4)]
+    )
 
 
 def branch(request_id: int, tokens: Tokens, group: str = "") -> Branch:
@@ -104,29 +110,29 @@ def branch(request_id: int, tokens: Tokens, group: str = "") -> Branch:
 def likelihoods(source: SuffixDecoding, state: Any) -> list[dict[int, float]]:
     import numpy as np
 
-    successors = source.successors(state)
+    successors = source.next_tokens(state)
     rows = zip(successors.ids_FK.tolist(), np.exp(successors.logp_FK).tolist(), strict=True)
     return [{t: round(p, 4) for t, p in zip(ids, ps, strict=True) if t >= 0} for ids, ps in rows]
 
 
 def test_a_forked_prefix_counts_once_and_siblings_that_agree_count_each() -> None:
     source = SuffixDecoding()
-    source.anchors([branch(0, (1, 2, 3))])
-    source.anchors([branch(0, (1, 2, 3, 4, 5))])
-    assert source.tokens == 5
+    source.root_states([branch(0, (1, 2, 3))])
+    source.root_states([branch(0, (1, 2, 3, 4, 5))])
+    assert source.num_tokens == 5
     forks = [branch(i, (1, 2, 3, 4, 5)) for i in (1, 2, 3)]
-    source.anchors(forks)
-    assert source.tokens == 5
-    source.anchors([branch(1, (1, 2, 3, 4, 5, 8)), branch(2, (1, 2, 3, 4, 5, 8)), branch(3, (1, 2, 3, 4, 5, 9))])
-    assert source.tokens == 8
-    assert likelihoods(source, source.anchors([branch(4, (1, 2, 3, 4, 5))])) == [{8: 0.6667, 9: 0.3333}]
+    source.root_states(forks)
+    assert source.num_tokens == 5
+    source.root_states([branch(1, (1, 2, 3, 4, 5, 8)), branch(2, (1, 2, 3, 4, 5, 8)), branch(3, (1, 2, 3, 4, 5, 9))])
+    assert source.num_tokens == 8
+    assert likelihoods(source, source.root_states([branch(4, (1, 2, 3, 4, 5))])) == [{8: 0.6667, 9: 0.3333}]
 
 
 def test_problems_do_not_see_each_other_unless_told_to() -> None:
     for across, expected in ((False, [{}]), (True, [{9: 0.5}])):  # half, for one of two places is the text's own end
         source = SuffixDecoding(across_groups=across)
-        source.anchors([branch(0, (1, 2, 3, 9, 9), "a")])
-        assert likelihoods(source, source.anchors([branch(1, (7, 1, 2, 3), "b")])) == expected
+        source.root_states([branch(0, (1, 2, 3, 9, 9), "a")])
+        assert likelihoods(source, source.root_states([branch(1, (7, 1, 2, 3), "b")])) == expected
 
 
 def test_depth_follows_the_length_of_the_match() -> None:
@@ -135,10 +141,10 @@ def test_depth_follows_the_length_of_the_match() -> None:
     text = (*range(20), *range(4))  # the last four tokens came before
     for factor, offset, depth in ((1.0, 0.0, 4), (2.0, 1.0, 9), (0.0, 3.0, 3), (1.0, -1.0, 3)):
         source = SuffixDecoding(factor=factor, offset=offset)
-        state = source.anchors([branch(0, text)])
+        state = source.root_states([branch(0, text)])
         for token in range(4, 4 + depth):
             assert list(likelihoods(source, state)[0]) == [token]
-            state = source.descend(state, np.array([token]))
+            state = source.advance(state, np.array([token]))
         assert likelihoods(source, state) == [{}]
 
 
@@ -147,33 +153,33 @@ def test_a_path_less_likely_than_the_least_is_not_followed() -> None:
 
     source = SuffixDecoding(min_probability=0.3, factor=4.0)
     for i, tail in enumerate([(5, 6), (5, 7), (8, 6), (8, 7)]):
-        source.anchors([branch(i, (1, 2, 3, *tail))])
-    state = source.anchors([branch(9, (1, 2, 3))])
+        source.root_states([branch(i, (1, 2, 3, *tail))])
+    state = source.root_states([branch(9, (1, 2, 3))])
     assert likelihoods(source, state) == [{5: 0.5, 8: 0.5}]
-    assert likelihoods(source, source.descend(state, np.array([5]))) == [{}], "0.25 each"
+    assert likelihoods(source, source.advance(state, np.array([5]))) == [{}], "0.25 each"
 
 
 def test_the_longest_match_need_not_win() -> None:
     """After (2, 3) anything followed, after (3,) nearly always the same: the longer match scores less."""
     source = SuffixDecoding(factor=4.0)
     for i in range(4):
-        source.anchors([branch(i, (2, 3, 10 + i))])
+        source.root_states([branch(i, (2, 3, 10 + i))])
     for i in range(4, 40):
-        source.anchors([branch(i, (100 + i, 3, 7, 7, 7, 7))])
-    (found,) = likelihoods(source, source.anchors([branch(99, (50, 2, 3))]))
+        source.root_states([branch(i, (100 + i, 3, 7, 7, 7, 7))])
+    (found,) = likelihoods(source, source.root_states([branch(99, (50, 2, 3))]))
     assert next(iter(found)) == 7
 
 
 @pytest.mark.parametrize("across", [False, True])
 def test_memory_is_bounded_and_old_problems_go_first(across: bool) -> None:
     source, most, running = SuffixDecoding(max_tokens=500, across_groups=across), 0, 0
-    for branches, _ in Stream(seed=9, groups=5, branches=3).run(source, 300):
+    for branches, _ in BranchStream(seed=9, groups=5, branches=3).run_rounds(source, 300):
         running = max(running, sum(len(one.tokens) for one in branches))
-        assert source.tokens <= max(500, 2 * running) + running, "more than the limit and what a round can bring"
-        most = max(most, source.tokens)
+        assert source.num_tokens <= max(500, 2 * running) + running, "more than the limit and what a round can bring"
+        most = max(most, source.num_tokens)
     assert most > 400
     fewest = 3 if across else 5
-    assert len(source._problems) < fewest
+    assert source.num_problems < fewest
 
 
 def test_wrong_knobs_are_named() -> None:

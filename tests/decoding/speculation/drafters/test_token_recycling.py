@@ -6,24 +6,27 @@ import numpy as np
 import pytest
 
 from decoding.core import SamplingParams
+from decoding.speculation.draft import Draft
 from decoding.speculation.drafters.token_recycling import TokenRecycling
-from decoding.speculation.interfaces import Branch, Draft, Feedback
-from tests.support.streams import Stream
+from decoding.speculation.interfaces import Branch, Feedback
+from tests.support.streams import BranchStream
 
 
 def test_equals_a_dictionary_of_the_rows_seen_last() -> None:
-    source, stream = TokenRecycling(k=4), Stream(seed=0, vocabulary=50)
+    source, stream = TokenRecycling(k=4), BranchStream(seed=0, vocabulary=50)
     last: dict[int, list[int]] = {}
     for _ in range(40):
-        branches = stream.round()
-        seen, drafts = stream.walk(source, branches)
+        branches = stream.next_round()
+        seen, drafts = stream.walk_source(source, branches)
         for level in seen:
-            for context, ids in zip(level.contexts, level.successors.ids_FK.tolist(), strict=True):
+            for context, ids in zip(level.contexts, level.next_tokens.ids_FK.tolist(), strict=True):
                 assert ids == last.get(context[-1], [-1] * 4)
-        feedback = stream.commit(source, branches, drafts)
+        feedback = stream.commit_random(source, branches, drafts)
         source.observe(feedback)
         for one in feedback:
-            for token, ids in zip((one.branch.tokens[-1], *one.draft.tokens), one.topk_ids.tolist(), strict=True):
+            for token, ids in zip(
+                (one.branch.tokens[-1], *one.draft.tokens), one.top_tokens()[0].tolist(), strict=True
+            ):
                 last[token] = ids
 
 
@@ -33,7 +36,7 @@ def test_refused_rows_count_and_of_a_token_fed_twice_the_last_row_counts() -> No
     draft = Draft((3, 2, 4), (-1, 0, 0))
     top = np.array([[10, 11], [12, 13], [14, 15], [16, 17]])
     source.observe([Feedback(branch, draft, (), top, -top.astype(np.float32))])
-    assert source.successors(np.array([2, 3, 4, 1, 99])).ids_FK.tolist() == [
+    assert source.next_tokens(np.array([2, 3, 4, 1, 99])).ids_FK.tolist() == [
         [14, 15],
         [12, 13],
         [16, 17],
@@ -44,9 +47,9 @@ def test_refused_rows_count_and_of_a_token_fed_twice_the_last_row_counts() -> No
 
 def test_memory_is_bounded_by_the_largest_id() -> None:
     source = TokenRecycling()
-    for _ in Stream(seed=1, vocabulary=100).run(source, 100):
+    for _ in BranchStream(seed=1, vocabulary=100).run_rounds(source, 100):
         pass
-    assert source._successors_VK.nbytes <= 2 * 100 * 8 * 4
+    assert source.size_bytes <= 2 * 100 * 8 * 4
 
 
 def test_a_wrong_k_is_named() -> None:

@@ -54,22 +54,22 @@ def texts(solution: Solution) -> list[tuple[int, str, float | None, Any]]:
 def test_the_same_trees(server: CompletionsServer, search: str) -> None:
     settings = [*SEARCHES[search], GREEDY]
     with reason.load("speculation=off", "engine.kv_mib=256", *settings) as ours:
-        wanted = [ours.solve(question) for question in QUESTIONS]
+        local = [ours.solve(question) for question in QUESTIONS]
     with there(server, "model=bundled", *settings) as theirs:
-        found = [theirs.solve(question) for question in QUESTIONS]
-    for one, other in zip(wanted, found, strict=True):
+        remote = [theirs.solve(question) for question in QUESTIONS]
+    for one, other in zip(local, remote, strict=True):
         assert texts(one) == texts(other)
         assert (one.answer, one.votes) == (other.answer, other.votes)
-        assert one.result.spent.tokens == other.result.spent.tokens
+        assert one.result.usage.tokens == other.result.usage.tokens
 
 
 def test_likelihood_over_a_server(server: CompletionsServer) -> None:
     settings = ["search=best_of_n", "search.n=2", "scorer=likelihood", GREEDY]
     with reason.load("speculation=off", "engine.kv_mib=256", *settings) as ours:
-        wanted = ours.solve(QUESTIONS[1])
+        local = ours.solve(QUESTIONS[1])
     with there(server, "model=bundled", "engine.logprobs=true", *settings) as theirs:
-        found = theirs.solve(QUESTIONS[1])
-    assert found.score == pytest.approx(wanted.score, abs=1e-3)
+        remote = theirs.solve(QUESTIONS[1])
+    assert remote.score == pytest.approx(local.score, abs=1e-3)
 
 
 def test_without_any_file_of_the_model(server: CompletionsServer) -> None:
@@ -78,16 +78,16 @@ def test_without_any_file_of_the_model(server: CompletionsServer) -> None:
     settings = ["search=self_consistency", "search.n=4", "search.sampling.max_tokens=100", "budget.tokens=200"]
     with there(server, raw, *settings) as theirs:
         solution = theirs.solve(QUESTIONS[1])
-    solution.tree.check()
+    solution.tree.assert_invariants()
     assert solution.answer is not None
     length = sum(len(node.step.tokens) for node in solution.tree.nodes)
-    assert 0 < solution.result.spent.tokens <= 200 < length
+    assert 0 < solution.result.usage.tokens <= 200 < length
 
 
 def test_a_small_model_behind_one_server_and_a_large_one_behind_another(server: CompletionsServer) -> None:
     draft = ["engine@draft=openai", f"draft.urls=[{server.url}]", "draft.model=bundled"]
     settings = ["model=bundled", "router=draft_only", "search=self_consistency", "search.n=2", "scorer=none", GREEDY]
     with there(server, *draft, *settings) as routed, there(server, *settings[:1], *settings[2:]) as alone:
-        found, wanted = routed.solve(QUESTIONS[1]), alone.solve(QUESTIONS[1])
-    assert found.text == wanted.text
-    assert {node.step.author for node in found.tree.nodes} == {"draft"}
+        remote, local = routed.solve(QUESTIONS[1]), alone.solve(QUESTIONS[1])
+    assert remote.text == local.text
+    assert {node.step.model for node in remote.tree.nodes} == {"draft"}

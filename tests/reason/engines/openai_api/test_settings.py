@@ -1,4 +1,4 @@
-"""Before anything loads, servers are asked for what they offer, and what is wrong is a sentence about its setting."""
+"""Servers are queried for their models before anything loads, and an error is one sentence about its setting."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pytest
 import reason
 from reason import ConfigError
 from tests.support.paths import ROOT
-from tests.support.scripted_openai_server import ScriptedEndpoint
+from tests.support.scripted_openai_server import ScriptedOpenAIServer
 
 WHOLE = ("engine=openai", "search=self_consistency", "search.n=3")
 
 
-def loading(server: ScriptedEndpoint, *settings: str) -> None:
+def loading(server: ScriptedOpenAIServer, *settings: str) -> None:
     reason.load(*WHOLE, f"engine.urls={server.url}", *settings).close()
 
 
-def test_a_missing_model_is_answered_with_what_there_is() -> None:
-    server = ScriptedEndpoint(models=["toy", "small"])
+def test_missing_model_lists_the_offered_ones() -> None:
+    server = ScriptedOpenAIServer(models=["toy", "small"])
     with pytest.raises(ConfigError, match=f"^engine.model must be set; {server.url} offers small, toy$"):
         loading(server)
     with pytest.raises(ConfigError, match=r"^engine\.model=toyy is not there; .* offers small, toy$"):
@@ -32,15 +32,15 @@ def test_a_missing_model_is_answered_with_what_there_is() -> None:
     server.close()
 
 
-def test_a_name_that_is_not_listed_but_taken_is_one() -> None:
+def test_unlisted_model_is_accepted_if_the_server_takes_it() -> None:
     for models in (["toy"], None):
-        server = ScriptedEndpoint(models=models, any_model=True)
+        server = ScriptedOpenAIServer(models=models, any_model=True)
         loading(server, "engine.model=alias")
         server.close()
 
 
-def test_a_key_that_is_missing_or_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ScriptedEndpoint(key="sk-right")
+def test_missing_or_wrong_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ScriptedOpenAIServer(key="sk-right")
     monkeypatch.setenv("A_KEY", "sk-wrong")
     with pytest.raises(ConfigError, match=r"^engine\.api_key: .* asks for a key; take it from the environment"):
         loading(server, "engine.model=toy")
@@ -51,23 +51,23 @@ def test_a_key_that_is_missing_or_wrong_is_named(monkeypatch: pytest.MonkeyPatch
     server.close()
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
-    server = ScriptedEndpoint()
+def test_unreachable_server_is_named() -> None:
+    server = ScriptedOpenAIServer()
     server.close()
     with pytest.raises(ConfigError, match=f"^engine.urls: nothing answers at {server.url} "):
         loading(server, "engine.model=toy")
 
 
-def test_a_run_over_a_vendor_leaves_its_key_nowhere(tmp_path: Path) -> None:
+def test_api_key_is_in_no_file_of_a_run(tmp_path: Path) -> None:
     """The whole program: three answers by conversation, rows and settings on disk, resumed."""
-    server = ScriptedEndpoint(key="sk-secret")
+    server = ScriptedOpenAIServer(key="sk-secret")
     folder = tmp_path / "run"
     settings = [*WHOLE, f"engine.urls=[{server.url}]", "engine.model=toy", "question=1+1?", f"hydra.run.dir={folder}"]
     done = _solve(*settings, "engine.api_key='${oc.env:A_KEY}'")
     assert done.returncode == 0, done.stderr
     assert "text in, text out: no hidden states" in done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
-    assert (summary["model"], summary["spent"]["calls"], summary["spent"]["tokens"]) == ("toy", 3, 30)
+    assert (summary["model"], summary["usage"]["calls"], summary["usage"]["tokens"]) == ("toy", 3, 30)
     assert server.paths == 3 * ["/v1/chat/completions"]
     again = _solve(f"resume={folder}")
     assert again.returncode == 0, again.stderr

@@ -1,0 +1,80 @@
+"""What the rest of the project needs to know of an engine before it is opened: the base class of all engine settings.
+
+An engine is added with two files: a module with a subclass of `EngineSettings`, and `conf/engine/NAME.yaml` whose
+`_target_` is that class. `tests/reason/engines/test_plug_in_engine.py` adds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from decoding.core import Engine, SamplingParams
+from reason.config.errors import ConfigError
+from reason.models.byte_tokenizer import BYTES
+from reason.models.checkpoint import Checkpoint
+from reason.models.tokenizer import PretrainedTokenizer
+
+if TYPE_CHECKING:  # `decoding.round` imports torch, which a wrong setting need not wait for
+    from decoding.round import Speculation
+    from reason.prompt import PromptFormat
+    from reason.scorers.base import Scorer
+
+SpeculationFactory = Callable[[PretrainedTokenizer, str], "Speculation"]
+"""Makes the speculative parts of an engine from the tokenizer and the path of the model that is drafted for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineUse:
+    """What an engine will be used for.
+
+    key           where its settings are: `engine` or `small`
+    sampling      sampling parameters of its requests; None where a plug-in search does not declare them
+    continued_by  the setting that makes requests continue earlier output, such as `search=beam_search`; None if none
+    """
+
+    key: str
+    checkpoint: Checkpoint
+    prompt_format: PromptFormat
+    scorer: Scorer
+    sampling: SamplingParams | None
+    continued_by: str | None
+
+
+class EngineSettings:
+    """Settings of an engine. Subclasses are frozen dataclasses: fields are the knobs of their yaml, checked when made.
+
+    is_remote         the model runs in servers: they speculate themselves and return no hidden states
+    needs_checkpoint  needs the model's tokenizer or weights here, which `model=served` does not have
+    gives_logprobs    whether its generations have log-probabilities
+    """
+
+    is_remote: ClassVar[bool] = False
+    needs_checkpoint: ClassVar[bool] = True
+
+    @property
+    def gives_logprobs(self) -> bool:
+        return True
+
+    def adapt_to(self, use: EngineUse) -> Self:
+        """Returns the settings with what follows from `use`. Raises: ConfigError where the engine cannot do that."""
+        if self.needs_checkpoint and use.checkpoint.source == BYTES:
+            path = "model.path=bytes (model=served)" if use.key == "engine" else f"{use.key}.path=bytes"
+            raise ConfigError(f"{path} has no weights and no tokenizer; it goes with {use.key}=openai")
+        return self
+
+    def require_packages(self) -> None:
+        """Raises ValueError naming a package that is missing."""
+
+    def ping(self) -> None:
+        """Checks quickly that servers answer, before models load. Raises: ConnectionError or ValueError."""
+
+    def open_engine(
+        self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None
+    ) -> Engine:
+        """Returns the engine for this checkpoint; loads the model or connects to the servers.
+
+        Raises: ValueError, whose message begins with a field's name where that is wrong; OSError.
+        """
+        raise NotImplementedError

@@ -1,0 +1,115 @@
+"""Settings that all engines made of servers have in common: addresses, time limits, retries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+from decoding.validation import require_count, require_positive
+from reason.engines.base import EngineSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings(EngineSettings):
+    """Where the servers are and how their failures are handled. A knob is a field here and a line in the yaml.
+
+    urls                   one address or several; the servers all serve the model
+    request_timeout_s      time limit of one request; a server that needs longer counts as hanging
+    unavailable_timeout_s  how long a request waits while no server answers
+    max_in_flight          requests that one server has at once; more wait here
+    max_retries            lost responses at which a request fails
+    cooldown_s             pause after a failure of a server
+    min_backoff_s          upper bound of the random pause after the first error, where the server asks for none
+    max_backoff_s          upper bound of that pause after many errors
+
+    Attributes of the class, not knobs:
+    url_example         an address, for errors
+    url_has_path        whether addresses may have a path
+    limits_overload     whether `unavailable_timeout_s` also limits the wait for full servers
+    pauses_only_server  whether a server that lost a response is excluded for `cooldown_s` even if it is the only one
+
+    Raises: ValueError naming the setting.
+    """
+
+    is_remote: ClassVar[bool] = True
+    url_example: ClassVar[str] = "http://host:30000"
+    url_has_path: ClassVar[bool] = False
+    limits_overload: ClassVar[bool] = False
+    pauses_only_server: ClassVar[bool] = True
+
+    urls: Sequence[str] | str
+    request_timeout_s: float = 600.0
+    unavailable_timeout_s: float = 120.0
+    max_in_flight: int = 256
+    max_retries: int = 3
+    cooldown_s: float = 5.0
+    min_backoff_s: float = 0.1
+    max_backoff_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        urls = parse_urls(self.urls, example=self.url_example, has_path=self.url_has_path)
+        object.__setattr__(self, "urls", urls)
+        for name in ("request_timeout_s", "unavailable_timeout_s", "cooldown_s", "min_backoff_s", "max_backoff_s"):
+            require_positive(name, getattr(self, name))
+        require_count("max_in_flight", self.max_in_flight, at_least=1)
+        require_count("max_retries", self.max_retries, at_least=1)
+
+    @property
+    def overload_timeout_s(self) -> float | None:
+        """How long a request waits while all servers are full and nothing gets through; None: without end."""
+        return self.unavailable_timeout_s if self.limits_overload else None
+
+    def require_packages(self) -> None:
+        """See `EngineSettings`."""
+        try:
+            import httpx2  # noqa: F401
+            import tenacity  # noqa: F401
+        except ImportError as error:
+            raise ValueError(f"{error.name} is not installed; pip install 'reason-search[sglang]'") from error
+
+    def ping(self) -> None:
+        """Checks all servers. Raises: as `ping_server`."""
+        for url in self.urls:
+            self.ping_server(url)
+
+    def ping_server(self, url: str) -> None:
+        """Checks that the server at `url` answers and is usable.
+
+        Raises: ConnectionError if it does not answer; ValueError naming the setting that it contradicts.
+        """
+        raise NotImplementedError
+
+
+def parse_urls(urls: object, *, example: str, has_path: bool) -> tuple[str, ...]:
+    """Returns one or more addresses without trailing slashes; `has_path` allows a path in them.
+
+    >>> parse_urls("http://localhost:8000/v1/", example="http://host:8000/v1", has_path=True)
+    ('http://localhost:8000/v1',)
+
+    Raises: ValueError.
+    """
+    given = [urls] if isinstance(urls, str) else urls
+    if not isinstance(given, Sequence) or not given:
+        raise ValueError(f"urls must be one or more addresses, got {urls!r}")
+    parsed = tuple(_parse_url(url, example, has_path) for url in given)
+    if len(set(parsed)) < len(parsed):
+        raise ValueError(f"urls must differ, got {', '.join(parsed)}")
+    return parsed
+
+
+def _parse_url(url: object, example: str, has_path: bool) -> str:
+    expected = f"urls must be addresses like {example}"
+    if not isinstance(url, str):
+        raise ValueError(f"{expected}, got {url!r}")
+    try:
+        parts = urlsplit(url)
+        is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        raise ValueError(f"{expected}, got {url!r}") from None
+    if parts.username is not None or parts.password is not None:  # the message must not repeat a secret
+        raise ValueError(f"{expected}, without a name or a password in them")
+    if not is_complete or (parts.path.strip("/") and not has_path) or parts.query or parts.fragment:
+        raise ValueError(f"{expected}, got {url!r}")
+    return url.rstrip("/")

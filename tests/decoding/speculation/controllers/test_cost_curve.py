@@ -1,0 +1,142 @@
+"""The cost curve fits measured rounds, and the warm-up profile measures them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from itertools import product
+
+import numpy as np
+import pytest
+
+from decoding.speculation.controllers.cost_curve import CostCurve
+from decoding.speculation.interfaces import RoundCost
+from decoding.warmup_profile import profile_rounds
+from tests.support.engines import mixed_requests, open_engine
+from tests.support.fakes import HashBackend
+from tests.support.simulated_machine import Machine
+
+GRID = list(product((1, 4, 32), (0, 20, 150), (100, 10_000)))
+
+
+def worst(curve: CostCurve, machine: Machine) -> float:
+    """The largest relative error over rounds of all sizes."""
+    return max(abs(curve.round_seconds(*size) / machine.seconds(*size) - 1) for size in GRID)
+
+
+class TestCostCurve:
+    def test_until_something_was_measured_a_round_has_some_price(self) -> None:
+        curve = CostCurve()
+        assert curve.seconds_per_node > 0
+        assert (
+            curve.round_seconds(1, 0, 100)
+            < curve.round_seconds(4, 0, 100)
+            < curve.round_seconds(4, 10, 100)
+            < curve.round_seconds(4, 10, 900)
+        )
+
+    @pytest.mark.parametrize(
+        ("machine", "error"),
+        [
+            (Machine(), 0.01),
+            (Machine(noise=0.1), 0.08),
+            (Machine(per_row=0.0), 0.07),
+            (Machine(base=1e-4, per_branch=0, per_row=1e-5, per_context=1e-9), 0.01),
+        ],
+        ids=["exact", "noisy", "rows are free", "fast"],
+    )
+    def test_it_recovers_a_linear_machine(self, machine: Machine, error: float) -> None:
+        curve = CostCurve(tuple(machine.costs(100)))
+        for cost in machine.costs(1000):
+            curve.observe(cost)
+        assert worst(curve, machine) < error
+        assert curve.seconds_per_node == pytest.approx(machine.per_row, rel=0.15, abs=1e-3 * machine.base)
+
+    @pytest.mark.parametrize(("plain", "rows"), [(1.0, 3.0), (1.5, 1.0), (0.7, 2.0), (5.0, 5.0)])
+    def test_rounds_refine_what_was_measured_at_the_start(self, plain: float, rows: float) -> None:
+        """The start measured without drafting, and perhaps while the machine was busy."""
+        start = Machine(noise=0.05)
+        real = Machine(0.02 * plain, 4e-4 * plain, 2e-4 * rows, 1e-6 * plain, noise=0.05)
+        curve = CostCurve(tuple(start.costs(50)))
+        for cost in real.costs(1500):
+            curve.observe(cost)
+        assert worst(curve, real) < 0.12
+        assert curve.seconds_per_node == pytest.approx(real.per_row, rel=0.15)
+
+    def test_it_ignores_rounds_that_somebody_else_slowed_down(self) -> None:
+        calm, machine = Machine(noise=0.05), Machine(noise=0.05, hiccup=30.0)
+        curve = CostCurve(tuple(calm.costs(50)))
+        for cost in machine.costs(1500):
+            curve.observe(cost)
+        assert worst(curve, machine) < 0.06
+
+    def test_it_starts_from_what_was_measured(self) -> None:
+        machine = Machine(noise=0.02)
+        curve = CostCurve(tuple(machine.costs(30)))
+        assert worst(curve, machine) < 0.1
+
+    def test_rounds_that_are_all_alike_do_not_undo_what_was_measured(self) -> None:
+        """One size says nothing of what a row costs."""
+        machine = Machine(noise=0.02)
+        curve = CostCurve(tuple(machine.costs(30)))
+        for _ in range(2000):
+            curve.observe(machine.cost(16, 40, 5000))
+        assert curve.round_seconds(16, 40, 5000) == pytest.approx(machine.seconds(16, 40, 5000), rel=0.03)
+        assert curve.seconds_per_node == pytest.approx(machine.per_row, rel=0.5)
+
+    @pytest.mark.parametrize("slower", [0.3, 2.0, 10.0])
+    def test_a_machine_that_is_slower_from_now_on_is_learned(self, slower: float) -> None:
+        machine = Machine()
+        curve = CostCurve(tuple(machine.costs(30)))
+        slow = Machine(machine.base * slower, machine.per_branch * slower, machine.per_row * slower, 1e-6 * slower)
+        for cost in slow.costs(2000):
+            curve.observe(cost)
+        assert worst(curve, slow) < 0.1
+
+    def test_nothing_is_ever_negative(self) -> None:
+        rng = np.random.default_rng(4)
+        for _ in range(30):
+            curve = CostCurve()
+            for seconds in rng.lognormal(-5, 2, size=64):
+                count = int(rng.integers(1, 9))
+                curve.observe(RoundCost(count, count + int(rng.integers(0, 30)), int(rng.integers(0, 999)), seconds))
+            assert curve.seconds_per_node >= 0
+            assert min(curve.round_seconds(*size) for size in GRID) >= 0
+            assert np.isfinite(curve.round_seconds(4, 4, 4))
+
+    def test_rounds_without_drafts_leave_the_price_of_a_row_at_what_was_measured(self) -> None:
+        machine = Machine()
+        curve = CostCurve(tuple(machine.costs(30)))
+        for _ in range(1000):
+            curve.observe(machine.cost(8, 0, 800))
+        assert curve.seconds_per_node == pytest.approx(machine.per_row, rel=0.2)
+
+
+class TestWarmupProfile:
+    def test_it_measures_rounds_of_several_sizes(self) -> None:
+        costs = profile_rounds(HashBackend())
+        sizes = {(cost.num_branches, cost.num_tokens) for cost in costs}
+        assert {count for count, _ in sizes} == {1, 8, 32}
+        assert {rows / count for count, rows in sizes} == {1, 5, 17}
+        assert all(cost.seconds > 0 and cost.context_tokens > 32 * cost.num_branches for cost in costs)
+        assert CostCurve(tuple(costs)).round_seconds(8, 8, 500) > 0
+
+    def test_it_leaves_nothing_behind(self) -> None:
+        backend, before = HashBackend(), set(threading.enumerate())
+        profile_rounds(backend)
+        assert set(threading.enumerate()) <= before
+        requests = mixed_requests(6)
+        with open_engine(backend) as rehearsed, open_engine(HashBackend()) as fresh:
+            after, expected = (asyncio.run(engine.generate(requests)) for engine in (rehearsed, fresh))
+            assert rehearsed.stats.prompt_tokens == fresh.stats.prompt_tokens
+        assert [g.tokens for g in after] == [g.tokens for g in expected]
+
+    def test_a_small_vocabulary_is_no_obstacle(self) -> None:
+        assert profile_rounds(HashBackend(vocab_size=3))
+
+    def test_a_model_that_breaks_says_so(self) -> None:
+        """Not a rehearsal without costs, from which nothing can be learned."""
+        backend = HashBackend()
+        backend.fail_at = 2
+        with pytest.raises(RuntimeError, match="the toy broke"):
+            profile_rounds(backend)

@@ -1,0 +1,141 @@
+"""The throughput controller and its probe on a simulated machine."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from decoding.speculation.controllers.cost_curve import CalibratedCost
+from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.controllers.speculation_probe import SpeculationProbe
+from decoding.speculation.controllers.throughput import ThroughputController
+from decoding.speculation.draft import Draft
+from decoding.speculation.interfaces import CostEstimate, Feedback, RoundCost
+from tests.support.simulated_machine import AMPLE, Machine, branches, simulate, spare
+
+
+class TestThroughput:
+    def test_what_is_worth_feeding_is_the_best_of_all_numbers(self) -> None:
+        rng = np.random.default_rng(0)
+        for _ in range(300):
+            price = CostEstimate(float(rng.lognormal(0, 1)), float(rng.lognormal(-3, 2)))
+            count, reach = int(rng.integers(1, 9)), -np.sort(-(rng.random(int(rng.integers(0, 40))) ** 2))
+            rates = [
+                (count + reach[:n].sum()) / (price.round_seconds + n * price.seconds_per_node)
+                for n in range(len(reach) + 1)
+            ]
+            best = price.count_worthwhile(reach, count)
+            assert rates[best] == pytest.approx(max(rates))
+            if best:  # and whoever is in it may not be under the floor that spares the search
+                assert reach[best - 1] >= price.min_probability(count) - 1e-9 or price.min_probability(count) == 0.9
+
+    def test_free_rows_are_all_taken_and_dear_ones_never(self) -> None:
+        reach = np.array([0.9, 0.5, 0.1, 0.001])
+        assert (
+            CostEstimate(1.0, 0.0).count_worthwhile(reach, 1) == CostEstimate(0.0, 0.0).count_worthwhile(reach, 1) == 4
+        )
+        assert CostEstimate(0.01, 1.0).count_worthwhile(reach, 1) == 0
+        assert CostEstimate(1.0, 1.0).count_worthwhile(np.empty(0), 3) == 0
+
+    def test_it_plans_within_the_rows_there_are_at_the_price_it_has_learned(self) -> None:
+        controller, machine = ThroughputController(max_draft_tokens=50), Machine()
+        controller.calibrate_cost(machine.costs(40))
+        assert isinstance(controller, CalibratedCost)
+        for rows in (0, 7, 1000):
+            plan = controller.plan_drafts(branches(3), spare(rows))
+            assert plan.max_total == min(rows, 50)
+            assert plan.template is None
+        assert plan.cost_estimate is not None
+        assert plan.cost_estimate.seconds_per_node == pytest.approx(machine.per_row, rel=0.01)
+        assert plan.cost_estimate.round_seconds == pytest.approx(machine.seconds(3, 0, 100), rel=0.01)
+        assert controller.plain_seconds(3, 100) == plan.cost_estimate.round_seconds
+
+    def test_rounds_that_filled_prompts_are_not_counted(self) -> None:
+        controller = ThroughputController()
+        before = controller.plain_seconds(3, 100)
+        for _ in range(40):
+            controller.observe([], None)
+        assert controller.plain_seconds(3, 100) == before > 0
+
+
+def decode(trials: SpeculationProbe, count: int, rounds: int, *, gain: float, cost: float, rng: random.Random) -> float:
+    """Plain rounds' share, on a machine where guessing commits `gain` times the tokens for `cost` times the seconds."""
+    plain = 0
+    for _ in range(rounds):
+        guess = trials.should_draft(count)
+        plain += not guess
+        took = (cost if guess else 1.0) * rng.lognormvariate(0, 0.15) * (20.0 if rng.random() < 0.02 else 1.0)
+        trials.observe(count, drafted=guess, tokens=round(count * gain) if guess else count, cost=took)
+    return plain / rounds
+
+
+class TestSpeculationProbe:
+    """Guessing is given up where it does not pay, taken up again where it does, at a small price either way."""
+
+    @pytest.mark.parametrize(("gain", "cost"), [(2.0, 1.2), (1.5, 1.2)])
+    def test_what_pays_is_kept(self, gain: float, cost: float) -> None:
+        trials, rng = SpeculationProbe(), random.Random(1)
+        decode(trials, 20, 200, gain=gain, cost=cost, rng=rng)
+        assert decode(trials, 20, 1000, gain=gain, cost=cost, rng=rng) < 0.04
+
+    @pytest.mark.parametrize(("gain", "cost"), [(1.2, 1.6), (1.0, 1.2)])
+    def test_what_does_not_pay_is_left(self, gain: float, cost: float) -> None:
+        trials, rng = SpeculationProbe(), random.Random(2)
+        assert decode(trials, 20, 200, gain=gain, cost=cost, rng=rng) > 0.75
+        assert decode(trials, 20, 1000, gain=gain, cost=cost, rng=rng) > 0.94
+
+    def test_guessing_may_learn_first(self) -> None:
+        trials, rng = SpeculationProbe(), random.Random(5)
+        for known in range(60):
+            decode(trials, 4, 5, gain=1 + known / 40, cost=1.2, rng=rng)
+        assert decode(trials, 4, 300, gain=2.5, cost=1.2, rng=rng) < 0.1
+
+    def test_it_changes_its_mind_when_things_change(self) -> None:
+        trials, rng = SpeculationProbe(), random.Random(3)
+        decode(trials, 20, 500, gain=1.0, cost=1.5, rng=rng)
+        decode(trials, 20, 500, gain=2.5, cost=1.2, rng=rng)
+        assert decode(trials, 20, 300, gain=2.5, cost=1.2, rng=rng) < 0.1
+
+    def test_loads_are_judged_apart(self) -> None:
+        trials, rng = SpeculationProbe(), random.Random(4)
+        for _ in range(30):
+            decode(trials, 2, 20, gain=2.0, cost=1.1, rng=rng)
+            decode(trials, 64, 20, gain=1.1, cost=1.5, rng=rng)
+        assert decode(trials, 2, 200, gain=2.0, cost=1.1, rng=rng) < 0.1
+        assert decode(trials, 64, 200, gain=1.1, cost=1.5, rng=rng) > 0.9
+
+    def test_what_plain_rounds_take_is_known_after_the_first_trial(self) -> None:
+        trials = SpeculationProbe()
+        assert trials.relative_plain_cost(4) is None
+        while trials.should_draft(4):
+            trials.observe(4, drafted=True, tokens=8, cost=1.0)
+        assert trials.relative_plain_cost(4) is None
+        trials.observe(4, drafted=False, tokens=4, cost=1.5)
+        assert trials.relative_plain_cost(4) == trials.relative_plain_cost(100) == pytest.approx(1.5)
+
+
+def test_a_pause_is_plain_and_teaches_the_drafter_now_and_then() -> None:
+    controller = ThroughputController()
+    controller.calibrate_cost(Machine().costs(40))
+    set_calibration = []
+    for _ in range(400):
+        plan = controller.plan_drafts(branches(3), AMPLE)
+        set_calibration += [plan.collect_feedback] if not plan.max_total else []
+        seconds = controller.curve.round_seconds(3, 0, 100) * (3.0 if plan.max_total else 1.0)
+        controller.observe([Feedback(one, Draft(), ()) for one in branches(3)], RoundCost(3, 3, 100, seconds))
+    assert len(set_calibration) > 300
+    assert 0.2 < sum(set_calibration) / len(set_calibration) < 0.3
+
+
+@pytest.mark.parametrize(("row_share", "count"), [(0.001, 1), (0.02, 4), (0.1, 2), (0.1, 6), (1.0, 4)])
+def test_on_a_machine_throughput_is_as_good_as_the_best_number_and_as_no_drafts(row_share: float, count: int) -> None:
+    """From rows that are nearly free to rows that cost as much as a round."""
+    machine = Machine(base=1.0, per_branch=0.01, per_row=row_share, per_context=1e-6, noise=0.05)
+    throughput = ThroughputController()
+    throughput.calibrate_cost([machine.cost(b, n, 100) for b in (1, 8) for n in (0, 4, 16) for _ in range(3)])
+    got = simulate(throughput, machine, count)
+    fixed = {n: simulate(FixedController(n), machine, count) for n in (0, 1, 2, 4, 8)}
+    assert got > 0.95 * max(fixed.values())  # trials cannot tell a gain of a few percent from luck
+    assert got > 0.98 * fixed[0]

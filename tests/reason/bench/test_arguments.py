@@ -1,0 +1,62 @@
+"""Shared command-line arguments: flags of the last release still work, with one warning."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from types import ModuleType
+
+import pytest
+
+from reason.bench.arguments import accept_old_flag, name_list, positive_int, positive_ints, temperature_list
+from tests.support.paths import SCRIPTS
+
+
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", SCRIPTS / "bench" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("script", "old", "new", "value"),
+    [
+        ("speculation", "--contenders", "--drafter-setups", "stand_coupled,suffix"),
+        ("speculation", "--racers", "--speed-setups", "stand,plain"),
+        ("tune_tree", "--contender", "--drafter-setup", "stand_rejection"),
+        ("compare_routers", "--race", "--timed-setting", "cue-1"),
+        ("compare_routers", "--laps", "--timing-repeats", "2"),
+        ("compare_sglang", "--arms", "--variants", "plain,NGRAM"),
+    ],
+)
+def test_an_old_flag_is_read_as_the_new_one_with_one_warning(
+    script: str, old: str, new: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = load_script(script).make_parser()
+    expected = parser.parse_args([new, value])
+    assert capsys.readouterr().err == ""
+    assert parser.parse_args([old, value]) == expected
+    assert capsys.readouterr().err == f"warning: {old} is now {new}; the next release drops the old name\n"
+    assert f"{old} " not in parser.format_help()
+
+
+def test_an_alias_keeps_the_default_and_the_checks_of_the_new_flag() -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    accept_old_flag(parser, "--laps", parser.add_argument("--repeats", type=positive_int, default=3))
+    assert parser.parse_args([]).repeats == 3
+    assert parser.parse_args(["--laps", "5"]).repeats == 5
+    with pytest.raises(argparse.ArgumentError, match="must be an int >= 1, got 0"):
+        parser.parse_args(["--laps", "0"])
+
+
+def test_values_are_parsed_and_checked() -> None:
+    assert positive_ints("1,4,16") == (1, 4, 16)
+    assert temperature_list("1,0.6,0") == (1.0, 0.6, 0.0)
+    assert name_list("stand, suffix") == ("stand", "suffix")
+    with pytest.raises(argparse.ArgumentTypeError, match="must be ints >= 1, got 0,1"):
+        positive_ints("0,1")
+    with pytest.raises(argparse.ArgumentTypeError, match="must be numbers >= 0, got -1"):
+        temperature_list("-1")

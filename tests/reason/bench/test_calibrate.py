@@ -1,0 +1,38 @@
+"""Calibration of distance thresholds: equal steps by their numbers, recorded pairs, and the best threshold."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reason.bench.calibrate import DistanceRecorder, best_threshold, rate_thresholds, step_numbers
+from reason.scorers.embedders.hidden_states import HiddenStateEmbedder
+from search.tree import Step
+
+
+class TestCalibration:
+    def test_the_same_numbers_in_order_are_the_same(self) -> None:
+        assert step_numbers("First, x1: 4*8=32.5") == step_numbers("We get x1: 4*8=32.5") == ("1", "4", "8", "32.5")
+        assert step_numbers("8*4") != step_numbers("4*8")
+
+    def test_the_best_threshold_separates_equal_from_different_steps(self) -> None:
+        best = best_threshold([0.1, 0.2, 0.3, 0.7, 0.8, 0.9], [True, True, True, False, False, False])
+        assert 0.3 <= best.distance < 0.7
+        assert (best.same_below, best.different_above, best.balanced_accuracy) == (1.0, 1.0, 1.0)
+
+    def test_one_kind_only_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="compared no equal or no different steps"):
+            rate_thresholds([0.1, 0.2], [True, True], [0.1])
+
+    def test_the_recorder_sees_every_pair_and_changes_nothing(self) -> None:
+        recorder = DistanceRecorder(HiddenStateEmbedder(distance_threshold=0.5))
+        hidden: list[Any] = [np.array(v, dtype=np.float32) for v in ([1, 0], [1, 0], [0, 1])]
+        steps = [Step((1,), text) for text in ("so 1", "get 1", "so 2")]
+        vectors = asyncio.run(recorder.embed(steps, hidden))
+        assert np.array_equal(vectors, np.stack(hidden))
+        assert recorder.distances == pytest.approx([0.0, 1.0, 1.0])
+        assert recorder.same == [True, False, False]
+        assert (recorder.distance_threshold, recorder.needs_hidden_states) == (0.5, True)

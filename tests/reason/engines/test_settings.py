@@ -1,0 +1,59 @@
+"""A knob of an engine is one field of its settings class and one line of its yaml; nothing else lists it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from importlib.resources import files
+
+import pytest
+from omegaconf import OmegaConf
+
+from reason.config.compose import instantiate, list_options, load_option
+from reason.engines.base import EngineSettings
+from reason.engines.http.settings import ServerSettings
+from tests.support.paths import ROOT
+
+ENGINES = list_options("engine")
+
+
+def load_settings(name: str) -> EngineSettings:
+    node = {key: value for key, value in load_option("engine", name).items() if key != "defaults"}
+    settings = instantiate("engine", node)
+    assert isinstance(settings, EngineSettings)
+    return settings
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_field_is_in_the_yaml_with_its_default_and_vice_versa(name: str) -> None:
+    settings = load_settings(name)
+    assert dataclasses.is_dataclass(settings)
+    node = OmegaConf.to_container(OmegaConf.create(files("conf").joinpath("engine", f"{name}.yaml").read_text()))
+    assert isinstance(node, dict)
+    fields = {field.name: field for field in dataclasses.fields(settings)}
+    assert set(fields) == set(node) - {"_target_", "defaults"}
+    for key, field in fields.items():
+        if field.default is not dataclasses.MISSING:
+            expected = list(field.default) if isinstance(field.default, tuple) else field.default
+            assert node[key] == expected, key
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_line_of_a_yaml_says_what_it_is(name: str) -> None:
+    text = files("conf").joinpath("engine", f"{name}.yaml").read_text()
+    knobs = [line for line in text.splitlines() if re.match(r"[a-z]\w*:", line) and not line.startswith("defaults:")]
+    assert [line for line in knobs if " # " not in line] == []
+
+
+def test_no_other_module_takes_a_client_knob_as_an_argument() -> None:
+    """Settings objects are passed whole, so that a new knob touches no constructor."""
+    knobs = {field.name for field in dataclasses.fields(ServerSettings)} - {"urls", "max_in_flight", "cooldown_s"}
+    pattern = re.compile(rf"^\s+({'|'.join(sorted(knobs))}):", re.MULTILINE)
+    homes = {"reason/engines/http/settings.py", "reason/engines/openai_api/settings.py"}
+    listed = [file for file in (ROOT / "reason").rglob("*.py") if pattern.search(file.read_text(encoding="utf-8"))]
+    assert {str(file.relative_to(ROOT)) for file in listed} <= homes
+
+
+def test_where_a_model_runs_is_an_attribute_of_its_settings() -> None:
+    assert {name: load_settings(name).is_remote for name in ENGINES} == {"local": False, "openai": True, "sglang": True}
+    assert {name for name in ENGINES if not load_settings(name).needs_checkpoint} == {"openai"}
