@@ -1,4 +1,4 @@
-"""Loops over nodes and table entries, compiled: the one door to Numba."""
+"""Compiles loops over nodes and table entries with Numba, and caches the machine code on disk."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_HERE = Path(__file__).parent
+SOURCE_FOLDER = Path(__file__).parent
+"""The machine code belongs to all sources below this folder."""
 
 
 def compiled(function: F) -> F:
-    """`function` as machine code, kept on disk between runs. It may use numbers, NumPy arrays and tuples of them."""
-    with _cached_apart():
+    """Compiles `function`, which may use numbers, NumPy arrays and tuples of them, and caches the result on disk."""
+    with _separate_cache():
+        # nogil: other threads run Python meanwhile
         return cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
 @cache
-def _sources() -> str:
-    """A name for these very sources.
+def hash_sources() -> str:
+    """Returns the name of the cache folder for the present sources.
 
-    Numba compiles anew what has changed in a function's own file; code that it took in from another file stays as it
-    was. So what is kept belongs to all sources together.
+    Numba compiles a function again when its own file has changed, not when a file has changed from which it inlined
+    code. So the cache belongs to all sources together.
     """
     digest = blake2b(digest_size=8)
-    for source in sorted(_HERE.rglob("*.py")):
+    # sorted: the order of a directory listing differs between machines
+    for source in sorted(SOURCE_FOLDER.rglob("*.py")):
         digest.update(source.read_bytes())
     return f"compiled-{digest.hexdigest()}"
 
 
 @contextmanager
-def _cached_apart() -> Iterator[None]:
-    """What is defined meanwhile has a cache of its own; if that cannot be written, the one Numba falls back to."""
+def _separate_cache() -> Iterator[None]:
+    """Gives functions defined meanwhile a cache for these sources; where it cannot be written, Numba's default."""
     config: Any = numba.config
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(Path(before or _HERE / "__pycache__") / _sources())
+    # Numba reads the setting when a function is defined, not when it is compiled
+    config.CACHE_DIR = str(Path(before or SOURCE_FOLDER / "__pycache__") / hash_sources())
     try:
         yield
     finally:

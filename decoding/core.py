@@ -55,6 +55,7 @@ class SamplingParams:
         require_share("top_p", self.top_p, above_zero=True)
         require_share("min_p", self.min_p)
         for text in self.stop:
+            # an empty string would stop every generation at its first token
             if not (isinstance(text, str) and text):
                 raise ValueError(f"stop must hold non-empty strings, got {self.stop!r}")
         for token in self.stop_token_ids:
@@ -79,6 +80,7 @@ class GenerationRequest:
     hidden: bool = False
 
     def __post_init__(self) -> None:
+        # the first token is sampled from the logits after the last prefix token
         if not self.prefix:
             raise ValueError("prefix must hold at least one token")
 
@@ -123,6 +125,7 @@ class Usage:
     @property
     def target_tokens(self) -> int:
         """Tokens of the target model, discarded ones included; all generated tokens where there is no small model."""
+        # `small_tokens` includes discarded tokens, `tokens` does not
         return self.tokens + self.discarded_tokens - self.small_tokens
 
     @property
@@ -141,6 +144,7 @@ class Usage:
         return self.plain_seconds / self.round_seconds if self.plain_seconds and self.round_seconds else None
 
     def __add__(self, other: Usage) -> Usage:
+        # over all fields: a list of names would miss the next counter
         return Usage(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
 
@@ -167,6 +171,7 @@ class Generation:
     logprobs: tuple[float, ...]
     finish: FinishReason
     usage: Usage = field(default_factory=Usage)
+    # not compared: `==` of arrays is no bool, and their last bits may depend on the batch
     hidden: Vector | None = field(default=None, compare=False, repr=False)
     origins: tuple[StepOrigin, ...] = ()
 

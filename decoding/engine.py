@@ -94,9 +94,11 @@ class LocalEngine:
         assert not self._scheduler.running
         assert not self._scheduler.waiting
         self._scheduler.assert_invariants()
+        # also a lock that outlived its request pins slots
         assert self._kv.num_pinned == 0, "an idle engine pins slots"
 
     def _validate_request(self, request: GenerationRequest) -> None:
+        # int64: an id beyond int32 must be refused, not wrapped into the vocabulary
         ids = np.array(request.prefix, dtype=np.int64)
         require_token_ids(int(ids.min()), int(ids.max()), self._backend.vocab_size)
         # a request must fit alone at its full length: the scheduler relies on it

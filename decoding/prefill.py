@@ -76,6 +76,7 @@ class PrefillEngine:
 
     def close(self) -> None:
         """Cancels what is in flight, ends the worker thread and frees the KV pool. Calling it twice is harmless."""
+        # first: a round in flight still writes to the pool
         self._loop.close()
         self._pool = None
 
@@ -87,6 +88,7 @@ class PrefillEngine:
         if not 0 <= start < len(tokens):
             raise ValueError(f"start must be within the {len(tokens)} tokens of its sequence, got {start}")
         require_token_ids(min(tokens), max(tokens), self._backend.vocab_size)
+        # a sequence must fit the pool alone: the scheduler relies on it
         limit = min(self._backend.max_positions, self._kv.pool.capacity)
         if len(tokens) > limit:
             raise OversizedRequest(f"a sequence of {len(tokens)} tokens exceeds the reader's {limit}")
@@ -127,5 +129,6 @@ class PrefillEngine:
             request.append_slots(item.slots)
             if not request.num_uncomputed:
                 assert request.outputs is not None
+                # before the yield: a failure later in this round must not reach a complete request
                 self._scheduler.remove_sequence(request)
                 yield request, request.outputs

@@ -23,6 +23,7 @@ from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch
 from decoding.request import Request
+from decoding.round_result import BatchVerifyResult
 from decoding.sampler import SamplingBatch
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.acceptance.coupled import Coupled
@@ -36,7 +37,6 @@ from decoding.speculation.interfaces import (
     Controller,
     Drafter,
     DraftPlan,
-    Feedback,
     RoundCost,
 )
 from decoding.speculation.target_logits import TargetLogits
@@ -51,19 +51,6 @@ class Speculation:
     drafter: Drafter = field(default_factory=NoDraft)
     controller: Controller = field(default_factory=FixedController)
     acceptance: AcceptanceRule = field(default_factory=Coupled)
-
-
-@dataclass(frozen=True)
-class BatchVerifyResult:
-    """The complete inputs of a forward pass, and for each its branch before the round and its verified draft."""
-
-    inputs: list[SequenceInput[Request]]
-    branches: list[Branch]
-    results: list[VerifyResult]
-    target: TargetLogits
-
-    def __iter__(self) -> Iterator[tuple[SequenceInput[Request], Branch, VerifyResult]]:
-        return zip(self.inputs, self.branches, self.results, strict=True)
 
 
 class RoundRunner:
@@ -89,6 +76,7 @@ class RoundRunner:
 
     def run_round(self) -> Iterator[tuple[Request, Generation]]:
         """Runs one round; yields each request that ended, already out of the scheduler, with its generation."""
+        # before admission: an expired request gets no slots
         yield from self._end_expired()
         self._admit_waiting()
         if not self._scheduler.running:
@@ -113,8 +101,10 @@ class RoundRunner:
             verified = self._verify_drafts(inputs, branches, target)
         with clock("bookkeeping"):
             ended = self._commit_results(inputs, verified)
+            # before the ended requests leave: they ran in this round
             self._count_round(batch, verified)
-            self._store_hidden(verified)
+            if verified is not None:
+                verified.store_hidden()  # after the commit, which decides which token is a request's last
         with clock("drafting"):
             if verified is not None:
                 # only rounds without prefill fit the cost curve
@@ -235,6 +225,7 @@ class RoundRunner:
         output = [*request.output_tokens, *result.tokens]
         length, reason = self._stop.find_end(output, len(result.tokens), request.params)
         new = length - before
+        # a stop may cut the result; the last token of an uncut one has no node
         path = list(result.accepted_nodes[:new])
         request.commit_tokens(list(result.tokens[:new]), list(result.logprobs[:new]))
         request.append_slots(item.slots[: item.num_committed])
@@ -242,6 +233,7 @@ class RoundRunner:
             is_accepted = np.zeros(len(item.draft), dtype=bool)
             is_accepted[path] = True
             node_slots = item.slots[item.num_committed :]
+            # in the order of the path, which is the order of positions
             request.append_slots(node_slots[path])
             self._kv.pool.free(node_slots[~is_accepted])
         # the first round that has the whole prompt: later rounds insert at their end only
@@ -253,51 +245,21 @@ class RoundRunner:
         self._stats.accepted += len(path)
         return reason
 
-    def _store_hidden(self, verified: BatchVerifyResult | None) -> None:
-        """Stores the hidden state from which the last committed token was chosen, where a request needs it."""
-        if verified is None or verified.target.hidden_WD is None:
-            return
-        for i, (item, branch, result) in enumerate(verified):
-            request = item.sequence
-            if request.needs_hidden:
-                new = len(request.tokens) - len(branch.tokens)
-                first = verified.target.first_rows[i]
-                # row of the last committed token, then those of the accepted nodes; token j comes from rows[j]
-                rows = [first, *(first + 1 + node for node in result.accepted_nodes)]
-                request.hidden = verified.target.hidden_WD[rows[new - 1]]
-
     def _observe_round(
         self, verified: BatchVerifyResult, plan: DraftPlan, batch: TokenBatch | None, begin: float
     ) -> None:
         """Gives drafter and controller the outcome; `batch` is None for a round with prefill."""
-        target = verified.target
-        ids, logprobs = target.top_logprobs if target.feedback_k else (None, None)
-        feedback = []
-        for first, (item, branch, result) in zip(target.first_rows, verified, strict=True):
-            rows = slice(first, first + 1 + len(item.draft))
-            top = (None, None) if ids is None or logprobs is None else (ids[rows], logprobs[rows])
-            feedback.append(Feedback(branch, item.draft, result.accepted_nodes, *top))
+        feedback = verified.collect_feedback()
         if plan.collect_feedback:
             self._speculation.drafter.observe(feedback)
         cost = None
         if batch is not None:
             context = sum(len(branch.tokens) for branch in verified.branches)
             cost = RoundCost(len(feedback), len(batch.tokens_T), context, time.perf_counter() - begin)
-            self._count_seconds(verified, plan, cost)
+            plain = self._speculation.controller.plain_seconds(cost.num_branches, cost.context_tokens)
+            # a round without drafts is plain: its own time counts, not the curve's
+            verified.count_seconds(cost, cost.seconds if plain and not plan.max_total else plain, self._stats)
         self._speculation.controller.observe(feedback, cost)
-
-    def _count_seconds(self, verified: BatchVerifyResult, plan: DraftPlan, cost: RoundCost) -> None:
-        """Adds the duration of the round, and the duration that its tokens would have had one by one."""
-        plain = self._speculation.controller.plain_seconds(cost.num_branches, cost.context_tokens)
-        # a round without drafts is plain: its own time counts, not the curve's
-        plain = (cost.seconds if plain and not plan.max_total else plain) / cost.num_branches
-        for item, branch, _ in verified:
-            request = item.sequence
-            new = len(request.tokens) - len(branch.tokens)
-            request.round_seconds += cost.seconds / cost.num_branches
-            request.plain_seconds += new * plain
-            self._stats.plain_seconds += new * plain
-        self._stats.round_seconds += cost.seconds
 
     def _count_round(self, batch: TokenBatch, verified: BatchVerifyResult | None) -> None:
         stats, running = self._stats, self._scheduler.running

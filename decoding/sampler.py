@@ -56,6 +56,7 @@ def sample_tokens(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
     if not is_sampled_T.any():
         return logits_TV.argmax(-1)
     scaled_TV = _scale_logits(logits_TV, rows)
+    # of sampled rows only: every filter keeps the argmax
     needs_filter = bool(((rows.top_k_T > 0) | (rows.top_p_T < 1) | (rows.min_p_T > 0))[is_sampled_T].any())
     ids, scores = _filter_candidates(scaled_TV, rows) if needs_filter else (None, scaled_TV)
     scores = scores + _make_noise(scores, ids, rows)
@@ -83,6 +84,7 @@ def _as_column(values: npt.NDArray[np.generic], like: Tensor) -> Tensor:
 def _scale_logits(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
     if (rows.temperature_T == 1).all():  # exactly: a product with 1.0 would change nothing but take time
         return logits_TV
+    # 1 for greedy rows: no division by 0, and the argmax stays
     inverse_T = 1.0 / np.where(rows.temperature_T > 0, rows.temperature_T, np.float32(1))
     return logits_TV * _as_column(inverse_T.astype(np.float32), logits_TV)
 

@@ -56,6 +56,7 @@ class Scheduler(Generic[S]):
                 break
             match = self._kv.match_prefix(sequence)
             if self._is_prefix_in_progress(sequence, len(match)):
+                # continue, not break: a request with another prefix may start meanwhile
                 continue
             # The lock comes before the count: without it the matched prefix would itself count as available.
             self._kv.acquire(sequence, match)

@@ -67,6 +67,7 @@ class EngineStats:
     seconds_sampling: float = 0.0
     seconds_drafting: float = 0.0
     seconds_bookkeeping: float = 0.0
+    # bounded: a server may run for weeks
     timeline: deque[RoundSnapshot] = field(default_factory=lambda: deque(maxlen=4096))
 
     def take_snapshot(self) -> Self:
@@ -94,6 +95,7 @@ class EngineStats:
     @property
     def busy_seconds(self) -> float:
         """Time in rounds; for the rest of the wall clock the engine was idle."""
+        # without `seconds_attention`, which is part of `seconds_model`
         return self.seconds_model + self.seconds_sampling + self.seconds_drafting + self.seconds_bookkeeping
 
     def record_residency(self, now: RoundSnapshot, unshared: int, problems: int) -> None:

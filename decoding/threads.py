@@ -32,6 +32,7 @@ _worker = threading.local()  # `num_threads` before `use_one_thread`, in worker 
 def use_one_thread() -> None:
     """Makes later operations of the calling thread run in it alone. Other threads keep their number."""
     _worker.num_threads = torch.get_num_threads()
+    # no `with`: the limit holds until the thread ends
     limit_threads(1)
 
 
@@ -39,6 +40,7 @@ def with_helper_threads(num_weights: int, num_tokens: int) -> AbstractContextMan
     """Returns the context of a forward pass through `num_weights` weights: with helper threads where they pay."""
     if num_weights * (num_tokens + TOKENS_PER_WEIGHT_READ) < MIN_PARALLEL_PRODUCTS:
         return nullcontext()
+    # None in a thread without `use_one_thread`, which keeps its number
     return limit_threads(getattr(_worker, "num_threads", None))
 
 
@@ -52,4 +54,5 @@ def limit_threads(count: int | None) -> AbstractContextManager[object]:
 
 @cache
 def _openmp_controller() -> ThreadpoolController:
+    # cached: the controller searches all libraries that the process has loaded
     return ThreadpoolController().select(user_api="openmp")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 def is_count(value: object, *, at_least: int = 0) -> bool:
     """True for an int (not a bool) of at least `at_least`."""
+    # bool is a subclass of int: True would count as 1
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
@@ -31,6 +32,7 @@ def require_positive(name: str, value: object) -> None:
     Traceback (most recent call last):
     ValueError: temperature must be a number > 0, got 0
     """
+    # NaN fails the comparison too, because it is negated
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ValueError(f"{name} must be a number > 0, got {value!r}")
 
@@ -59,6 +61,7 @@ def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     Traceback (most recent call last):
     ValueError: cost must be one of nodes, tokens; got 'bytes'
     """
+    # `in` compares with ==, so an unhashable value is refused like any other
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
 

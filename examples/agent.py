@@ -20,12 +20,12 @@ def ask(client: OpenAI, question: str) -> str:
     """Returns the text of the first search that is sure, else of the last."""
     text = ""
     for preset in PRESETS:
-        found = client.chat.completions.create(
+        completion = client.chat.completions.create(
             model=preset, messages=[{"role": "user", "content": question}], extra_body={"timeout": 60}
         )
-        text = found.choices[0].message.content or ""
-        votes = (found.model_extra or {})["search"]["votes"]
-        tokens = found.usage.completion_tokens if found.usage else 0
+        text = completion.choices[0].message.content or ""
+        votes = (completion.model_extra or {})["search"]["votes"]
+        tokens = completion.usage.completion_tokens if completion.usage else 0
         print(f"{preset}: votes {votes}, {tokens} tokens")
         if sure(votes):
             break

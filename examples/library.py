@@ -16,7 +16,7 @@ def main() -> None:
     with load("search=rebase", "search.n=4", "budget.tokens=2000", "speculation=off") as solver:
         solution = solver.solve(QUESTION)
         print("answer", solution.answer, "score", solution.score, "votes", solution.votes)
-        print("spent", solution.usage.tokens, "tokens; the tree has", len(solution.tree), "steps")
+        print("used", solution.usage.tokens, "tokens; the tree has", len(solution.tree), "steps")
         print(solution.text)
 
         again = solver.solve(QUESTION)

@@ -29,8 +29,7 @@ from reason.prompt import Prompt, PromptFormat
 from reason.routing import spec as routing
 from reason.routing.spec import RouterSpec
 from reason.runs.resume import NON_SEMANTIC
-from reason.scorers.base import Scorer
-from reason.scorers.embedders.base import LoadableEmbedder
+from reason.scorers.base import LoadableEmbedder, Scorer
 from reason.solver import Solver
 from reason.tasks.base import Task
 from search.strategy import Budget, Strategy
@@ -184,7 +183,7 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
         speculation=speculative,
         routing=router,
         names=names,
-        lossy_settings=_lossy_settings(choices, names, speculative, router),
+        lossy_settings=_lossy_settings(names, speculative, router),
         config=config,
     )
 
@@ -273,14 +272,10 @@ def _validate_effort(choices: Mapping[str, str]) -> None:
 
 
 def _lossy_settings(
-    choices: Mapping[str, str], names: Mapping[str, str], speculative: SpeculationSpec, router: RouterSpec | None
+    names: Mapping[str, str], speculative: SpeculationSpec, router: RouterSpec | None
 ) -> tuple[str, ...]:
-    lossy = []
-    if names["speculation"] != "off" and not speculative.lossless:
-        lossy.append(f"acceptance={choices.get('acceptance', type(speculative.acceptance).__name__)}")
-    if router is not None:
-        lossy.append(f"router={names['router']}")
-    return tuple(lossy)
+    routing_setting = None if router is None else f"router={names['router']}"
+    return tuple(setting for setting in (speculative.lossy, routing_setting) if setting is not None)
 
 
 def _option_name(choices: Mapping[str, str], strategy: Strategy) -> str:

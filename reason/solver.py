@@ -16,7 +16,7 @@ from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
 from reason.scorers.base import Scorer
-from search.seeds import derive_seed
+from search.expand import derive_seed
 from search.strategy import Budget, Resources, SearchResult, StepEmbedder, StepEvent, StepScorer, Strategy
 
 T = TypeVar("T")

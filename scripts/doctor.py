@@ -146,7 +146,6 @@ def check_settings(overrides: Sequence[str]) -> Iterator[Finding]:
     from reason.config.compose import compose_settings
     from reason.engines.http.settings import ServerSettings
     from reason.engines.openai_api.settings import OpenAISettings
-    from reason.scorers.sglang_reader import SglangPrmScorer
 
     try:
         config, choices = compose_settings(overrides)
@@ -156,8 +155,7 @@ def check_settings(overrides: Sequence[str]) -> Iterator[Finding]:
         return
     chosen = ", ".join(f"{key}={choices[key]}" for key in ("model", "scorer", "search", "engine") if key in choices)
     yield Finding("settings", OK, chosen)
-    of_scorer = spec.scorer.servers if isinstance(spec.scorer, SglangPrmScorer) else None
-    for servers in (spec.engine.settings, of_scorer):
+    for servers in (spec.engine.settings, spec.scorer.servers):
         if isinstance(servers, OpenAISettings):
             yield from (check_endpoint(servers, url) for url in servers.urls)
         elif isinstance(servers, ServerSettings):

@@ -9,23 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
+from reason.config import compose
+from reason.config.errors import ConfigError
+from reason.runs.command import handle_termination, report_config_errors
 from reason.training.loop import TrainingRecipe
 from reason.training.stages import STAGES, AccuracyTable, ModelShape, TrainingPlan, run_stage
 
 
-def plan_from_settings(cfg: dict[str, Any]) -> TrainingPlan:
-    """Returns the plan that the settings describe. Raises: ValueError or TypeError naming a wrong setting."""
+def plan_from_settings(cfg: compose.Settings) -> TrainingPlan:
+    """Returns the plan that the settings describe. Raises: ConfigError naming a wrong setting."""
+    if unknown := set(cfg["stages"]) - set(STAGES):
+        raise ConfigError(f"unknown stages {sorted(unknown)}; valid are {', '.join(STAGES)}")
     known = {k: v for k, v in cfg.items() if k not in ("stages", "folder", "shapes", "recipes", "recipe")}
-    return TrainingPlan(
-        folder=Path(cfg["folder"]),
-        shapes={name: ModelShape(**shape) for name, shape in cfg["shapes"].items()},
-        recipes={name: TrainingRecipe(**{**recipe, **cfg["recipe"]}) for name, recipe in cfg["recipes"].items()},
-        **known,
-    )
+    try:
+        return TrainingPlan(
+            folder=Path(cfg["folder"]),
+            shapes={name: ModelShape(**shape) for name, shape in cfg["shapes"].items()},
+            recipes={name: TrainingRecipe(**{**recipe, **cfg["recipe"]}) for name, recipe in cfg["recipes"].items()},
+            **known,
+        )
+    except (ValueError, TypeError) as error:  # a key that is no field is a TypeError
+        raise ConfigError(str(error)) from error
 
 
 def print_report(report: Mapping[str, AccuracyTable], console: Console) -> None:
@@ -40,11 +48,10 @@ def print_report(report: Mapping[str, AccuracyTable], console: Console) -> None:
 
 @hydra.main(config_path="pkg://conf", config_name="train", version_base="1.3")
 def main(cfg: DictConfig) -> None:
-    settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    unknown = set(settings["stages"]) - set(STAGES)
-    if unknown:
-        raise SystemExit(f"unknown stages {sorted(unknown)}; valid are {', '.join(STAGES)}")
-    plan = plan_from_settings(settings)
+    """Runs the stages; a wrong setting ends it with one sentence."""
+    with report_config_errors("train"):
+        settings = compose.resolve_settings(cfg)
+        plan = plan_from_settings(settings)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     figures: dict[str, Any] = {stage: run_stage(stage, plan) for stage in settings["stages"]}
     if "report" in figures:
@@ -52,5 +59,11 @@ def main(cfg: DictConfig) -> None:
     print(json.dumps({stage: f for stage, f in figures.items() if stage != "report"}))
 
 
+def program() -> None:
+    """Runs `main`; settings that Hydra cannot read end without a traceback."""
+    with handle_termination("train"):
+        main()
+
+
 if __name__ == "__main__":
-    main()
+    program()

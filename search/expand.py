@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import sys
@@ -14,13 +15,22 @@ from typing import Literal
 from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens, Usage, Vector
 from search.budget import BudgetTracker
 from search.scoring import PathScores, ScoreQueue
-from search.seeds import derive_seed
 from search.selection import Selection
 from search.steps import attribute_steps, split_steps
 from search.strategy import Resources, StepEvent
 from search.tree import SearchTree, Step
 
 log = logging.getLogger(__name__)
+
+
+def derive_seed(*parts: int | str) -> int:
+    """Derives a 63-bit seed from ints and strings; order and type matter.
+
+    >>> derive_seed(0, "p1", 3) == derive_seed(0, "p1", 3) != derive_seed(0, "p1", 4)
+    True
+    """
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 @dataclass(frozen=True)

@@ -167,14 +167,14 @@ class StepSearchState:
         """Reduces siblings with the same meaning to the best of them; children of merged branches are siblings too."""
         if not self.strategy.merge or len(leaves) < 2:
             return leaves
-        kept = []
+        kept_nodes = []
         for _, group in groupby(sorted(leaves, key=self._merged_parent), key=self._merged_parent):
             siblings = list(group)
             labels = await cluster_steps(self.expander, siblings, self.embedder)
             for cluster in dict.fromkeys(labels):
                 members = [leaf for leaf, label in zip(siblings, labels, strict=True) if label == cluster]
-                kept.append(self._merge_members(members))
-        return sorted(kept)
+                kept_nodes.append(self._merge_members(members))
+        return sorted(kept_nodes)
 
     def _merged_parent(self, leaf: int) -> int:
         parent = self.tree.nodes[leaf].parent

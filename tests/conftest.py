@@ -1,4 +1,4 @@
-"""What tests share: a tiny checkpoint, made once."""
+"""A tiny checkpoint for all tests, written once."""
 
 from __future__ import annotations
 

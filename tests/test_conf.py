@@ -35,7 +35,7 @@ def solve(name: str, **changes: Any) -> SearchResult:
 
 
 @pytest.mark.parametrize("group", ["search", "scorer", "model", "engine"])
-def test_every_member_of_a_group_composes_and_is_ours(group: str) -> None:
+def test_every_option_of_a_group_composes_with_a_class_of_the_project(group: str) -> None:
     for name in option_names(group):
         node = config(f"{group}={name}")[group]
         target = node.get("_target_", "reason.")
@@ -43,26 +43,26 @@ def test_every_member_of_a_group_composes_and_is_ours(group: str) -> None:
 
 
 @pytest.mark.parametrize("task", option_names("task"))
-def test_every_task_composes(task: str) -> None:
+def test_every_task_yaml_composes(task: str) -> None:
     assert config(f"+task={task}")["task"]["_target_"].startswith("reason.tasks.")
 
 
-def test_an_effort_beside_another_search_is_refused() -> None:
+def test_effort_beside_another_search_is_refused() -> None:
     validate_settings(*compose_settings(["effort=low", "search=self_consistency"]))
     with pytest.raises(ConfigError, match=r"effort=low is search=self_consistency; leave out search=ets, or effort"):
         validate_settings(*compose_settings(["effort=low", "search=ets"]))
 
 
 @pytest.mark.parametrize("name", option_names("effort"))
-def test_every_effort_is_a_search_whose_width_can_still_be_set(name: str) -> None:
+def test_every_effort_is_a_search_with_a_width_that_can_be_set(name: str) -> None:
     plan = validate_settings(*compose_settings([f"effort={name}", "search.n=8"]))
     assert strategy_settings(plan.strategy)["n"] == 8
 
 
 @pytest.mark.parametrize("name", option_names("experiment"))
-def test_every_value_an_experiment_sweeps_over_is_a_setting(name: str) -> None:
+def test_every_value_of_an_experiment_sweep_is_valid(name: str) -> None:
     sweep = OmegaConf.load(CONF / "experiment" / f"{name}.yaml").hydra.sweeper.params
-    values = {key: str(given).split(",") for key, given in sweep.items()}
+    values = {key: str(text).split(",") for key, text in sweep.items()}
     first = [f"{key}={some[0]}" for key, some in values.items()]
     for key, some in values.items():
         for value in some:
@@ -71,12 +71,12 @@ def test_every_value_an_experiment_sweeps_over_is_a_setting(name: str) -> None:
 
 
 @pytest.mark.parametrize("scorer", option_names("scorer"))
-def test_every_scorer_is_made_without_loading_anything(scorer: str) -> None:
+def test_every_scorer_builds_without_loading_anything(scorer: str) -> None:
     made = instantiate("scorer", config(f"scorer={scorer}")["scorer"])
     assert callable(made.bind)
 
 
-def test_the_bundled_model_names_tasks_that_exist() -> None:
+def test_bundled_model_names_tasks_that_exist() -> None:
     model = config()["model"]
     assert {model["default_task"], *model["stand_in"].values(), *model["stand_in"]} <= set(option_names("task"))
 
@@ -85,7 +85,7 @@ def test_the_bundled_model_names_tasks_that_exist() -> None:
 class TestStrategy:
     """Contract of all strategies; a new yaml in `conf/search/` is tested without a change here."""
 
-    def test_it_solves_and_its_tree_is_sound(self, name: str) -> None:
+    def test_strategy_solves_and_keeps_tree_invariants(self, name: str) -> None:
         result = solve(name)
         result.tree.assert_invariants()
         assert result.best is not None
@@ -93,25 +93,25 @@ class TestStrategy:
         assert extract_answer(result.tree.path_text(result.best)) in result.votes
         assert result.stop_reason == "done"
 
-    def test_the_chosen_answer_has_the_most_votes(self, name: str) -> None:
+    def test_chosen_answer_has_the_most_votes(self, name: str) -> None:
         result = solve(name)
         assert result.best is not None
         chosen = extract_answer(result.tree.path_text(result.best))
         assert chosen is not None
         assert result.votes[chosen] == max(result.votes.values())
 
-    def test_same_seed_same_tree_and_another_seed_another(self, name: str) -> None:
+    def test_tree_repeats_for_a_seed_and_differs_for_another(self, name: str) -> None:
         assert solve(name).tree.to_dict() == solve(name).tree.to_dict()
         assert solve(name).tree.to_dict() != solve(name, seed=2).tree.to_dict()
 
-    def test_siblings_differ(self, name: str) -> None:
+    def test_requests_have_distinct_seeds_per_prefix(self, name: str) -> None:
         engine = ToyEngine()
         solve(name, engine=engine)
         prefixes_and_seeds = [(request.prefix, request.seed) for request in engine.requests]
         assert len(set(prefixes_and_seeds)) == len(prefixes_and_seeds) > 1
 
     @pytest.mark.parametrize("limit", [Budget(tokens=1), Budget(tokens=333), Budget(calls=3), Budget(tokens=99_999)])
-    def test_it_stays_within_its_budget_and_says_what_it_spent(self, name: str, limit: Budget) -> None:
+    def test_budget_holds_and_usage_is_reported(self, name: str, limit: Budget) -> None:
         engine = ToyEngine()
         result = solve(name, engine=engine, budget=limit)
         tokens = sum(len(node.step.tokens) for node in result.tree.nodes)
@@ -120,11 +120,11 @@ class TestStrategy:
         assert limit.calls is None or result.usage.calls <= limit.calls
         assert result.stop_reason == ("done" if limit.tokens == 99_999 else "budget")
 
-    def test_time_that_is_up_before_it_began_is_a_normal_end(self, name: str) -> None:
+    def test_passed_deadline_is_a_normal_end(self, name: str) -> None:
         result = solve(name, budget=Budget(seconds=1e-9))
         assert (result.best, result.usage.calls, result.stop_reason) == (None, 0, "budget")
 
-    def test_it_is_unchanged_afterwards_and_cannot_be_changed(self, name: str) -> None:
+    def test_strategy_is_immutable(self, name: str) -> None:
         before = strategy(name)
         used = copy.deepcopy(before)
         asyncio.run(used(ROOT, toy_resources()))
@@ -132,11 +132,11 @@ class TestStrategy:
         with pytest.raises(AttributeError):
             used.n = 3  # type: ignore[attr-defined]
 
-    def test_it_runs_without_a_scorer_if_it_says_so(self, name: str) -> None:
+    def test_strategy_runs_without_a_scorer_unless_it_needs_one(self, name: str) -> None:
         if not strategy(name).needs_scorer:
             assert solve(name, scorer=None).best is not None
 
-    def test_many_at_once_equal_one_after_the_other(self, name: str) -> None:
+    def test_concurrent_searches_equal_sequential_ones(self, name: str) -> None:
         async def together() -> list[SearchResult]:
             one = strategy(name)
             return list(await asyncio.gather(*(one(ROOT, toy_resources(seed=seed)) for seed in range(4))))
@@ -144,12 +144,12 @@ class TestStrategy:
         alone = [solve(name, seed=seed).tree.to_dict() for seed in range(4)]
         assert [result.tree.to_dict() for result in asyncio.run(together())] == alone
 
-    def test_its_tree_is_the_golden_one(self, name: str) -> None:
+    def test_tree_equals_the_golden_tree(self, name: str) -> None:
         """Regenerate with `REGENERATE_GOLDEN=1 pytest tests/test_conf.py`, and read the difference."""
         file = GOLDEN / f"{name}.json"
         settings = {key: value for key, value in config(f"search={name}")["search"].items() if key != "sampling"}
         result = solve(name, budget=Budget(tokens=400))
-        found = json.loads(
+        golden = json.loads(
             json.dumps(
                 {
                     "settings": settings,
@@ -160,13 +160,13 @@ class TestStrategy:
                 }
             )
         )
-        for node in found["nodes"]:
+        for node in golden["nodes"]:
             del node["logprobs"]
             node["score"] = None if node["score"] is None else round(node["score"], 6)
         if os.environ.get("REGENERATE_GOLDEN"):
             GOLDEN.mkdir(exist_ok=True)
-            file.write_text(_readable(dict(found)), encoding="utf-8")
-        assert found == json.loads(file.read_text(encoding="utf-8"))
+            file.write_text(_readable(dict(golden)), encoding="utf-8")
+        assert golden == json.loads(file.read_text(encoding="utf-8"))
 
 
 def _readable(golden: dict[str, Any]) -> str:

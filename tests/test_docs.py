@@ -1,23 +1,28 @@
-"""What the documentation tells people to type is what the programs take."""
+"""Commands, settings, paths and code in the documentation are valid."""
 
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import re
 import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from omegaconf import OmegaConf
 
 from reason import build
 from reason.config.compose import compose_settings
-from tests.support.paths import ROOT
+from tests.support.paths import CONF, ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
 COMMAND = re.compile(r"^python scripts/([\w/]+)\.py.*$", re.MULTILINE)
 NOT_AT_HAND = ("FOLDER", "model=", "scorer=", "routers/mine")
 """Settings with these name models that a test has not; they are composed and no more."""
+REPLY_KEYS = {"search.lossy", "search.usage"}
+"""Keys of a reply of the HTTP endpoint that look like settings."""
 
 
 def loaded(file: Path) -> ModuleType:
@@ -31,8 +36,8 @@ def loaded(file: Path) -> ModuleType:
 
 
 def commands() -> list[str]:
-    found = {match[0].partition("  ")[0].strip() for page in PAGES for match in COMMAND.finditer(page.read_text())}
-    return sorted(found)
+    lines = {match[0].partition("  ")[0].strip() for page in PAGES for match in COMMAND.finditer(page.read_text())}
+    return sorted(lines)
 
 
 def solving() -> list[str]:
@@ -40,7 +45,7 @@ def solving() -> list[str]:
 
 
 def chosen(arguments: list[str]) -> list[str]:
-    """The settings of the first job of a sweep; where Hydra finds files is a setting here."""
+    """The settings of the first job of a sweep; Hydra's config folder becomes a setting."""
     settings, sweep = [], {"-m", "--multirun"} & set(arguments)
     rest = iter(arguments)
     for argument in rest:
@@ -51,18 +56,18 @@ def chosen(arguments: list[str]) -> list[str]:
     return settings
 
 
-def test_there_is_something_to_check() -> None:
+def test_documentation_has_commands_to_check() -> None:
     assert len(solving()) > 12
     assert {"report", "serve", "doctor", "train_router"} <= {line.split("/")[1].split(".")[0] for line in commands()}
 
 
 @pytest.mark.parametrize("line", commands())
-def test_every_program_exists(line: str) -> None:
+def test_every_documented_script_exists(line: str) -> None:
     assert (ROOT / shlex.split(line, comments=True)[1]).is_file()
 
 
 @pytest.mark.parametrize("line", solving())
-def test_every_setting_is_one(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_documented_setting_is_valid(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     arguments = loaded(ROOT / "scripts" / "solve.py").quote_question(shlex.split(line, comments=True)[2:])
     config, choices = compose_settings(chosen(arguments))
@@ -71,12 +76,12 @@ def test_every_setting_is_one(line: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("line", [line for line in commands() if line.startswith("python scripts/serve_models.py")])
-def test_every_setting_of_the_servers_is_one(line: str) -> None:
+def test_every_documented_server_setting_is_valid(line: str) -> None:
     compose_settings(shlex.split(line, comments=True)[2:], "serve_models")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: str(page.name))
-def test_python_in_pages_is_python(page: Path) -> None:
+def test_python_blocks_of_pages_compile(page: Path) -> None:
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         compile(block, page.name, "exec")
 
@@ -86,21 +91,21 @@ def hooks() -> ModuleType:
     return loaded(ROOT / "docs" / "hooks.py")
 
 
-def test_the_page_of_settings_has_every_member_with_its_comment(hooks: ModuleType) -> None:
+def test_settings_page_has_every_option_with_its_comment(hooks: ModuleType) -> None:
     page = hooks.on_page_markdown("{{ settings }}", None)
     for file in (ROOT / "conf").glob("*/*.yaml"):
         assert f"\n### {file.stem}\n" in page
     assert "Every step, distribute n continuations by softmax of the branches' scores (REBASE" in page
 
 
-def test_the_page_of_numbers_has_every_report(hooks: ModuleType) -> None:
+def test_benchmark_page_has_every_report(hooks: ModuleType) -> None:
     page = hooks.on_page_markdown("{{ benchmarks }}", None)
     reports = list((ROOT / "benchmarks").glob("*.md"))
     assert len(reports) == page.count("```\npython scripts/")
     assert all(f"`benchmarks/{report.name}`" in page for report in reports)
 
 
-def test_every_term_of_the_glossary_names_a_class_or_a_file() -> None:
+def test_every_glossary_term_names_a_class_or_a_file() -> None:
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     named = {name for _, where in rows[1:] for name in re.findall(r"`([^`]+)`", where)}
     sources = [
@@ -112,7 +117,7 @@ def test_every_term_of_the_glossary_names_a_class_or_a_file() -> None:
     assert not missing
 
 
-def test_the_readme_is_a_page_and_maps_the_first_two_levels_of_the_house() -> None:
+def test_readme_fits_a_page_and_maps_the_first_two_folder_levels() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 150
     plan = text.partition("## The house")[2]
@@ -122,9 +127,53 @@ def test_the_readme_is_a_page_and_maps_the_first_two_levels_of_the_house() -> No
                 assert re.search(rf"\b{re.escape(entry.stem)}\b", plan), f"{package}/{entry.name} is not on the map"
 
 
-def test_every_path_in_the_pages_exists() -> None:
+def test_every_documented_path_exists() -> None:
     for page in (page for page in PAGES if page.suffix == ".md"):
         for path in re.findall(
             r"`((?:decoding|search|reason|scripts|conf|docs|examples|tests)/[\w./-]+)`", page.read_text()
         ):
             assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_every_object_of_the_library_page_exists_with_its_members() -> None:
+    blocks = (ROOT / "docs" / "library.md").read_text().split("::: ")[1:]
+    assert len(blocks) > 12
+    for block in blocks:
+        documented = pkgutil.resolve_name(block.split()[0])
+        for names in re.findall(r"members: \[(.*)\]", block):
+            assert all(hasattr(documented, name) for name in names.split(", ")), block
+
+
+def dotted_names(node: Mapping[str, object], prefix: str) -> Iterator[str]:
+    """The dotted name of every key of a nested mapping."""
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from dotted_names(value, f"{prefix}{key}.")
+
+
+def known_settings() -> set[str]:
+    """The dotted name of every setting of every option in conf/."""
+    names: set[str] = set()
+    for file in CONF.rglob("*.yaml"):
+        settings = OmegaConf.to_container(OmegaConf.load(file))
+        if isinstance(settings, dict):
+            group = file.parent.name
+            homes = {"engine": ["engine.", "small."], "sampling": ["search.sampling."], "conf": [""]}
+            plain = {str(key): value for key, value in settings.items()}
+            for prefix in homes.get(group, [f"{group}."]):
+                names.update(dotted_names(plain, prefix))
+            if group == "model":
+                names.update(dotted_names(plain.get("sampling", {}), "search.sampling."))
+    return names
+
+
+def test_every_documented_setting_exists() -> None:
+    known = known_settings()
+    groups = "|".join(sorted({name.partition(".")[0] for name in known if "." in name} - {"hydra"}))
+    setting = re.compile(rf"(?<![\w./])(?:{groups})\.[a-z_.]*[a-z](?![\w/(]|\.\w)")
+    for page in (page for page in PAGES if page.suffix == ".md"):
+        named = {name for span in re.findall(r"`([^`]+)`", page.read_text()) for name in setting.findall(span)}
+        unknown = {name for name in named if not (ROOT / name.replace(".", "/")).with_suffix(".py").is_file()}
+        unknown = {name for name in unknown if not name.endswith((".md", ".py"))} - known - REPLY_KEYS
+        assert not unknown, page.name

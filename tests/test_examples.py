@@ -29,54 +29,54 @@ def run(*command: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_what_a_user_adds_is_under_thirty_lines(name: str) -> None:
+def test_example_plug_in_code_is_under_thirty_lines(name: str) -> None:
     code = (EXAMPLES / name).read_text(encoding="utf-8").split('"""\n', 1)[1].partition("\ndef main()")[0]
     assert len([line for line in code.splitlines() if line.strip()]) < 30
 
 
-def test_a_task_from_python(tmp_path: Path) -> None:
-    said = run(str(EXAMPLES / "add_a_task.py"), folder=tmp_path)
-    assert [line.split()[0] for line in said] == [f"terms/{i}" for i in range(4)]
-    assert [line.split()[-1] for line in said].count("right") >= 1
+def test_task_example_runs_from_python(tmp_path: Path) -> None:
+    lines = run(str(EXAMPLES / "add_a_task.py"), folder=tmp_path)
+    assert [line.split()[0] for line in lines] == [f"terms/{i}" for i in range(4)]
+    assert [line.split()[-1] for line in lines].count("right") >= 1
 
 
-def test_a_strategy_from_python(tmp_path: Path) -> None:
-    (said,) = run(str(EXAMPLES / "add_a_strategy.py"), folder=tmp_path)
-    assert re.fullmatch(r"\d+ \{.*\} \d+ steps, \d+ tokens", said)
+def test_strategy_example_runs_from_python(tmp_path: Path) -> None:
+    (lines,) = run(str(EXAMPLES / "add_a_strategy.py"), folder=tmp_path)
+    assert re.fullmatch(r"\d+ \{.*\} \d+ steps, \d+ tokens", lines)
 
 
-def test_task_and_strategy_by_their_settings(tmp_path: Path) -> None:
+def test_task_and_strategy_examples_run_by_their_settings(tmp_path: Path) -> None:
     """Both at once, from another folder than the repository's."""
     plugins = f"plugins=[{EXAMPLES}/add_a_task.py,{EXAMPLES}/add_a_strategy.py]"
     settings = [plugins, "+task=terms", "task.size=2", "search=above_average", "search.n=4", "speculation=off"]
     script = str(ROOT / "scripts" / "solve.py")
-    said = run(script, "--config-dir", str(EXAMPLES / "settings"), *settings, "hydra.run.dir=run", folder=tmp_path)
-    summary = json.loads(said[-1])
+    lines = run(script, "--config-dir", str(EXAMPLES / "settings"), *settings, "hydra.run.dir=run", folder=tmp_path)
+    summary = json.loads(lines[-1])
     assert (summary["task"], summary["search"], summary["problems"]) == ("terms", "above_average", 2)
     assert not summary["errors"]
     selections = [json.loads(file.read_text())["selections"] for file in (tmp_path / "run" / "trees").iterdir()]
     assert all(selections)
 
 
-def test_the_library(tmp_path: Path) -> None:
-    said = run(str(EXAMPLES / "library.py"), folder=tmp_path)
-    assert said[0].startswith("answer ")
-    assert "the same question, the same text: True" in said
-    assert sum(line.startswith("mine/") for line in said) == 3
-    assert said[-1].startswith("there is no setting search.widht")
+def test_library_example_runs(tmp_path: Path) -> None:
+    lines = run(str(EXAMPLES / "library.py"), folder=tmp_path)
+    assert lines[0].startswith("answer ")
+    assert "the same question, the same text: True" in lines
+    assert sum(line.startswith("mine/") for line in lines) == 3
+    assert lines[-1].startswith("there is no setting search.widht")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openai") is None, reason="the openai package is not installed")
-def test_the_agent_against_a_server(tmp_path: Path) -> None:
+def test_agent_example_runs_against_a_server(tmp_path: Path) -> None:
     presets = "serve.presets=[best-of-4,beam-16]"
     command = [sys.executable, str(ROOT / "scripts" / "serve.py"), "serve.port=0", presets, "speculation=off"]
     server = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         url = next(line.split()[-1] for line in server.stdout if line.startswith("base url "))
-        said = run(str(EXAMPLES / "agent.py"), url, folder=tmp_path)
+        lines = run(str(EXAMPLES / "agent.py"), url, folder=tmp_path)
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=60)
-    assert sum(line.startswith("best-of-4: votes {") for line in said) == 2
-    assert sum("\\boxed{" in line for line in said) == 2
+    assert sum(line.startswith("best-of-4: votes {") for line in lines) == 2
+    assert sum("\\boxed{" in line for line in lines) == 2

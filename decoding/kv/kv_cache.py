@@ -66,6 +66,7 @@ class KVCache:
 
     def release(self, sequence: TokenSequence) -> None:
         """Ends a sequence; its KV stays cached until its slots are needed."""
+        # insert first: discard frees everything that is not in the cache
         if sequence.num_computed > sequence.num_cached:
             self.insert(sequence)
         self.discard(sequence)

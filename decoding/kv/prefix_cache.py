@@ -56,6 +56,7 @@ def common_length(a: TokenArray, b: TokenArray) -> int:
     """Returns the number of leading ids that two arrays share."""
     n = min(len(a), len(b))
     differ = a[:n] != b[:n]
+    # argmax is 0 also where nothing differs, hence the test of `differ[first]`
     first = int(differ.argmax()) if n else 0
     return first if n and differ[first] else n
 
@@ -98,6 +99,7 @@ class PrefixCache:
     def lock_path(self, node: RadixNode) -> None:
         """Pins `node` and all nodes above it, until `unlock_path`."""
         for step in node.path_from_root():
+            # only the first lock of a node changes the count
             if step.num_locks == 0:
                 self.num_evictable -= len(step.tokens)
             step.num_locks += 1
@@ -164,6 +166,7 @@ class PrefixCache:
         node = RadixNode(tokens, slots, parent, self._clock)
         parent.children[int(tokens[0])] = node
         self.num_tokens += len(tokens)
+        # evictable until the caller locks it: nothing may be allocated before that
         self.num_evictable += len(tokens)
         self._queue_for_eviction(node)
         return node
@@ -176,6 +179,7 @@ class PrefixCache:
         upper.num_locks = node.num_locks  # every lock below passes through the new parent too
         node.parent.children[int(upper.tokens[0])] = upper
         node.tokens, node.slots, node.parent = node.tokens[at:], node.slots[at:], upper
+        # `node.end` stays: it counts from the root, and the tail ends where it did
         upper.children[int(node.tokens[0])] = node
         return upper
 
@@ -190,6 +194,7 @@ class PrefixCache:
         """Removes up to `count` tokens from the tail of an unlocked leaf, and the leaf with its last one."""
         num_left = max(0, len(leaf.tokens) - count)
         freed = leaf.slots[num_left:]
+        # before the cut: the key of this leaf in its parent
         first = int(leaf.tokens[0])
         leaf.tokens, leaf.slots, leaf.end = leaf.tokens[:num_left], leaf.slots[:num_left], leaf.end - len(freed)
         self._pool.free(freed)
@@ -200,6 +205,7 @@ class PrefixCache:
             self._queue_for_eviction(leaf)
         elif leaf.parent is not None:
             del leaf.parent.children[first]
+            # without this child the parent may be a leaf
             if leaf.parent is not self.root:
                 self._queue_for_eviction(leaf.parent)
         return len(freed)

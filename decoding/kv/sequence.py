@@ -43,6 +43,7 @@ class TokenSequence:
     @property
     def slots(self) -> Slots:
         """A view of the slots of tokens `[0, num_computed)`."""
+        # not to be kept: `_reserve_slots` may replace the array
         return self._slots[: self.num_computed]
 
     def token_array(self, length: int | None = None) -> TokenArray:
@@ -55,6 +56,7 @@ class TokenSequence:
         self.num_cached = len(slots)
         self.num_computed = max(self.num_computed, len(slots))
         self._reserve_slots(self.num_computed)
+        # also over slots that `insert` has just freed: only the cache's are locked
         self._slots[: len(slots)] = slots
 
     def append_slots(self, slots: Slots) -> None:
@@ -75,4 +77,5 @@ class TokenSequence:
     def _reserve_slots(self, length: int) -> None:
         if length > len(self._slots):
             # doubling: appending one token a round must not copy the array each time
+            # the new tail repeats old slots; nothing reads beyond `num_computed`
             self._slots = np.resize(self._slots, max(length, 2 * len(self._slots)))

@@ -42,6 +42,7 @@ class SlotPool:
     @classmethod
     def from_budget(cls, budget_bytes: int, bytes_per_token: int) -> SlotPool:
         """Returns a pool of as many slots as fit in the budget, scratch included. Raises ValueError if none does."""
+        # - 1: scratch has KV in the pool too
         capacity = budget_bytes // bytes_per_token - 1
         if capacity < 1:
             raise ValueError(
@@ -68,6 +69,7 @@ class SlotPool:
         if count > self.num_free:
             raise OutOfSlots(f"{count} slots requested, {self.num_free} of {self.capacity} free")
         self.num_free -= count
+        # reversed: the list descends, and slots of a sequence shall ascend
         slots = self._free_slots[self.num_free : self.num_free + count][::-1].copy()
         self._is_held[slots] = True
         return slots
@@ -76,6 +78,7 @@ class SlotPool:
         """Takes slots back. Freeing a slot twice is a broken invariant, not a caller's mistake."""
         assert self._is_held[slots].all(), "a slot was freed twice"
         self._is_held[slots] = False
+        # reversed back: the next allocation gets the same run in the same order
         self._free_slots[self.num_free : self.num_free + len(slots)] = slots[::-1]
         self.num_free += len(slots)
 

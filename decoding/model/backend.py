@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    # for annotations only: scheduling and packing import this module and need no torch
     from torch import Tensor
 
 Ints = npt.NDArray[np.int64]

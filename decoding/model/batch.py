@@ -127,6 +127,7 @@ def _lay_out_blocks(inputs: Sequence[SequenceInput[S]], groups: Sequence[SharedP
             num_rows = max(item.num_tokens for item in members)
             num_private = max(_count_private_keys(item, group) for item in members)
             pieces.append(_BlockLayout({number: tuple(members)}, num_rows, group.shared_length, num_private))
+    # a stable sort: the order of the packed tokens follows from the groups alone
     pieces.sort(key=lambda piece: piece.num_rows.bit_length())
     layouts: list[_BlockLayout[S]] = []
     for piece in pieces:
@@ -150,6 +151,7 @@ def _build_block(layout: _BlockLayout[S], groups: Sequence[SharedPrefixGroup], f
     shared_GS = np.zeros((count, layout.num_shared), dtype=np.int64)
     private_NP = np.zeros((count * width, layout.num_private), dtype=np.int64)
     computed_N = np.zeros(count * width, dtype=np.int64)  # private keys with KV from earlier rounds
+    # ones: a padding sequence then sees one scratch key, so that no softmax is over nothing
     committed_N = np.ones(count * width, dtype=np.int64)
     rows_N = np.zeros(count * width, dtype=np.int64)
     drafted: list[tuple[int, SequenceInput[S]]] = []

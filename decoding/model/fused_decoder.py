@@ -39,6 +39,7 @@ class _FusedLayer:
 
 def _fuse_linears(linears: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
     weight = torch.cat(tuple(linear.weight for linear in linears)).t().contiguous()
+    # the linears of one call have a bias all or none
     biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
     return weight, torch.cat(biases) if biases else None
 
@@ -108,6 +109,7 @@ class FusedDecoder:
 
     def rotary_table(self, positions_T: Tensor, largest: int) -> tuple[Tensor, Tensor]:
         """Returns cos and signed sin `[T, 1, D]` of the tokens. *Mutates*: the table grows with `largest`."""
+        # `largest` comes from the host: the maximum of `positions_T` would wait for the device
         if largest >= len(self._cos_sin):
             positions = torch.arange(max(256, 2 * largest), device=self.device)[None]
             cos, sin = self._rotary(self._embedding[:1], positions)
@@ -138,6 +140,7 @@ class FusedDecoder:
             x = _add_projection(x, attended, layer.out, layer.out_bias)
             normed = F.rms_norm(x, (self.hidden_size,), layer.mlp_norm, self.eps)
             gate, up = _apply_linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            # mul_: the activation's output is a new tensor, `gate` and `up` are views of one
             x = _add_projection(x, self._activation(gate).mul_(up), layer.down, layer.down_bias)
         return F.rms_norm(x, (self.hidden_size,), self._final_norm, self.eps)
 

@@ -72,6 +72,7 @@ class HFBackend:
         self._num_weights = self.decoder.num_weights if on_cpu else 0
         self._num_head_weights = linear.weight.numel() if on_cpu and linear is not None and head is None else 0
         d = self.decoder
+        # 2: a key and a value
         self.kv_bytes_per_token = 2 * d.num_layers * d.num_kv_heads * d.head_size * self.dtype.itemsize
 
     @classmethod
@@ -123,6 +124,7 @@ class HFBackend:
             )
             for block in batch.blocks
         ]
+        # non_blocking: the copies may run late, and nothing writes to the arrays after packing
         tokens_T, positions_T, slots_T, output_indices_W = (
             torch.from_numpy(array).to(self.device, non_blocking=True)
             for array in (batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices)
@@ -143,5 +145,6 @@ def _make_head(linear: Any | None) -> Head:
     """Returns a linear layer as a function of hidden states; without a layer the identity."""
     if linear is None:
         return lambda hidden: hidden
+    # the tensors alone: the layer's model would keep its unfused matrices in memory
     weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
     return lambda hidden: F.linear(hidden, weight, bias)

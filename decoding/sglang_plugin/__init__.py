@@ -1,18 +1,21 @@
-"""Speculation of `decoding` as a plugin of SGLang: two more values of `--speculative-algorithm`.
+"""Speculation of `decoding` as a plugin of SGLang: adds two values of `--speculative-algorithm`.
 
-Drafters, acceptance rules and noise are those of `decoding`; this package fits them into SGLang. It must be
-installed in the environment of SGLang; `entry.register` is the entry point.
+Drafters, acceptance rules and noise are those of `decoding`; this package adapts them to SGLang. It must be installed
+in the environment of SGLang; `entry.register` is the entry point.
 
 REASON            coupled acceptance: the seed of a request decides its tokens, which are those of `LocalEngine`
 REASON_RECURSIVE  recursive rejection: the same distribution, other tokens in every run
 
-`models` has the reward models that SGLang lacks; `SGLANG_EXTERNAL_MODEL_PACKAGE` names it to SGLang.
-`cpu_stand_ins` is a folder for the front of a server's PYTHONPATH: plain PyTorch versions of the packages that SGLang
-needs and that are compiled for GPUs only.
+`models` has the reward models that SGLang lacks; SGLang loads it through `SGLANG_EXTERNAL_MODEL_PACKAGE`.
+`cpu_stand_ins` is a folder for the front of a server's PYTHONPATH: PyTorch versions of packages that SGLang needs and
+that are compiled for GPUs only.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+COUPLED_ALGORITHM = "REASON"
+RECURSIVE_ALGORITHM = "REASON_RECURSIVE"
+OUR_ALGORITHMS = (COUPLED_ALGORITHM, RECURSIVE_ALGORITHM)
 CPU_STAND_INS = Path(__file__).parent / "cpu_stand_ins"

@@ -1,4 +1,4 @@
-"""The drafter and the acceptance rule inside an SGLang server."""
+"""Builds the drafter and the acceptance rule of an SGLang server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RuleName = Literal["coupled", "recursive_rejection"]
 
 @dataclass(frozen=True)
 class SpeculativeParts:
-    """A drafter, its acceptance rule, and the plan for a list of branches."""
+    """A drafter, its acceptance rule, and the function that plans the drafts of a round."""
 
     drafter: Drafter
     acceptance: AcceptanceRule
@@ -27,6 +27,7 @@ class SpeculativeParts:
 
     def draft_trees(self, branches: Sequence[Branch]) -> list[Draft]:
         """Returns a draft for each branch, no deeper than its remaining tokens allow."""
+        # SGLang commits accepted tokens without a limit, so a draft must leave room for the token after it.
         drafts = self.drafter.propose(branches, self.plan(branches))
         return [
             draft.truncate_to(nodes=len(draft), depth=max(0, branch.remaining - 1))

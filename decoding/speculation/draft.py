@@ -112,9 +112,9 @@ class Draft:
         child = {(parent, token): i for i, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))}
         path: list[int] = []
         node = -1
-        while (found := child.get((node, token := token_after(node)))) is not None:
-            path.append(found)
-            node = found
+        while (child_node := child.get((node, token := token_after(node)))) is not None:
+            path.append(child_node)
+            node = child_node
         return VerifiedPath(tuple(path), token)
 
     def select_nodes(self, nodes: Iterable[int]) -> Draft:
@@ -128,15 +128,16 @@ class Draft:
             return self
         record = self.sampling_record
         assert record is None or record.sampling != "iid", "an iid draft must not be cut"
-        new = {-1: -1} | {old: i for i, old in enumerate(order)}
+        new = {-1: -1} | {old: i for i, old in enumerate(order)}  # the root stays -1
         if record is not None:
             record = SamplingRecord(
                 record.sampling,
                 {
-                    new[parent]: remaining
+                    new[parent]: remaining_children
                     for parent, children in record.children.items()
-                    if parent in new and (remaining := tuple(new[node] for node in children if node in new))
+                    if parent in new and (remaining_children := tuple(new[node] for node in children if node in new))
                 },
+                # Not renormalised without the removed children: q is what the others were drawn from.
                 {new[parent]: q for parent, q in record.draft_probs.items() if parent in new},
             )
         return Draft(
@@ -160,6 +161,7 @@ class Draft:
         assert len(set(zip(self.parents, self.tokens, strict=True))) == len(self), "siblings must differ"
         assert not self.path_probabilities or len(self.path_probabilities) == len(self)
         assert not self.labels or len(self.labels) == len(self)
+        # A child above its parent would be selected without it.
         for i, probability in enumerate(self.path_probabilities):
             assert 0 <= probability <= (1 if self.parents[i] < 0 else self.path_probabilities[self.parents[i]])
         if self.sampling_record is not None:

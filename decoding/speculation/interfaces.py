@@ -71,6 +71,7 @@ class CostEstimate:
         """
         tokens = branches + np.concatenate([[0.0], np.cumsum(probabilities_N)])
         seconds = self.round_seconds + self.seconds_per_node * np.arange(len(probabilities_N) + 1)
+        # argmax takes the first of equals: the fewest nodes at the same rate.
         return int(np.argmax(tokens / np.maximum(seconds, 1e-12)))
 
     def min_probability(self, branches: int) -> float:

@@ -22,12 +22,11 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TargetLogits:
-    """The logits after every fed row of a round that needs them, and what is computed from them on demand.
+    """The logits of a round's output rows, and values computed from them on demand.
 
-    Branch i owns rows `[first_rows[i], first_rows[i] + 1 + len(draft))`: its last committed token, then its draft
-    nodes.
-    `hidden_WD` is the last hidden state of the same rows. Only the properties that are read are computed; what coupled
-    acceptance and a drafter read leaves the device in one copy.
+    Branch i has rows `[first_rows[i], first_rows[i] + 1 + len(draft))`: its last committed token, then its draft nodes.
+    `hidden_WD` is the last hidden state of the same rows. Only the properties that are read are computed; those that
+    coupled acceptance and a drafter read are copied from the device together.
     """
 
     logits_WV: Tensor
@@ -42,19 +41,22 @@ class TargetLogits:
 
     @cached_property
     def _logsumexp(self) -> Tensor:
+        # In float32: bfloat16 sums of a large vocabulary lose the small terms.
         return self.logits_WV.float().logsumexp(-1, keepdim=True)
 
     @cached_property
     def _top(self) -> tuple[Tensor, Tensor]:
+        # topk of the raw logits: their order is that of the log-probabilities, and W x V values need no conversion.
         logits_Wk, ids_Wk = self.logits_WV.topk(min(self.feedback_k, self.logits_WV.shape[1]), dim=-1)
         return ids_Wk, logits_Wk.float() - self._logsumexp
 
     @cached_property
     def _sampled_on_host(self) -> tuple[Ints, Floats]:
-        """Tokens and log-probabilities; the copy also fills `top_logprobs`, so that the device is waited for once."""
+        """Tokens and log-probabilities. The copy also fills `top_logprobs`, so a round waits for the device once."""
         logprobs_W1 = self.logits_WV.gather(1, self._sampled[:, None]).float() - self._logsumexp
         tokens, logprobs, *top = copy_to_host(self._sampled, logprobs_W1[:, 0], *(self._top if self.feedback_k else ()))
         if top:
+            # Where `cached_property` stores its value; assignment is blocked by the frozen dataclass.
             self.__dict__["top_logprobs"] = (top[0], top[1])
         return tokens, logprobs
 
@@ -90,11 +92,13 @@ def copy_to_host(*tensors: Tensor) -> list[npt.NDArray[Any]]:
 
     One copy for all: each copy from the device waits for it. Ids must fit 32 bits.
     """
-    if tensors[0].is_cpu:
+    if tensors[0].is_cpu:  # shares memory with the tensors; no result is written to
         return [tensor.numpy() for tensor in tensors]
+    # float32 as its bits: a conversion to a common number type would lose digits of ids or of numbers.
     columns = [tensor.reshape(len(tensor), -1) for tensor in tensors]
     words = torch.cat([c.view(torch.int32) if c.is_floating_point() else c.int() for c in columns], dim=1).cpu().numpy()
     parts = np.split(words, np.cumsum([column.shape[1] for column in columns])[:-1], axis=1)
+    # A view needs contiguous memory, and the columns of a split are not.
     return [
         (np.ascontiguousarray(part).view(np.float32) if tensor.is_floating_point() else part.astype(np.int64)).reshape(
             tuple(tensor.shape)

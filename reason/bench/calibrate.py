@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Vector
-from reason.scorers.embedders.base import LoadableEmbedder
+from reason.scorers.base import LoadableEmbedder
 from search.clustering import cosine_distances
 from search.tree import Step
 

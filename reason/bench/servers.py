@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from decoding.core import Generation, Usage
+from decoding.sglang_plugin import COUPLED_ALGORITHM, RECURSIVE_ALGORITHM
 from reason.bench.workload import Workload, WorkloadQuestion, make_questions
 from reason.config.compose import instantiate, load_option
 from reason.engines.launcher.server_process import ServerProcess
@@ -18,12 +19,12 @@ from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.prompt import Prompt
 
-PLAIN, NGRAM, OURS = "plain", "NGRAM", "REASON"
+PLAIN, NGRAM, OURS = "plain", "NGRAM", COUPLED_ALGORITHM
 SERVER_FLAGS: dict[str, tuple[str, ...]] = {
     PLAIN: (),
-    NGRAM: ("--speculative-algorithm", "NGRAM"),
-    OURS: ("--speculative-algorithm", "REASON"),
-    "REASON_RECURSIVE": ("--speculative-algorithm", "REASON_RECURSIVE"),
+    NGRAM: ("--speculative-algorithm", NGRAM),
+    OURS: ("--speculative-algorithm", OURS),
+    RECURSIVE_ALGORITHM: ("--speculative-algorithm", RECURSIVE_ALGORITHM),
 }
 """The server variants and their flags; all but the first get the same number of draft nodes too."""
 

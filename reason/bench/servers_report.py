@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from decoding.sglang_plugin import RECURSIVE_ALGORITHM
 from reason.bench.servers import NGRAM, OURS, PLAIN
 from reason.runs.tables import ResultTable
 
@@ -21,7 +22,7 @@ RULES = {
     "temperature.)",
     OURS: "coupled acceptance; the noise of a node, keyed by seed and position, determines the target's token, and a "
     "child is accepted if it is that token.",
-    "REASON_RECURSIVE": "recursive rejection over children drawn without replacement.",
+    RECURSIVE_ALGORITHM: "recursive rejection over children drawn without replacement.",
 }
 """The acceptance rules at temperature 1."""
 

@@ -13,7 +13,7 @@ from reason.models.checkpoint import eos_ids, find_model, load_tokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.prompt import Prompt
 from reason.tasks.synthetic import Synthetic
-from search.seeds import derive_seed
+from search.expand import derive_seed
 
 _TASK = "synthetic_aime"
 

@@ -36,9 +36,9 @@ def unknown_key(key: str, siblings: Iterable[str]) -> str:
 def rejected_setting(key: str, error: BaseException, fields: Iterable[str]) -> str:
     """Returns the message for settings that a constructor did not accept; `fields` are its parameters.
 
-    >>> refused("search", ValueError("n must be an int >= 1, got 0"), ["n"])
+    >>> rejected_setting("search", ValueError("n must be an int >= 1, got 0"), ["n"])
     'search.n must be an int >= 1, got 0'
-    >>> refused("search", TypeError("f() got an unexpected keyword argument 'm'"), ["n"])
+    >>> rejected_setting("search", TypeError("f() got an unexpected keyword argument 'm'"), ["n"])
     'there is no setting search.m; search has: n'
     """
     fields = list(fields)

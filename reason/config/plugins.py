@@ -19,7 +19,7 @@ def load_plugins(given: object) -> None:
 
     Raises: ConfigError naming the one that cannot be imported.
 
-    >>> load(["os.path.nothing"])
+    >>> load_plugins(["os.path.nothing"])
     Traceback (most recent call last):
     reason.config.errors.ConfigError: plugins: cannot import os.path.nothing (No module named 'os.path.nothing'; \
 'os.path' is not a package)

@@ -130,20 +130,20 @@ def _read_pairs(file: str) -> dict[str, str]:
 
 
 def _rename_override(override: str) -> str:
-    found = _OVERRIDE.fullmatch(override)
-    if found is None or (found["value"] is None and found["sign"] != "~"):
+    match = _OVERRIDE.fullmatch(override)
+    if match is None or (match["value"] is None and match["sign"] != "~"):
         return override
-    key = found["key"]
+    key = match["key"]
     new = current_name(key)
     if new != key:
         warn_renamed(key, new)
     packages = []
-    for package in (found["package"] or "").removeprefix("@").split(":"):
+    for package in (match["package"] or "").removeprefix("@").split(":"):
         packages.append(current_name(package) if package else "")
         if packages[-1] != package:
             warn_renamed(f"{key}@{package}", f"{new}@{packages[-1]}")
-    place = f"@{':'.join(packages)}" if found["package"] else ""
-    return f"{found['sign'] or ''}{new}{place}{found['value'] or ''}"
+    place = f"@{':'.join(packages)}" if match["package"] else ""
+    return f"{match['sign'] or ''}{new}{place}{match['value'] or ''}"
 
 
 def _rename_value(name: str, value: object, key: str) -> object:

@@ -42,18 +42,18 @@ def boxed_content(text: str) -> str | None:
     open_at: list[int | None] = []  # where the content of each open brace starts; None for braces that are no box
     for token in _TOKEN.finditer(text, first.start()):
         kind = token.lastgroup
-        found: tuple[int, int] | None = None
+        answer_span: tuple[int, int] | None = None
         if kind == "open":
             open_at.append(token.end())
         elif kind == "left":
             open_at.append(None)
         elif kind == "right" and open_at:
             start = open_at.pop()
-            found = None if start is None else (start, token.start())
+            answer_span = None if start is None else (start, token.start())
         elif kind in ("bare", "letter"):
-            found = token.span(kind)
-        if found and (best is None or found[0] > best[0]) and text[slice(*found)].strip():
-            best = found
+            answer_span = token.span(kind)
+        if answer_span and (best is None or answer_span[0] > best[0]) and text[slice(*answer_span)].strip():
+            best = answer_span
     return text[slice(*best)].strip() if best else None
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 from reason.grading.canonical import canonical_answer
 from reason.grading.grade import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, ungraded_because
@@ -34,7 +32,6 @@ class Grader:
         self._worker = _WorkerSlot()
         self._cache: dict[tuple[str, str], Grade] = {}  # oldest first
         self._lock = threading.Lock()  # guards the worker and the cache
-        self._thread: ThreadPoolExecutor | None = None
         self._closing = False
         weakref.finalize(self, self._worker.clear)
 
@@ -43,23 +40,17 @@ class Grader:
         known, pair = self._without_worker(gold, answer)
         return known or self._compare(*pair)
 
-    async def agrade(self, gold: str | None, answer: str | None) -> Grade:
-        """As `grade`, without blocking the event loop."""
-        known, pair = self._without_worker(gold, answer)
-        if known:
-            return known
-        if self._thread is None:  # a thread of the grader, so that the loop's shared threads stay free
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="grader")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._compare, *pair)
+    @property
+    def worker_pid(self) -> int | None:
+        """Process id of the worker; None before the first comparison that needs it, and after `close`."""
+        worker = self._worker.worker
+        return None if worker is None else worker.process.pid
 
     def close(self) -> None:
         """Ends the worker; running comparisons end as `ungraded`. The grader stays usable and would start another."""
         self._closing = True
         if (worker := self._worker.worker) is not None:
             worker.kill_process()
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-            self._thread = None
         with self._lock:
             self._worker.clear()
             self._closing = False

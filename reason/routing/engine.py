@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from decoding.core import Engine, Generation, GenerationRequest, StepOrigin, TokenGenerator, Tokens, Usage
 from reason.routing.base import BoundRouter, Router, RoutingContext, RoutingDecision
 from reason.routing.token_bridge import TokenBridge
-from search.seeds import derive_seed
+from search.expand import derive_seed
 from search.steps import split_steps
 from search.strategy import StepScorer
 from search.tree import Step

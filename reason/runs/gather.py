@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 COSTS = {
     "tokens": "tokens written per problem",
     "forwards": "target forward passes per problem, summed over branches",
-    "seconds": "seconds per problem, under way together with others",
+    "seconds": "seconds per problem, while other problems are solved too",
     "kv": "KV tokens kept per decision (search.kv)",
 }
 """Costs that a run's accuracy is drawn against, with their meaning; all are means per problem."""

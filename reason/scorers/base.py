@@ -1,4 +1,4 @@
-"""Defines a scorer, and the two interfaces of a reward-model format: its adapter and its encoding of steps.
+"""Defines scorers, embedders, and the two interfaces of a reward-model format: its adapter and its encoding of steps.
 
 A new format is two files: a module in `formats/` (or a plugin) with an adapter, and a yaml in conf/scorer. A new kind
 of head is one more class, see `heads.py`. How a path's prefix is reused: `prefixes.py`, `incremental.py`.
@@ -7,7 +7,7 @@ of head is one more class, see `heads.py`. How a path's prefix is reused: `prefi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,11 @@ from decoding.core import Tokens
 from reason.models.checkpoint import Checkpoint
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.scorers.heads import RewardHead
-from search.strategy import StepScorer
+from search.strategy import StepEmbedder, StepScorer
 from search.tree import Step
+
+if TYPE_CHECKING:
+    from reason.engines.http.settings import ServerSettings
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,6 +35,10 @@ class Scorer(Protocol):
 
     @property
     def gives_scores(self) -> bool: ...
+    @property
+    def servers(self) -> ServerSettings | None:
+        """The settings of the servers that run its model; None where no server does."""
+        ...
 
     def validate(self) -> None:
         """Checks everything that needs no weights. Raises: ValueError in one sentence."""
@@ -67,6 +74,7 @@ class StatelessScorer:
     """Base of scorers that load nothing."""
 
     gives_scores: ClassVar[bool] = True
+    servers: ClassVar[None] = None
 
     def validate(self) -> None:
         """Accepts all knobs."""
@@ -79,6 +87,18 @@ class StatelessScorer:
 
     def close(self) -> None:
         """Frees nothing."""
+
+
+class LoadableEmbedder(StepEmbedder, Protocol):
+    """Embedder made from settings; its constructor checks the knobs and loads nothing."""
+
+    def validate(self) -> None:
+        """Checks what can be checked without loading. Raises: ValueError in one sentence."""
+        ...
+
+    def load(self) -> None:
+        """Loads the model if there is one; a second call does nothing. *Mutates*. Raises: ValueError."""
+        ...
 
 
 class StepFormat(Protocol):

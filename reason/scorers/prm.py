@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from decoding.core import Tokens
 from decoding.validation import require_choice, require_count
@@ -15,6 +15,9 @@ from reason.models.tokenizer import PretrainedTokenizer, describe_difference
 from reason.scorers.base import PrmAdapter, StepFormat
 from reason.scorers.heads import ClosableReader
 from reason.scorers.incremental import IncrementalScorer
+
+if TYPE_CHECKING:
+    from reason.engines.http.settings import ServerSettings
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -72,6 +75,11 @@ class PrmScorer:
         self.kv_mib = kv_mib
         self.group = group
         self._loaded: LoadedPrm | None = None
+
+    @property
+    def servers(self) -> ServerSettings | None:
+        """See `base.Scorer`."""
+        return None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:

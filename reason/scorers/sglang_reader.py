@@ -19,7 +19,7 @@ from reason.scorers.prm import PrmScorer
 def load_local_scorer(name: str) -> PrmScorer:
     """Returns the option of conf/scorer called `name`. Raises: ValueError unless it is a model in this process."""
     scorer = instantiate("format", load_option("scorer", name))
-    if not isinstance(scorer, PrmScorer) or isinstance(scorer, SglangPrmScorer):
+    if not isinstance(scorer, PrmScorer) or scorer.servers is not None:
         raise ValueError(f"format must be a reward model of conf/scorer (prm, qwen_prm, ...), got {name!r}")
     return scorer
 
@@ -50,13 +50,18 @@ class SglangPrmScorer(PrmScorer):
         **server_settings: Any,
     ) -> None:
         local = load_local_scorer(format)
-        self.servers = SGLangSettings(urls=urls, **server_settings)
+        self._servers = SGLangSettings(urls=urls, **server_settings)
         super().__init__(
             adapter=adapter or local.adapter,
             path=local.path if path is None else path,
             max_tokens=local.max_tokens if max_tokens is None else max_tokens,
             group=group,
         )
+
+    @property
+    def servers(self) -> SGLangSettings:
+        """See `base.Scorer`."""
+        return self._servers
 
     def validate(self) -> None:
         """See `PrmScorer.validate`. Raises: ValueError also where a package is missing or servers lack the head."""

@@ -38,12 +38,7 @@ class PresetCatalog:
     @property
     def lossy_settings(self) -> list[str]:
         """Settings under which text is not distributed as the target model's, such as `router=arbitrage`."""
-        spec, lossy = self.spec, []
-        if spec.names["speculation"] != "off" and not spec.speculation.lossless:
-            lossy.append(f"acceptance={str(spec.config['acceptance']['_target_']).rpartition('.')[2]}")
-        if spec.routing is not None:
-            lossy.append(f"router={spec.names['router']}")
-        return lossy
+        return list(self.spec.lossy_settings)
 
 
 def load_presets(settings: Sequence[str], names: Sequence[str] | None) -> PresetCatalog:

@@ -61,8 +61,8 @@ def year_of(row: DatasetRow) -> int | None:
     (2024, 2023)
     """
     for field in ("url", "ID", "id"):
-        if found := _YEAR.search(str(row.fields.get(field, ""))):
-            return int(found[1])
+        if year_match := _YEAR.search(str(row.fields.get(field, ""))):
+            return int(year_match[1])
     return None
 
 

@@ -9,7 +9,7 @@ from decoding.validation import require_count
 from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader, ungraded_because
 from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem
-from search.seeds import derive_seed
+from search.expand import derive_seed
 
 __all__ = ["NO_ANSWER", "NO_GOLD", "RIGHT", "WRONG", "Grade", "Task", "ungraded_because", "validate_subset"]
 
@@ -66,16 +66,12 @@ class Task:
 
     def extract_answer(self, text: str) -> str | None:
         """Returns the final answer in a text, in its canonical spelling, or None."""
-        found = self.find(text)
-        return None if found is None else canonical_answer(found) or None
+        answer = self.find(text)
+        return None if answer is None else canonical_answer(answer) or None
 
     def grade(self, problem: Problem, answer: str | None) -> Grade:
         """Grades a final answer, or a text that marks one; blocks for seconds at worst, never raises."""
         return self._grader.grade(problem.answer, self._final_answer(answer))
-
-    async def agrade(self, problem: Problem, answer: str | None) -> Grade:
-        """As `grade`, for coroutines."""
-        return await self._grader.agrade(problem.answer, self._final_answer(answer))
 
     def grade_text(self, problem: Problem, text: str) -> Grade:
         """Grades a whole solution: `no_answer` unless `find` finds an answer."""

@@ -108,11 +108,11 @@ class ContrastLoss:
             self._writer_logits(ids, places), ids.gather(1, places.at), known, self.digits.to(ids.device)
         )
         hidden = model(**with_branches(ids, places, rivals.tokens))
-        own, side = hidden.split([ids.shape[1], known.shape[1]], 1)
+        token_states, side = hidden.split([ids.shape[1], known.shape[1]], 1)
         language_loss = cross_entropy(
-            model.language(own).flatten(0, 1).float(), next_ids.flatten(), ignore_index=IGNORE
+            model.language(token_states).flatten(0, 1).float(), next_ids.flatten(), ignore_index=IGNORE
         )
-        odds, against = model.right_log_odds(own).gather(1, places.at), model.right_log_odds(side)
+        odds, against = model.right_log_odds(token_states).gather(1, places.at), model.right_log_odds(side)
         has_rival = places.real & (known != NONE)
         rival_weight = (rivals.wrong + EASY) * has_rival
         judging_loss = (

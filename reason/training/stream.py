@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from reason.tasks.synthetic.draw import draw_exercise
-from reason.tasks.synthetic.error_injection import ExactWriter
+from reason.tasks.synthetic.exercise import ExactWriter
 from reason.training.examples import IGNORE, NONE, ExampleEncoder, TrainingExample, batch_examples
-from search.seeds import derive_seed
+from search.expand import derive_seed
 
 _POOL = 8  # batches whose examples are sorted by length together
 

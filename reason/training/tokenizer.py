@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from reason.tasks.synthetic.draw import draw_exercise
-from reason.tasks.synthetic.error_injection import ExactWriter
+from reason.tasks.synthetic.exercise import ExactWriter
 from reason.tasks.synthetic.families import FAMILIES
 
 if TYPE_CHECKING:

@@ -262,11 +262,11 @@ def start_server(*settings: str) -> Iterator[str]:
     assert process.stdout is not None
     try:
         for line in process.stdout:
-            if found := re.search(r"base url (\S+)/v1", line):
+            if match := re.search(r"base url (\S+)/v1", line):
                 break
         else:
             raise RuntimeError("the server did not start")
-        yield found[1]
+        yield match[1]
     finally:
         process.terminate()
         process.wait()

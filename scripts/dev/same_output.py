@@ -76,17 +76,17 @@ def main() -> None:
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--problems", type=int, default=3)
     arguments = parser.parse_args()
-    found = {}
+    digests = {}
     for settings in runs():
         name = " ".join(setting for setting in settings if "dtype" not in setting)
-        found[name] = output(settings, arguments.problems)
-        print(f"{found[name][:12]}  {name}", flush=True)
+        digests[name] = output(settings, arguments.problems)
+        print(f"{digests[name][:12]}  {name}", flush=True)
     if not arguments.compare:
-        arguments.file.write_text(json.dumps(found, indent=1) + "\n")
+        arguments.file.write_text(json.dumps(digests, indent=1) + "\n")
         return
     saved = json.loads(arguments.file.read_text())
     before = {" ".join(rename_overrides(name.split())): digest for name, digest in saved.items()}
-    differ = [name for name in before | found if before.get(name) != found.get(name)]
+    differ = [name for name in before | digests if before.get(name) != digests.get(name)]
     print(f"{len(before) - len(differ)} of {len(before)} runs the same", *differ, sep="\n  ")
     sys.exit(bool(differ))
 

@@ -54,16 +54,16 @@ class Ets(LevelSearch):
         clusters = await self._cluster_branches(frontier)
         program = self._build_program(frontier, width, clusters)
         # In a thread: the solver takes up to `solver_seconds`, in which other searches of this event loop continue.
-        kept = await asyncio.to_thread(solve_program, program, self.solver_seconds)
-        widths = self._distribute_width(frontier.scores, width, kept, clusters)
+        kept_leaves = await asyncio.to_thread(solve_program, program, self.solver_seconds)
+        widths = self._distribute_width(frontier.scores, width, kept_leaves, clusters)
         note: dict[str, float | str] = {
-            "objective": round(kept.objective, 6),
-            "gap": round(kept.gap, 6),
-            "solver": kept.solver,
+            "objective": round(kept_leaves.objective, 6),
+            "gap": round(kept_leaves.gap, 6),
+            "solver": kept_leaves.solver,
         }
         if clusters:
-            note |= {"clusters": program.num_clusters, "covered": len({clusters[i] for i in kept.leaves})}
-        return Allocation(widths, _explain_pruned(frontier.nodes, kept, clusters), note)
+            note |= {"clusters": program.num_clusters, "covered": len({clusters[i] for i in kept_leaves.leaves})}
+        return Allocation(widths, _explain_pruned(frontier.nodes, kept_leaves, clusters), note)
 
     async def _cluster_branches(self, frontier: Frontier) -> list[int]:
         """Cluster of each branch; empty where coverage is off or all steps have the same text."""
@@ -89,23 +89,23 @@ class Ets(LevelSearch):
         )
 
     def _distribute_width(
-        self, scores: Sequence[float], width: int, kept: KeptLeaves, clusters: list[int]
+        self, scores: Sequence[float], width: int, kept_leaves: KeptLeaves, clusters: list[int]
     ) -> list[int]:
         """Distributes the whole width over the kept leaves; 0 for the others."""
         widths = [0] * len(scores)
         if self.cover_first and clusters:
             # Reversed: of the kept leaves of a cluster, the one with the highest score is written last.
-            best = {clusters[i]: i for i in reversed(rank_by_score(scores)) if i in kept.leaves}
+            best = {clusters[i]: i for i in reversed(rank_by_score(scores)) if i in kept_leaves.leaves}
             for i in [i for i in rank_by_score(scores) if i in best.values()][:width]:
                 widths[i] = 1
-        rest = allocate_by_softmax([scores[i] for i in kept.leaves], width - sum(widths), self.temperature)
-        for i, count in zip(kept.leaves, rest, strict=True):
+        rest = allocate_by_softmax([scores[i] for i in kept_leaves.leaves], width - sum(widths), self.temperature)
+        for i, count in zip(kept_leaves.leaves, rest, strict=True):
             widths[i] += count
         return widths
 
 
-def _explain_pruned(nodes: Sequence[int], kept: KeptLeaves, clusters: list[int]) -> dict[int, str]:
+def _explain_pruned(nodes: Sequence[int], kept_leaves: KeptLeaves, clusters: list[int]) -> dict[int, str]:
     """Reason for each pruned leaf: `redundancy` if a kept one is of the same cluster, else `cost`."""
-    covered = {clusters[i] for i in kept.leaves} if clusters else set()
-    pruned = [i for i in range(len(nodes)) if i not in set(kept.leaves)]
+    covered = {clusters[i] for i in kept_leaves.leaves} if clusters else set()
+    pruned = [i for i in range(len(nodes)) if i not in set(kept_leaves.leaves)]
     return {nodes[i]: "redundancy" if clusters and clusters[i] in covered else "cost" for i in pruned}

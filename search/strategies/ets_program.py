@@ -90,29 +90,29 @@ def solve_program(program: EtsProgram, seconds: float) -> KeptLeaves:
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     gains, rows, lower = _build_matrices(program)
-    found = milp(
+    milp_result = milp(
         -gains,  # milp minimises
         constraints=LinearConstraint(rows, lb=lower),
         integrality=np.ones(len(gains)),
         bounds=Bounds(0, 1),
         options={"time_limit": seconds, "mip_rel_gap": 0.0},
     )
-    if found.status == 0:
-        leaves = _selected_leaves(found.x, program)
+    if milp_result.status == 0:
+        leaves = _selected_leaves(milp_result.x, program)
         return KeptLeaves(leaves, program.objective_value(leaves), 0.0, "highs")
     solutions = {"greedy": solve_greedily(program)}
-    if found.x is not None:
-        solutions["highs"] = _selected_leaves(found.x, program)
+    if milp_result.x is not None:
+        solutions["highs"] = _selected_leaves(milp_result.x, program)
     solver = max(solutions, key=lambda name: program.objective_value(solutions[name]))
     objective = program.objective_value(solutions[solver])
     # Without a bound of HiGHS: all gains that are positive, which no solution exceeds.
-    bound = float(np.maximum(gains, 0).sum()) if found.mip_dual_bound is None else -found.mip_dual_bound
+    bound = float(np.maximum(gains, 0).sum()) if milp_result.mip_dual_bound is None else -milp_result.mip_dual_bound
     return KeptLeaves(solutions[solver], objective, max(0.0, bound - objective), solver)
 
 
 def solve_greedily(program: EtsProgram) -> tuple[int, ...]:
     """Adds the leaf that raises the objective most until none does; keeps at least one. Returns them in order."""
-    kept: list[int] = []
+    chosen_leaves: list[int] = []
     paid: set[int] = set()
     covered: set[int] = set()
     remaining = list(range(len(program.values)))
@@ -124,13 +124,13 @@ def solve_greedily(program: EtsProgram) -> tuple[int, ...]:
 
     while remaining:
         best = max(remaining, key=gain)
-        if kept and gain(best) <= 0:
+        if chosen_leaves and gain(best) <= 0:
             break
-        kept.append(best)
+        chosen_leaves.append(best)
         remaining.remove(best)
         paid |= set(program.paths[best])
         covered |= {program.clusters[best]} if program.clusters else set()
-    return tuple(sorted(kept))
+    return tuple(sorted(chosen_leaves))
 
 
 def _selected_leaves(solution: Floats, program: EtsProgram) -> tuple[int, ...]:

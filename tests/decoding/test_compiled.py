@@ -1,4 +1,4 @@
-"""Machine code kept on disk is of these very sources."""
+"""The cache of machine code belongs to all sources of the package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import pytest
 
-from decoding import compiled as door
+from decoding import compiled as compiled_module
 
 config: Any = numba.config
 
@@ -18,26 +18,26 @@ config: Any = numba.config
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "constants.py").write_text("WIDTH = 4\n")
     with monkeypatch.context() as patched:
-        patched.setattr(door, "_HERE", tmp_path)
-        door._sources.cache_clear()
+        patched.setattr(compiled_module, "SOURCE_FOLDER", tmp_path)
+        compiled_module.hash_sources.cache_clear()
         yield tmp_path
-    door._sources.cache_clear()
+    compiled_module.hash_sources.cache_clear()
 
 
-def folder() -> Path:
-    made: Any = door.compiled(lambda x: x + 1)
-    return Path(made._cache.cache_path)
+def cache_folder() -> Path:
+    made: Any = compiled_module.compiled(lambda x: x + 1)
+    return Path(made.stats.cache_path)
 
 
 @pytest.mark.parametrize("chosen", ["", "elsewhere"])
-def test_a_change_in_any_file_is_another_cache(
+def test_compiled_code_has_another_cache_folder_after_a_change_in_any_file(
     sources: Path, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", chosen and str(tmp_path / chosen))
-    before = folder()
-    assert folder() == before
+    before = cache_folder()
+    assert cache_folder() == before
     assert before.is_relative_to(tmp_path / (chosen or "__pycache__"))
     (sources / "constants.py").write_text("WIDTH = 8\n")
-    door._sources.cache_clear()
-    assert folder() != before
+    compiled_module.hash_sources.cache_clear()
+    assert cache_folder() != before
     assert (chosen and str(tmp_path / chosen)) == config.CACHE_DIR

@@ -42,7 +42,7 @@ def one_by_one(requests: list[GenerationRequest]) -> list[Tokens]:
     ],
     ids=str,
 )
-def test_same_seed_same_tokens_whatever_the_batch_chunk_and_pool(knobs: dict[str, Any]) -> None:
+def test_tokens_do_not_depend_on_batch_chunk_and_pool(knobs: dict[str, Any]) -> None:
     requests = mixed_requests(40)
     with open_engine(HashBackend(), **knobs) as engine:
         together = asyncio.run(engine.generate(requests))
@@ -50,7 +50,7 @@ def test_same_seed_same_tokens_whatever_the_batch_chunk_and_pool(knobs: dict[str
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_starved_pool_finishes_everything_with_the_same_tokens(seed: int) -> None:
+def test_starved_pool_finishes_all_requests_with_the_same_tokens(seed: int) -> None:
     requests = mixed_requests(25, seed)
     least = max(len(r.prefix) + r.params.max_tokens for r in requests)
     with open_engine(HashBackend(), num_slots=least) as starved, open_engine(HashBackend()) as ample:
@@ -71,7 +71,7 @@ def test_preempted_branches_are_refilled_and_get_the_same_tokens() -> None:
     assert tokens == one_by_one(requests)
 
 
-def test_siblings_differ_and_a_seed_repeats() -> None:
+def test_sibling_tokens_differ_and_equal_seeds_repeat() -> None:
     prefix = tuple(range(10))
     with open_engine(HashBackend()) as engine:
         first = asyncio.run(engine.generate([make_request(prefix, s, max_tokens=20) for s in (1, 2, 3, 1)]))
@@ -100,14 +100,14 @@ def test_sixteen_siblings_compute_their_prompt_once(max_batched_tokens: int) -> 
         assert backend.num_tokens - before == 30 + 15
 
 
-def test_prompts_with_a_common_beginning_compute_it_once() -> None:
+def test_prompts_with_a_common_prefix_compute_it_once() -> None:
     backend, common = HashBackend(), tuple(range(30))
     with open_engine(backend) as engine:
         asyncio.run(engine.generate([make_request((*common, s, s, s), s, max_tokens=1) for s in range(8)]))
     assert backend.num_tokens == 30 + 8 * 3
 
 
-def test_siblings_hold_their_prompt_once() -> None:
+def test_siblings_store_their_prompt_once() -> None:
     with open_engine(HashBackend()) as engine:
         asyncio.run(engine.generate([make_request(tuple(range(30)) * 10, s, max_tokens=20) for s in range(16)]))
         stats = engine.stats
@@ -117,7 +117,7 @@ def test_siblings_hold_their_prompt_once() -> None:
     assert len(stats.timeline) == stats.rounds
 
 
-def test_a_continued_branch_finds_what_it_generated_before() -> None:
+def test_continued_branch_finds_its_earlier_tokens_in_the_cache() -> None:
     backend, prefix = HashBackend(), tuple(range(20))
     with open_engine(backend) as engine:
         (first,) = asyncio.run(engine.generate([make_request(prefix, 1, max_tokens=10)]))
@@ -126,7 +126,7 @@ def test_a_continued_branch_finds_what_it_generated_before() -> None:
     assert backend.num_tokens == 29 + 5
 
 
-def test_usage_adds_up() -> None:
+def test_usage_of_requests_sums_to_the_engine_stats() -> None:
     with open_engine(HashBackend(), max_batched_tokens=16) as engine:
         done = asyncio.run(engine.generate([make_request(tuple(range(30)), s, max_tokens=9) for s in range(3)]))
         total = engine.stats
@@ -155,7 +155,7 @@ def generate_text(backend: HashBackend, **params: Any) -> tuple[str, Generation]
     ],
     ids=str,
 )
-def test_stop_strings_straddle_tokens_and_ignore_the_prompt(stop: tuple[str, ...], text: str, finish: str) -> None:
+def test_stop_strings_span_tokens_and_ignore_the_prompt(stop: tuple[str, ...], text: str, finish: str) -> None:
     script = (*TOKENIZER.encode("Q:step é one\n\nstep two\n\nend"), TOKENIZER.eos_id)
     got, done = generate_text(ScriptedBackend(script), stop=stop)
     assert (got, done.finish) == (text, finish)
@@ -168,7 +168,7 @@ def test_stop_ids_and_length_include_the_last_token() -> None:
     assert (done.finish, len(text)) == ("length", 60)
 
 
-def test_a_deadline_ends_a_branch_with_what_it_has() -> None:
+def test_deadline_ends_a_branch_with_its_tokens_so_far() -> None:
     class Slow(HashBackend):
         def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:
             time.sleep(0.01)
@@ -185,7 +185,7 @@ def test_a_deadline_ends_a_branch_with_what_it_has() -> None:
     assert none.tokens == ()
 
 
-def test_cancelling_returns_the_pages_and_leaves_the_others_alone() -> None:
+def test_cancelled_requests_free_their_slots_and_leave_the_others_alone() -> None:
     with open_engine(HashBackend()) as engine:
 
         async def run_scene() -> list[Generation]:
@@ -203,7 +203,7 @@ def test_cancelling_returns_the_pages_and_leaves_the_others_alone() -> None:
         assert engine.stats.rounds < 2900
 
 
-def test_an_exception_in_a_round_reaches_its_callers_and_the_engine_stays_usable() -> None:
+def test_exception_in_a_round_reaches_its_callers_and_the_engine_stays_usable() -> None:
     backend = HashBackend()
     with open_engine(backend) as engine:
         backend.fail_at = 5
@@ -214,7 +214,7 @@ def test_an_exception_in_a_round_reaches_its_callers_and_the_engine_stays_usable
     assert after[0].tokens == one_by_one([make_request((1, 2, 3), 1, max_tokens=20)])[0]
 
 
-def test_works_from_several_event_loops_and_threads() -> None:
+def test_generate_works_from_several_event_loops_and_threads() -> None:
     requests = mixed_requests(6)
     expected = one_by_one(requests)
     with open_engine(HashBackend()) as engine:
@@ -228,7 +228,7 @@ def test_works_from_several_event_loops_and_threads() -> None:
         assert [g.tokens for (g,) in asyncio.run(in_threads())] == expected
 
 
-def test_the_event_loop_stays_free() -> None:
+def test_event_loop_stays_responsive_during_generate() -> None:
     with open_engine(HashBackend()) as engine:
 
         async def run_scene() -> int:
@@ -259,7 +259,7 @@ def test_invalid_requests_are_refused_before_any_runs_with_the_numbers() -> None
         assert len(fits[0].tokens) == 10
 
 
-def test_a_closed_engine_refuses_requests_and_cancels_those_in_flight() -> None:
+def test_closed_engine_refuses_requests_and_cancels_those_in_flight() -> None:
     engine = LocalEngine(HashBackend(), decode=TOKENIZER.decode, kv_bytes=5000)
 
     async def run_scene() -> None:
@@ -285,7 +285,7 @@ class PoolObserver(HashBackend):
         return pool
 
 
-def test_a_closed_engine_frees_its_model_and_its_pool_at_once() -> None:
+def test_closed_engine_frees_its_model_and_its_pool_at_once() -> None:
     backend = PoolObserver()
     model, engine = weakref.ref(backend), LocalEngine(backend, decode=TOKENIZER.decode, kv_bytes=5000)
     asyncio.run(engine.generate([make_request((1, 2), max_tokens=5)]))

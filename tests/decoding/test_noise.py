@@ -26,7 +26,7 @@ def uniform(noise: np.ndarray) -> np.ndarray:
     return levels
 
 
-def test_is_a_function_of_its_arguments_only() -> None:
+def test_noise_is_a_function_of_its_arguments_only() -> None:
     ids = torch.arange(50)
     alone = grid([7], [3], ids)[0]
     assert np.array_equal(grid([1, 7, 2], [3, 3, 9], ids)[1], alone)
@@ -35,7 +35,7 @@ def test_is_a_function_of_its_arguments_only() -> None:
 
 
 @pytest.mark.parametrize("axis", ["seed", "position", "id"])
-def test_uniform_and_independent_along_each_axis(axis: str) -> None:
+def test_noise_is_uniform_and_independent_along_each_axis(axis: str) -> None:
     """Consecutive seeds, positions and ids are the inputs a weak hash would tell apart least."""
     n = 100_000
     if axis == "id":
@@ -51,14 +51,14 @@ def test_uniform_and_independent_along_each_axis(axis: str) -> None:
         assert abs(np.corrcoef(u[:-lag], u[lag:])[0, 1]) < 4 / np.sqrt(n)
 
 
-def test_moments_are_gumbel() -> None:
+def test_noise_has_the_moments_of_gumbel() -> None:
     noise = grid([3], [0], torch.arange(200_000))[0]
     assert abs(noise.mean() - EULER) < 0.02
     assert abs(noise.var() - np.pi**2 / 6) < 0.05
     assert np.isfinite(noise).all()
 
 
-def test_rows_and_ids_do_not_trade_places() -> None:
+def test_noise_of_positions_and_ids_is_not_a_function_of_their_sum() -> None:
     """(position p, id i + 1) is not (position p + 1, id i): a sum of the two would make it so."""
     block = grid([9] * 64, list(range(64)), torch.arange(64))
     assert len(np.unique(block)) > 0.999 * block.size
@@ -85,7 +85,7 @@ def test_adjacent_positions_draw_independently() -> None:
     assert ((joint - expected) ** 2 / expected).sum() < 26.1  # 8 degrees of freedom, p = 0.001
 
 
-def test_filters_equal_the_obvious_way_row_by_row() -> None:
+def test_filters_equal_a_plain_reference_row_by_row() -> None:
     generator = torch.Generator().manual_seed(0)
     params = [
         SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m)
@@ -101,7 +101,7 @@ def test_filters_equal_the_obvious_way_row_by_row() -> None:
         np.testing.assert_allclose(got[i], filtered_distribution(logits[i].numpy(), row), atol=1e-6, err_msg=str(row))
 
 
-def test_a_row_does_not_depend_on_its_neighbours_filters() -> None:
+def test_filters_of_a_row_do_not_depend_on_other_rows() -> None:
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(3, 2000, generator=generator)
     params = [SamplingParams(top_k=3), SamplingParams(temperature=0.0), SamplingParams(top_p=0.9, temperature=0.7)]
@@ -113,7 +113,7 @@ def test_a_row_does_not_depend_on_its_neighbours_filters() -> None:
     assert together == alone
 
 
-def test_logprob_is_raw() -> None:
+def test_logprob_ignores_temperature_and_filters() -> None:
     """Temperature and filters change the choice, never the reported log-probability."""
     logits = torch.tensor([[1.0, 3.0, 2.0]])
     target = TargetLogits(logits, SamplingBatch.from_params([SamplingParams(temperature=0.3, top_k=1)], [1], [1]), (0,))

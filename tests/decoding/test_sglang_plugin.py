@@ -1,4 +1,4 @@
-"""What fits our speculation into SGLang, without SGLang; the rest is held to real servers in tests/sglang."""
+"""The adapter of our speculation to SGLang, without SGLang; tests/sglang runs it in real servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reason.engines.sglang_client import wire
 
 
 def sampling(**changes: Any) -> SimpleNamespace:
-    said = {
+    fields = {
         "max_new_tokens": 9,
         "temperature": 0.7,
         "top_k": 1 << 30,
@@ -32,7 +32,7 @@ def sampling(**changes: Any) -> SimpleNamespace:
         "sampling_seed": -5,
         "custom_params": {"problem_id": "p"},
     }
-    return SimpleNamespace(**(said | changes))
+    return SimpleNamespace(**(fields | changes))
 
 
 def request(**changes: Any) -> SimpleNamespace:
@@ -43,37 +43,37 @@ def branch(*tokens: int, remaining: int = 99, seed: int = 7) -> Branch:
     return Branch(0, "p", tokens, seed, SamplingParams(), remaining)
 
 
-def test_a_request_as_a_branch() -> None:
-    made = to_branch(request(), late=(4, 5))
+def test_to_branch_reads_every_field_of_a_request() -> None:
+    made = to_branch(request(), late_tokens=(4, 5))
     assert (made.tokens, made.group, made.seed, made.remaining) == ((1, 2, 3, 4, 5), "p", -5, 6)
     assert made.params == SamplingParams(max_tokens=9, temperature=0.7, top_p=0.9)
 
 
-def test_greedy_as_sglang_writes_it() -> None:
+def test_to_branch_reads_top_k_of_one_as_temperature_zero() -> None:
     assert to_branch(request(temperature=1.0, top_k=1)).params.temperature == 0
 
 
-def test_a_request_of_a_stranger_has_a_seed_of_its_own_and_nobodys_problem() -> None:
+def test_to_branch_gives_a_foreign_request_a_random_seed_and_no_group() -> None:
     made = to_branch(request(custom_params=None, sampling_seed=None))
     assert made.group == ""
     assert made.seed == to_branch(request(custom_params=None, sampling_seed=None)).seed > 0
 
 
-def test_client_and_plugin_mean_the_same_by_a_problem() -> None:
+def test_client_and_plugin_use_the_same_problem_key() -> None:
     assert requests.PROBLEM_KEY == wire.PROBLEM_KEY
 
 
-def test_a_seed_keeps_its_noise_on_its_way_through_a_server() -> None:
+def test_signed_seed_has_the_noise_of_the_unsigned_seed() -> None:
     seeds = [0, 5, 2**63 - 1, 2**63, 2**64 - 1]
     sent = [wire.to_signed_64(seed) for seed in seeds]
     assert all(-(2**63) <= seed < 2**63 for seed in sent)
     assert (noise_keys(seeds, range(5)) == noise_keys(sent, range(5))).all()
 
 
-def test_trees_say_who_sees_whom_and_padding_is_seen_by_nobody() -> None:
-    tokens, seen = flatten_trees([branch(1, 2), branch(3)], [Draft((5, 6, 9), (-1, 0, 0)), Draft()], nodes=5)
+def test_flattened_trees_mask_all_but_ancestors_and_padding() -> None:
+    tokens, visible = flatten_trees([branch(1, 2), branch(3)], [Draft((5, 6, 9), (-1, 0, 0)), Draft()], nodes=5)
     assert tokens.reshape(2, 5).tolist() == [[2, 5, 6, 9, 2], [3, 3, 3, 3, 3]]
-    first, second = seen.reshape(2, 5, 5).astype(int)
+    first, second = visible.reshape(2, 5, 5).astype(int)
     assert first.tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0],
@@ -84,27 +84,29 @@ def test_trees_say_who_sees_whom_and_padding_is_seen_by_nobody() -> None:
     assert (second == np.eye(5)).all()
 
 
-def test_a_node_is_followed_with_the_noise_of_its_depth() -> None:
+def test_node_samples_with_the_noise_of_its_depth() -> None:
     rows = sampling_rows([branch(1, 2, 3)], [Draft((5, 6, 9), (-1, 0, 0))], nodes=4)
     assert (rows.keys_T2 == noise_keys([7] * 4, [3, 4, 5, 5])).all()
 
 
-def test_what_is_committed_is_what_the_rule_kept() -> None:
+def test_committed_arrays_hold_the_path_that_the_rule_accepted() -> None:
     """Logits that force 5, 9, 8 after the anchor, whose tree holds 5 then 6 or 9."""
     forced = torch.full((2 * 4, 10), -50.0)
     for row, token in ((0, 5), (1, 9), (3, 8), (4, 2)):
         forced[row, token] = 50.0
     branches, drafts = [branch(1), branch(4)], [Draft((5, 6, 9), (-1, 0, 0)), Draft()]
     target = TargetLogits(forced, sampling_rows(branches, drafts, 4), (0, 4))
-    said, lengths, kept = to_committed_arrays(Coupled().verify_drafts(branches, drafts, target), nodes=4)
+    committed_tokens, lengths, accepted_rows = to_committed_arrays(
+        Coupled().verify_drafts(branches, drafts, target), nodes=4
+    )
     assert lengths.tolist() == [3, 1]
-    assert [said[row] for row in kept[0] if row >= 0] == [5, 9, 8]
-    assert kept.tolist() == [[0, 1, 3, -1], [4, -1, -1, -1]]
-    assert said[4] == 2
+    assert [committed_tokens[row] for row in accepted_rows[0] if row >= 0] == [5, 9, 8]
+    assert accepted_rows.tolist() == [[0, 1, 3, -1], [4, -1, -1, -1]]
+    assert committed_tokens[4] == 2
 
 
 @pytest.mark.parametrize("rule", ["coupled", "recursive_rejection"])
-def test_a_rule_gets_drafts_it_may_judge_within_their_bounds(rule: RuleName) -> None:
+def test_acceptance_rule_gets_drafts_of_supported_sampling_within_bounds(rule: RuleName) -> None:
     made = make_parts(6, rule)
     text = branch(*[1, 2, 3, 4] * 6, remaining=3)
     ids = np.array([[1, 2, 3], [2, 3, 4]])
@@ -121,5 +123,5 @@ def test_a_rule_gets_drafts_it_may_judge_within_their_bounds(rule: RuleName) -> 
     assert len(outcome.tokens) >= 1
 
 
-def test_a_branch_at_its_end_gets_no_draft() -> None:
+def test_branch_with_one_token_remaining_gets_no_draft() -> None:
     assert make_parts(6, "coupled").draft_trees([branch(*[1, 2, 3, 4] * 6, remaining=1)]) == [Draft()]

@@ -23,7 +23,7 @@ LONG = MIN_PARALLEL_PRODUCTS  # weights of which one row is worth help
 
 @pytest.fixture
 def three_threads() -> Iterator[ThreadPoolExecutor]:
-    """A thread that torch gives three threads, whatever this machine has."""
+    """A thread with three torch threads on any machine."""
 
     def set_three() -> None:
         torch.get_num_threads()  # torch's own choice comes first
@@ -42,7 +42,7 @@ def count_threads() -> tuple[int, int, int]:
     return short, long, torch.get_num_threads()
 
 
-def test_a_worker_uses_one_thread_and_its_former_number_for_a_long_round(
+def test_worker_uses_one_thread_and_its_former_number_for_a_long_round(
     three_threads: ThreadPoolExecutor,
 ) -> None:
     three_threads.submit(use_one_thread).result()
@@ -53,7 +53,7 @@ def test_threads_without_the_setting_keep_their_number(three_threads: ThreadPool
     assert three_threads.submit(count_threads).result() == (3, 3, 3)
 
 
-def test_a_long_round_is_one_of_many_weights_times_tokens(three_threads: ThreadPoolExecutor) -> None:
+def test_round_is_long_from_a_product_of_weights_and_tokens_on(three_threads: ThreadPoolExecutor) -> None:
     def many(weights: int, rows: int) -> int:
         with with_helper_threads(weights, rows):
             return torch.get_num_threads()
@@ -63,7 +63,7 @@ def test_a_long_round_is_one_of_many_weights_times_tokens(three_threads: ThreadP
     assert [three_threads.submit(many, 500_000_000, rows).result() for rows in (1, 64)] == [3, 3]
 
 
-def test_an_engine_loop_uses_one_thread_and_its_caller_keeps_its_threads() -> None:
+def test_engine_loop_uses_one_thread_and_its_caller_keeps_its_threads() -> None:
     thread_counts: list[int] = []
     before = torch.get_num_threads()
     scheduler: Scheduler[TokenSequence] = Scheduler(
@@ -77,8 +77,8 @@ def test_an_engine_loop_uses_one_thread_and_its_caller_keeps_its_threads() -> No
 
 
 @pytest.mark.skipif(not TASKS.exists(), reason="counts this process's threads as Linux lists them")
-def test_the_library_of_matrix_products_uses_one_thread_too() -> None:
-    """It counts threads by itself: torch's number alone proves nothing."""
+def test_openmp_library_uses_one_thread_too() -> None:
+    """The number that torch reports alone proves nothing."""
 
     def count_helpers(begin: Callable[[], None]) -> int:
         def product() -> int:

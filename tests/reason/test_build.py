@@ -1,4 +1,4 @@
-"""Every wrong setting ends with one sentence that names it and says what would be right, before any model."""
+"""Every wrong setting ends with one sentence that names it and the valid choice, before a model loads."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def planned(*overrides: str) -> tuple[build.SolveSpec, dict[str, str]]:
 
 
 @pytest.mark.parametrize("overrides", WRONG, ids=" ".join)
-def test_a_wrong_setting_is_named(overrides: tuple[str, ...], tiny_writer: Path) -> None:
+def test_wrong_setting_is_named(overrides: tuple[str, ...], tiny_writer: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         planned(*(override.replace("HERE", str(tiny_writer)) for override in overrides))
     message = str(caught.value)
@@ -147,12 +147,12 @@ def test_a_wrong_setting_is_named(overrides: tuple[str, ...], tiny_writer: Path)
     assert "Error" not in message
 
 
-def test_a_server_that_is_not_there_is_named_before_anything_loads(tiny: list[str], tmp_path: Path) -> None:
+def test_unreachable_server_is_named_before_anything_loads(tiny: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^engine\.urls: nothing answers at http://127\.0\.0\.1:9 "):
         reason.load("engine=sglang", "engine.urls=http://127.0.0.1:9", *tiny)
 
 
-def test_a_key_is_looked_up_and_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_key_is_looked_up_and_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ("engine=openai", "engine.api_key='${oc.env:A_KEY}'", *SC)
     monkeypatch.setenv("A_KEY", "sk-secret")
     plan, _ = planned(*settings)
@@ -164,7 +164,7 @@ def test_a_key_is_looked_up_and_not_written_down(monkeypatch: pytest.MonkeyPatch
     assert planned(*settings)[0].config_hash == plan.config_hash
 
 
-def test_a_wrong_setting_costs_no_import_of_torch() -> None:
+def test_wrong_setting_does_not_import_torch() -> None:
     code = (
         "import sys, reason\ntry: reason.load('search.n=0')\nexcept reason.ConfigError as e: print(e)\n"
         "print([m for m in ('torch', 'transformers') if m in sys.modules])"
@@ -173,18 +173,18 @@ def test_a_wrong_setting_costs_no_import_of_torch() -> None:
     assert out.splitlines() == ["search.n must be an int >= 1, got 0", "[]"]
 
 
-def test_the_strategy_is_checked_before_the_model_is_looked_for() -> None:
+def test_strategy_is_checked_before_the_model_is_located() -> None:
     with pytest.raises(ConfigError, match=r"search\.n must be"):
         planned("search.n=0", "model.path=/no/such/folder")
 
 
 @pytest.fixture
 def tiny(tiny_writer: Path) -> list[str]:
-    """A scorer that is a language model; here it is the writer's."""
+    """Settings of a tiny target, which is also the scorer."""
     return [f"model.path={tiny_writer}", "scorer=expectation", f"scorer.path={tiny_writer}"]
 
 
-def test_a_scorer_that_reads_tokens_must_share_the_writers_vocabulary(tiny: list[str], tmp_path: Path) -> None:
+def test_token_scorer_must_share_the_vocabulary_of_the_target(tiny: list[str], tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(tiny[0].partition("=")[2], other)
     file = other / "tokenizer.json"
@@ -193,8 +193,8 @@ def test_a_scorer_that_reads_tokens_must_share_the_writers_vocabulary(tiny: list
         planned(f"model.path={other}", *tiny[1:])
 
 
-def test_the_writers_tokenizer_is_compared_again_when_it_is_loaded(tiny: list[str], tmp_path: Path) -> None:
-    """Only then are tokens known that a tokenizer.json does not name; weights come after it."""
+def test_target_tokenizer_is_compared_again_when_it_is_loaded(tiny: list[str], tmp_path: Path) -> None:
+    """Some tokens are known only then, as tokenizer.json does not name them; weights load later."""
     other = tmp_path / "other"
     shutil.copytree(tiny[0].partition("=")[2], other)
     file = other / "tokenizer_config.json"
@@ -206,7 +206,7 @@ def test_the_writers_tokenizer_is_compared_again_when_it_is_loaded(tiny: list[st
         plan.load_solver()
 
 
-def test_a_checkpoint_without_tokenizer_is_named(tiny: list[str], tmp_path: Path) -> None:
+def test_checkpoint_without_tokenizer_is_named(tiny: list[str], tmp_path: Path) -> None:
     """transformers makes an empty one, and every text becomes nothing."""
     bare = tmp_path / "bare"
     shutil.copytree(tiny[0].partition("=")[2], bare, ignore=shutil.ignore_patterns("tokenizer*"))
@@ -214,7 +214,7 @@ def test_a_checkpoint_without_tokenizer_is_named(tiny: list[str], tmp_path: Path
         reason.load(f"model.path={bare}", *tiny[1:])
 
 
-def test_a_plan_holds_objects_and_no_config(tiny: list[str]) -> None:
+def test_solve_spec_holds_objects_and_no_config(tiny: list[str]) -> None:
     settings = ["search=self_consistency", "search.n=3", "search.sampling.temperature=0.5", "scorer=likelihood"]
     plan, _ = planned(tiny[0], *settings)
     assert isinstance(plan.strategy, SelfConsistency)
@@ -224,7 +224,7 @@ def test_a_plan_holds_objects_and_no_config(tiny: list[str]) -> None:
     assert plan.checkpoint.context_window == 512
 
 
-def test_the_digest_is_about_what_can_change_a_row(tiny: list[str]) -> None:
+def test_config_hash_covers_settings_that_can_change_a_row(tiny: list[str]) -> None:
     digest = planned(*tiny)[0].config_hash
     assert planned(*tiny, "limit=3", "concurrency=2")[0].config_hash == digest
     assert planned(*tiny, "seed=3")[0].config_hash != digest
@@ -232,17 +232,17 @@ def test_the_digest_is_about_what_can_change_a_row(tiny: list[str]) -> None:
 
 
 class TestTask:
-    """What is solved: a question, a task, its stand-in, or the model's default."""
+    """Selection of the task: a question, a task, its stand-in, or the model's default."""
 
-    def test_a_question_is_a_task_of_one_problem(self, tiny: list[str]) -> None:
+    def test_question_is_a_task_of_one_problem(self, tiny: list[str]) -> None:
         task, stands_in_for = build.select_task(*planned(*tiny, "question='What is 1+1?'"))
         assert ([p.question for p in task], stands_in_for) == (["What is 1+1?"], None)
 
-    def test_both_a_question_and_a_task_are_one_too_many(self, tiny: list[str]) -> None:
+    def test_question_and_task_together_are_refused(self, tiny: list[str]) -> None:
         with pytest.raises(ConfigError, match="question and task are both set"):
             build.select_task(*planned(*tiny, "question=why", "+task=aime"))
 
-    def test_without_either_the_bundled_model_has_a_default_and_others_ask(self, tiny: list[str]) -> None:
+    def test_default_task_exists_for_the_bundled_model_only(self, tiny: list[str]) -> None:
         task, stands_in_for = build.select_task(*planned(*tiny))
         assert (task.name.startswith("synthetic"), stands_in_for) == (True, None)
         with pytest.raises(
@@ -250,31 +250,31 @@ class TestTask:
         ):
             build.select_task(*planned(*tiny[:1], "model=hf"))
 
-    def test_the_bundled_model_gets_the_stand_in_and_says_so(self, tiny: list[str]) -> None:
+    def test_bundled_model_gets_the_stand_in_with_its_name(self, tiny: list[str]) -> None:
         task, stands_in_for = build.select_task(*planned(*tiny, "+task=aime", "task.limit=3"))
         assert (task.name.startswith("synthetic"), stands_in_for, len(task)) == (True, "aime", 3)
 
-    def test_a_file_of_ones_own_is_never_replaced(self, tiny: list[str], tmp_path: Path) -> None:
+    def test_user_file_is_never_replaced_by_the_stand_in(self, tiny: list[str], tmp_path: Path) -> None:
         file = tmp_path / "mine.jsonl"
         file.write_text('{"problem": "What is 1+1?", "answer": "2"}\n')
         task, stands_in_for = build.select_task(*planned(*tiny, "+task=aime", f"task.path={file}"))
         assert ([p.answer for p in task], stands_in_for) == (["2"], None)
 
-    def test_a_missing_file_is_named(self, tiny: list[str]) -> None:
+    def test_missing_file_is_named(self, tiny: list[str]) -> None:
         with pytest.raises(ConfigError, match=r"task\.path.*no/such"):
             build.select_task(*planned(*tiny, "+task=aime", "task.path=/no/such.jsonl"))
 
-    def test_a_real_model_does_not_get_the_stand_in(self, tiny: list[str]) -> None:
+    def test_real_model_does_not_get_the_stand_in(self, tiny: list[str]) -> None:
         with pytest.raises(ConfigError, match=r"task\.path=FILE\.jsonl"):
             build.select_task(*planned(*tiny[:1], "model=hf", "+task=aime"))
 
 
-def test_a_wrong_engine_knob_is_named(tiny: list[str]) -> None:
+def test_wrong_engine_knob_is_named(tiny: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"^engine\.kv_mib must be an int >= 1, got 0$"):
         reason.load(*tiny, "engine.kv_mib=0")
 
 
-def test_load_gives_a_solver_that_solves(tiny: list[str]) -> None:
+def test_load_returns_a_solver_that_solves(tiny: list[str]) -> None:
     with reason.load(*tiny, "search.n=3", "search.sampling.max_tokens=40") as solver:
         solution = solver.solve("What is 1+1?")
     assert len(solution.result.candidates) == 3
@@ -287,7 +287,7 @@ def test_from_config_is_load_for_a_composed_config(tiny: list[str]) -> None:
         assert len(solver.solve("What is 1+1?").result.candidates) == 2
 
 
-def test_a_changed_setting_is_named_before_a_run_goes_on() -> None:
+def test_changed_setting_is_named_before_a_run_resumes() -> None:
     then = {"search": {"n": 4, "agg": "last"}, "limit": 3, "seed": 0}
     resume.require_same_settings(then, then | {"limit": None})
     with pytest.raises(ConfigError, match=r"resume: search\.n was 4, now 8; seed was 0, now 1$"):

@@ -1,4 +1,4 @@
-"""Models, pools, scores and drafts that belong on the GPU are put there, and read back before NumPy sees them."""
+"""Models, pools, scores and drafts are placed on the GPU, and copied back before NumPy reads them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 
 import reason
 from reason.config.compose import list_options
-from tests.support.pretended_gpu import pretended_gpu, some_gpu
+from tests.support.pretended_gpu import pretended_gpu, real_or_pretended_gpu
 
 QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
 
 
-def test_the_pretended_gpu_refuses_what_a_real_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pretended_gpu_refuses_the_mixtures_that_a_real_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch):
         there, here = torch.ones(2, 3, device="cuda"), torch.ones(3)
         assert (there[0] * 2).device == there.new_empty(1).device == torch.device("cuda:0") != here.device
@@ -27,7 +27,7 @@ def test_the_pretended_gpu_refuses_what_a_real_one_refuses(monkeypatch: pytest.M
 
 
 def texts(*overrides: str) -> list[str]:
-    """What the search wrote, leaf by leaf."""
+    """The texts of the search, leaf by leaf."""
     with reason.load("search.n=2", "engine.dtype=float32", *overrides) as solver:
         tree = solver.solve(QUESTION).tree
         return [tree.path_text(leaf) for leaf in tree.leaf_nodes()]
@@ -44,9 +44,7 @@ def texts(*overrides: str) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_a_search_on_the_gpu_writes_what_it_writes_on_the_cpu(
-    chosen: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_on_the_gpu_has_the_texts_of_the_cpu(chosen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = texts("engine.device=cpu", *chosen)
-    with some_gpu(monkeypatch):
+    with real_or_pretended_gpu(monkeypatch):
         assert texts("engine.device=cuda", *chosen) == expected

@@ -1,4 +1,4 @@
-"""A question is encoded once, steps decode to the text of the whole, and every format says what it wants."""
+"""Prompts: encoding of a question, decoding of steps, and errors of prompt formats."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from reason.prompt import Prompt, PromptFormat
 from tests.support.fakes import WordTokenizer
 
 
-def test_texts_of_steps_join_to_the_text_of_the_whole() -> None:
+def test_decoded_steps_join_to_the_decoded_whole() -> None:
     tokenizer = WordTokenizer()
     prompt = Prompt(PromptFormat(), tokenizer)
     ids = tuple(tokenizer.encode("so we get 4", add_special_tokens=False))
     assert prompt.decode(ids[:2]) + prompt.decode(ids[2:]) == prompt.decode(ids) == " so we get 4"
 
 
-def test_raw_text_has_the_tokenizers_own_beginning_and_a_template_has_its_own() -> None:
+def test_raw_prompt_has_the_bos_token_and_a_chat_template_its_own() -> None:
     tokenizer = WordTokenizer()
     raw = Prompt(PromptFormat(raw="Q: {question} A:"), tokenizer).encode("why {x}?")
     assert tokenizer.decode(raw) == "<s> Q: why {x}? A:"
@@ -28,7 +28,7 @@ def test_raw_text_has_the_tokenizers_own_beginning_and_a_template_has_its_own() 
     assert tokenizer.templated == {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
 
 
-def test_an_answer_start_is_added_once() -> None:
+def test_answer_start_is_added_once() -> None:
     tokenizer = WordTokenizer()
     assert tokenizer.decode(Prompt(PromptFormat(answer_start="<think>"), tokenizer).encode("why?")).endswith(
         "[assistant] <think>"
@@ -38,7 +38,7 @@ def test_an_answer_start_is_added_once() -> None:
     )
 
 
-def test_a_model_without_a_chat_template_needs_raw_text() -> None:
+def test_model_without_a_chat_template_needs_raw_text() -> None:
     tokenizer = WordTokenizer()
     tokenizer.chat_template = None
     with pytest.raises(ValueError, match=r"set model\.prompt\.raw"):
@@ -47,19 +47,19 @@ def test_a_model_without_a_chat_template_needs_raw_text() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"raw": "no slot"}, {"user": "no slot"}, {"delimiter": ""}])
-def test_a_wrong_format_names_its_setting(wrong: dict[str, str]) -> None:
+def test_wrong_prompt_format_is_named_with_its_setting(wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=rf"model\.prompt\.{next(iter(wrong))} must"):
         PromptFormat(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model", list_options("model"))
-def test_every_model_asks_for_a_box_unless_it_was_trained_to_write_one(model: str) -> None:
+def test_every_model_prompt_requests_a_box_unless_the_model_was_trained_to_write_one(model: str) -> None:
     config, _ = compose_settings([f"model={model}", "model.path=somewhere"])
     form: PromptFormat = instantiate("model.prompt", config["model"]["prompt"])
     assert form.raw is not None or "\\boxed{" in str(form.build_conversation([{"role": "user", "content": "?"}]))
 
 
-def test_a_checkpoints_tokenizer_is_the_one_in_its_file(tiny_writer: Path) -> None:
+def test_prompt_tokenizer_is_read_from_the_file_of_the_checkpoint(tiny_writer: Path) -> None:
     """`AutoTokenizer` replaces the pre-tokenizer of a qwen2 checkpoint, and blanks were lost."""
     tokenizer = load_tokenizer(str(tiny_writer))
     prompt = Prompt(PromptFormat(raw="Question: {question}\nSolution:\n"), tokenizer)

@@ -1,4 +1,4 @@
-"""A solver answers from anywhere, alone or in company, with the same results."""
+"""A solver returns the same solutions from any thread or loop, one at a time or concurrently."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROBLEMS = [Problem(id=f"p{i}", question=f"What is {i}?") for i in range(9)]
 
 
 class CountingEngine(ToyEngine):
-    """Notes how many calls are under way at once, and of how many problems."""
+    """Counts concurrent calls, and the problems that they belong to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def plain(solution: Solution) -> tuple[object, ...]:
     return solution.problem.id, solution.answer, solution.text, solution.score, solution.votes, solution.tree.to_dict()
 
 
-def test_the_solution_says_what_the_tree_says() -> None:
+def test_solution_fields_equal_those_of_the_tree() -> None:
     with toy_solver() as one:
         solution = one.solve("What is 3?")
     assert solution.result.best is not None
@@ -60,7 +60,7 @@ def test_the_solution_says_what_the_tree_says() -> None:
     assert solution.problem.question == "What is 3?"
 
 
-def test_blocking_and_awaiting_give_the_same_also_inside_a_running_loop() -> None:
+def test_solve_and_asolve_agree_also_inside_a_running_loop() -> None:
     async def within(one: Solver) -> tuple[Solution, Solution]:
         return one.solve(PROBLEMS[0]), await one.asolve(PROBLEMS[0])
 
@@ -69,28 +69,28 @@ def test_blocking_and_awaiting_give_the_same_also_inside_a_running_loop() -> Non
         assert [plain(s) for s in asyncio.run(within(one))] == [expected] * 2
 
 
-def test_company_does_not_change_a_result() -> None:
+def test_concurrent_problems_do_not_change_a_solution() -> None:
     with toy_solver() as one:
         alone = [plain(one.solve(problem)) for problem in PROBLEMS]
         outcomes = {p.id: s for p, s in one.solve_many(reversed(PROBLEMS))}
     assert [plain(outcomes[p.id]) for p in PROBLEMS] == alone  # type: ignore[arg-type]
 
 
-def test_results_depend_on_the_seed_and_the_id() -> None:
+def test_solutions_depend_on_the_seed_and_the_id() -> None:
     with toy_solver() as one, toy_solver(seed=1) as other:
         again = Problem(id="other", question=PROBLEMS[0].question)
         trees = {str(s.solve(problem).tree.to_dict()) for s in (one, other) for problem in (PROBLEMS[0], again)}
     assert len(trees) == 4
 
 
-def test_concurrency_is_bounded_and_used() -> None:
+def test_solver_reaches_its_concurrency_limit_and_stays_within() -> None:
     engine = CountingEngine()
     with toy_solver(engine=engine, concurrency=3) as one:
         assert len(list(one.solve_many(PROBLEMS))) == len(PROBLEMS)
     assert engine.most_problems == 3
 
 
-def test_a_failing_problem_is_an_outcome_and_the_others_are_solved() -> None:
+def test_failed_problem_is_an_outcome_and_the_others_are_solved() -> None:
     broken = Problem(id="broken", question="bad")
     with toy_solver() as one:
         outcomes = {p.id: outcome for p, outcome in one.solve_many([PROBLEMS[0], broken, PROBLEMS[1]])}
@@ -99,12 +99,12 @@ def test_a_failing_problem_is_an_outcome_and_the_others_are_solved() -> None:
     assert isinstance(outcomes["p1"], Solution)
 
 
-def test_alone_a_failure_is_raised() -> None:
+def test_failure_of_a_single_problem_is_raised() -> None:
     with toy_solver() as one, pytest.raises(RuntimeError, match="this one breaks"):
         one.solve("bad")
 
 
-def test_async_iteration_yields_the_same_as_blocking() -> None:
+def test_async_iteration_equals_blocking_iteration() -> None:
     async def collect(one: Solver) -> dict[str, Any]:
         return {p.id: outcome async for p, outcome in one.asolve_many(PROBLEMS)}
 
@@ -113,7 +113,7 @@ def test_async_iteration_yields_the_same_as_blocking() -> None:
         assert {i: plain(s) for i, s in asyncio.run(collect(one)).items()} == blocking
 
 
-def test_closing_the_iterator_cancels_what_is_under_way() -> None:
+def test_closed_iterator_cancels_running_searches() -> None:
     engine = CountingEngine()
     with toy_solver(engine=engine, concurrency=5) as one:
         stream = one.solve_many(PROBLEMS)
@@ -123,7 +123,7 @@ def test_closing_the_iterator_cancels_what_is_under_way() -> None:
     assert len(engine.requests) < 4 * len(PROBLEMS)
 
 
-def test_cancelling_an_await_cancels_the_search() -> None:
+def test_cancelled_await_cancels_the_search() -> None:
     class Stuck(EngineWithoutModel):
         cancelled = False
 
@@ -146,7 +146,7 @@ def test_cancelling_an_await_cancels_the_search() -> None:
     assert engine.cancelled
 
 
-def test_closing_ends_the_thread_and_is_harmless_twice() -> None:
+def test_close_ends_the_thread_and_may_be_called_twice() -> None:
     others = set(threading.enumerate())
     one = toy_solver()
     one.solve("What is 3?")
@@ -156,7 +156,7 @@ def test_closing_ends_the_thread_and_is_harmless_twice() -> None:
     assert not ours.is_alive()
 
 
-def test_the_budget_is_each_problems_own() -> None:
+def test_budget_holds_per_problem() -> None:
     with toy_solver(budget=Budget(tokens=100)) as one:
         spent = [s.usage.tokens for _, s in one.solve_many(PROBLEMS) if isinstance(s, Solution)]
     assert len(spent) == len(PROBLEMS)
@@ -164,11 +164,11 @@ def test_the_budget_is_each_problems_own() -> None:
     assert sum(spent) > 100
 
 
-def test_no_scorer_is_no_score() -> None:
+def test_solution_without_a_scorer_has_no_score() -> None:
     with toy_solver(SelfConsistency(n=3), scorer=NoScorer()) as one:
         assert one.solve("What is 3?").score is None
 
 
-def test_an_empty_question_is_refused() -> None:
+def test_empty_question_is_refused() -> None:
     with toy_solver() as one, pytest.raises(ValueError, match="question must not be empty"):
         one.solve("  ")

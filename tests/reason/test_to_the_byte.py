@@ -1,4 +1,4 @@
-"""In float64 a search leaves the same bytes whatever is decoded beside it and however it is accelerated."""
+"""In float64 saved searches are equal to the byte, with and without concurrency and speculation."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def saved(*overrides: str, at_once: bool) -> list[str]:
         ["search=rebase", "router=arbitrage", "router.dtype=float64", "small.dtype=float64"],
     ],
 )
-def test_speculation_and_company_leave_no_trace(chosen: list[str]) -> None:
+def test_saved_run_does_not_depend_on_speculation_and_concurrency(chosen: list[str]) -> None:
     assert saved(*chosen, "speculation=stand", at_once=True) == saved(*chosen, "speculation=off", at_once=False)

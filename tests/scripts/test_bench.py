@@ -25,7 +25,7 @@ def test_bench_engine_reports_ratios_and_ends_with_json(tmp_path: Path) -> None:
     assert "generate" in report.read_text()
 
 
-def test_bench_speculation_reports_verdicts_and_ends_with_json(tmp_path: Path) -> None:
+def test_bench_speculation_reports_goals_and_ends_with_json(tmp_path: Path) -> None:
     sizes = ["--quick", "--trajectories", "2", "--max-tokens", "8", "--nodes", "4", "--live", "1,2", "--threads", "1"]
     tuning = ["--tuning-trajectories", "1", "--tuning-nodes", "8", "--templates", "templates"]
     names = [

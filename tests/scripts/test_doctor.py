@@ -1,4 +1,4 @@
-"""The doctor says what is there, names what is not with what to do, and its exit code tells which it was."""
+"""The doctor reports the installation, names missing parts with a remedy, and sets its exit code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def answering(status: int) -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_sound_installation(doctor: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_a_sound_installation(doctor: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.main([]) == 0
     out = capsys.readouterr().out
     assert "BROKEN" not in out
@@ -54,14 +54,14 @@ def test_a_sound_installation(doctor: ModuleType, capsys: pytest.CaptureFixture[
     assert out.splitlines()[-1] == "ready: python scripts/solve.py"
 
 
-def test_wrong_settings_are_said_and_counted(doctor: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_and_counts_wrong_settings(doctor: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.main(["model.path=/no/such"]) == 1
     out = capsys.readouterr().out
     assert "BROKEN  settings                    model.path=/no/such: there is no such folder" in out
     assert out.splitlines()[-1] == "1 to repair"
 
 
-def test_an_extra_is_missing_and_a_dependency_is_broken(doctor: ModuleType) -> None:
+def test_doctor_reports_missing_extras_and_broken_dependencies(doctor: ModuleType) -> None:
     needed, extra = doctor.check_packages({"": ["torch", "no-such-package"], "plots": ["neither-this-one"]})
     assert (needed.state, extra.state) == ("BROKEN", "missing")
     assert str(needed).startswith(
@@ -70,34 +70,34 @@ def test_an_extra_is_missing_and_a_dependency_is_broken(doctor: ModuleType) -> N
     assert "pip install 'reason-search[plots]'" in str(extra)
 
 
-def test_every_extra_is_looked_at(doctor: ModuleType) -> None:
+def test_doctor_checks_every_extra(doctor: ModuleType) -> None:
     assert {"", "serve", "sglang", "dev"} <= set(doctor.required_packages())
     assert "torch" in doctor.required_packages()[""]
 
 
-def test_servers(doctor: ModuleType) -> None:
+def test_doctor_checks_servers(doctor: ModuleType) -> None:
     with answering(200) as well, answering(503) as loading:
         states = [doctor.check_server(url).state for url in (well, loading)]
     assert states == ["ok", "BROKEN"]
     gone = doctor.check_server(well)
     assert (gone.state, gone.observation.startswith("nothing answers")) == ("BROKEN", True)
     (settings, *servers) = doctor.check_settings(["engine=sglang", f"engine.urls=[{well}]", "embedder=words"])
-    assert (settings.state, [found.subject for found in servers]) == ("ok", [well])
+    assert (settings.state, [check.subject for check in servers]) == ("ok", [well])
 
 
-def test_a_server_that_lists_models(doctor: ModuleType) -> None:
+def test_doctor_checks_the_models_of_a_server(doctor: ModuleType) -> None:
     server = ScriptedOpenAIServer(models=["toy"])
     settings = ["engine=openai", f"engine.urls=[{server.url}]", "search=self_consistency"]
-    found = {
+    checks = {
         name: list(doctor.check_settings([*settings, *more]))[-1]
         for name, more in {"known": ["engine.model=toy"], "unknown": ["engine.model=toyota"], "none": []}.items()
     }
     server.close()
-    assert (found["known"].state, found["known"].observation) == ("ok", "has toy")
-    assert found["unknown"].observation == f"engine.model=toyota is not there; {server.url} offers toy"
-    assert found["none"].observation == f"engine.model must be set; {server.url} offers toy"
+    assert (checks["known"].state, checks["known"].observation) == ("ok", "has toy")
+    assert checks["unknown"].observation == f"engine.model=toyota is not there; {server.url} offers toy"
+    assert checks["none"].observation == f"engine.model must be set; {server.url} offers toy"
 
 
-def test_no_browser_is_no_disaster(doctor: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_missing_browser(doctor: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert doctor.check_browser().state == "missing"

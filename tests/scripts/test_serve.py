@@ -26,19 +26,19 @@ def start(folder: Path, *settings: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
 
 
-def test_it_says_where_it_is_answers_and_stops_in_good_order(tmp_path: Path) -> None:
+def test_serve_prints_its_address_answers_and_stops_at_a_signal(tmp_path: Path) -> None:
     process = start(tmp_path, "serve.port=0", "serve.folder=kept", "serve.api_key=${oc.env:USER_KEY,secret}")
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(4)]
     assert lines[0] == "loading model bundled, scorer prm, engine local ...\n"
     assert lines[1] == "serving best-of-4\n"
-    found = re.fullmatch(r"base url (http://127\.0\.0\.1:\d+)/v1\n", lines[2])
-    assert found is not None
-    assert lines[3].startswith(f'try: curl {found[1]}/v1/chat/completions -H "Authorization: Bearer $KEY"')
+    address = re.fullmatch(r"base url (http://127\.0\.0\.1:\d+)/v1\n", lines[2])
+    assert address is not None
+    assert lines[3].startswith(f'try: curl {address[1]}/v1/chat/completions -H "Authorization: Bearer $KEY"')
     body = re.search(r"-d '(.*)'", lines[3])
     assert body is not None
     headers = {"authorization": "Bearer secret", "content-type": "application/json"}
-    response = httpx.post(f"{found[1]}/v1/chat/completions", content=body[1], headers=headers, timeout=300)
+    response = httpx.post(f"{address[1]}/v1/chat/completions", content=body[1], headers=headers, timeout=300)
     assert response.status_code == 200, response.text
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=300)
@@ -60,7 +60,9 @@ def test_it_says_where_it_is_answers_and_stops_in_good_order(tmp_path: Path) -> 
         ("model.path=/no/such", "preset=best-of-4: model.path=/no/such: there is no such folder"),
     ],
 )
-def test_wrong_settings_are_one_sentence_and_exit_code_2(wrong: str, message: str, tmp_path: Path) -> None:
+def test_serve_reports_wrong_settings_in_one_sentence_with_exit_code_2(
+    wrong: str, message: str, tmp_path: Path
+) -> None:
     process = start(tmp_path, wrong)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (2, "")
@@ -68,7 +70,7 @@ def test_wrong_settings_are_one_sentence_and_exit_code_2(wrong: str, message: st
     assert len(err.splitlines()) == 1
 
 
-def test_a_port_in_use_is_an_error_before_models_are_loaded(tmp_path: Path) -> None:
+def test_serve_reports_a_port_in_use_before_models_are_loaded(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = start(tmp_path, f"serve.port={port}")

@@ -42,7 +42,7 @@ def python(tmp_path: Path) -> Path:
 
 
 def write_python(folder: Path, has: str) -> Path:
-    """A Python with these packages, in which the server of a model in `.../prm` says a word and ends."""
+    """A Python with these packages, in which the server of a model in `.../prm` prints a word and ends."""
     (folder / "health").write_text("well")
     (folder / "readiness").write_text("well")
     (folder / "server.py").write_text(SERVER)

@@ -1,4 +1,4 @@
-"""The program from outside: what it prints, what it leaves on disk, how it dies and comes back."""
+"""The solve program from outside: its output, its files, and resuming after it was killed."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def summary(out: str) -> dict[str, Any]:
 
 
 def steady(folder: Path) -> list[dict[str, Any]]:
-    """The rows without what depends on time, on what was worth guessing, or on rounding in a batch of another shape."""
+    """The rows without fields that depend on time, on speculation, or on rounding in a batch of another shape."""
     rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     for row in rows:
         for part in UNSTABLE_USAGE_FIELDS:
             del row["usage"][part]
         del row["accepted_length"], row["speedup"]
-        row["versions"].pop("git", None)  # somebody may commit between two runs
+        row["versions"].pop("git", None)  # there may be a commit between two runs
         row["score"] = round(row["score"], 4)
         row["votes"] = {answer: round(votes, 4) for answer, votes in row["votes"].items()}
         for sample in row["samples"]:
@@ -84,7 +84,7 @@ def unbroken(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> t
     return folder / "run", out
 
 
-def test_first_what_runs_last_one_json_object(unbroken: tuple[Path, str]) -> None:
+def test_solve_prints_the_run_first_and_one_json_object_last(unbroken: tuple[Path, str]) -> None:
     folder, out = unbroken
     first = out.splitlines()[0]
     assert first.startswith("model bundled (")
@@ -94,7 +94,7 @@ def test_first_what_runs_last_one_json_object(unbroken: tuple[Path, str]) -> Non
     assert summary(out)["problems"] == PROBLEMS
 
 
-def test_results_trees_settings_and_versions_are_on_disk(unbroken: tuple[Path, str]) -> None:
+def test_run_folder_has_results_trees_settings_and_versions(unbroken: tuple[Path, str]) -> None:
     folder, _ = unbroken
     rows = steady(folder)
     assert [row["id"] for row in rows] == [f"aime24/{i}" for i in range(PROBLEMS)]
@@ -105,14 +105,14 @@ def test_results_trees_settings_and_versions_are_on_disk(unbroken: tuple[Path, s
     assert rows[0]["config"] == saved["about"]["config"]
 
 
-def test_the_log_has_a_line_of_json_for_every_problem(unbroken: tuple[Path, str]) -> None:
+def test_run_log_has_a_line_of_json_for_every_problem(unbroken: tuple[Path, str]) -> None:
     lines = [json.loads(line) for line in (unbroken[0] / "solve.log").read_text().splitlines()]
     done = [line for line in lines if line["message"] == "problem done"]
     assert sorted(line["problem"] for line in done) == sorted(f"aime24/{i}" for i in range(PROBLEMS))
     assert all(line["time"] and line["level"] == "INFO" and line["tokens"] > 0 for line in done)
 
 
-def test_killed_half_way_and_resumed_gives_the_same_rows(
+def test_killed_and_resumed_run_has_the_same_rows(
     settings: list[str], unbroken: tuple[Path, str], tmp_path: Path
 ) -> None:
     process = start(tmp_path, *settings, "hydra.run.dir=run")
@@ -132,7 +132,7 @@ def test_killed_half_way_and_resumed_gives_the_same_rows(
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_leaves_what_is_done_and_a_summary(
+def test_interrupted_run_leaves_its_rows_and_a_summary(
     how: signal.Signals, settings: list[str], tmp_path: Path
 ) -> None:
     process = start(tmp_path, *settings, "hydra.run.dir=run")
@@ -145,13 +145,13 @@ def test_interrupted_it_leaves_what_is_done_and_a_summary(
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary(out)
 
 
-def test_resuming_with_other_settings_names_them(settings: list[str], unbroken: tuple[Path, str]) -> None:
+def test_resume_with_other_settings_names_them(settings: list[str], unbroken: tuple[Path, str]) -> None:
     code, _, err = run(unbroken[0].parent, *settings, "search.n=3", "resume=run")
     assert code == 2
     assert err.strip() == "solve: these settings are not those of the run to resume: search.n was 16, now 3"
 
 
-def test_a_question_shows_its_solution_score_and_votes(settings: list[str], tmp_path: Path) -> None:
+def test_solve_prints_solution_score_and_votes_of_a_question(settings: list[str], tmp_path: Path) -> None:
     code, out, err = run(tmp_path, *settings[:3], "question='What is 1+1?'", "search.n=6")
     assert code == 0, err
     assert "answer " in out
@@ -160,7 +160,7 @@ def test_a_question_shows_its_solution_score_and_votes(settings: list[str], tmp_
     assert summary(out)["task"] == "question"
 
 
-def test_a_stand_in_is_named_in_the_first_line_and_in_every_row(settings: list[str], tmp_path: Path) -> None:
+def test_stand_in_task_is_named_in_the_first_line_and_in_every_row(settings: list[str], tmp_path: Path) -> None:
     code, out, err = run(tmp_path, *settings[:3], "+task=aime", "limit=2", "search.n=2", "hydra.run.dir=run")
     assert code == 0, err
     assert "standing in for aime" in out.splitlines()[0]
@@ -168,12 +168,14 @@ def test_a_stand_in_is_named_in_the_first_line_and_in_every_row(settings: list[s
 
 
 @pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
-def test_a_wrong_job_of_a_sweep_is_told_and_the_others_run(launcher: str, settings: list[str], tmp_path: Path) -> None:
+def test_wrong_job_of_a_sweep_is_reported_and_the_others_run(
+    launcher: str, settings: list[str], tmp_path: Path
+) -> None:
     sweep = ["search.n=0,1", "limit=1", "hydra.sweep.dir=sweep", f"hydra/launcher={launcher}"]
     code, _, err = run(tmp_path, "-m", *settings, *sweep)
     assert code == 2
-    told = [err, *(log.read_text() for log in tmp_path.glob("sweep/.submitit/*/*.err"))]
-    assert "solve: search.n must be an int >= 1, got 0" in "".join(told)
+    logs = [err, *(log.read_text() for log in tmp_path.glob("sweep/.submitit/*/*.err"))]
+    assert "solve: search.n must be an int >= 1, got 0" in "".join(logs)
     refused = json.loads((tmp_path / "sweep" / "0" / "refused.json").read_text())
     assert refused == {
         "overrides": [*settings, "search.n=0", "limit=1"],
@@ -182,18 +184,18 @@ def test_a_wrong_job_of_a_sweep_is_told_and_the_others_run(launcher: str, settin
     assert (tmp_path / "sweep" / "1" / "summary.json").exists()
 
 
-def test_a_sweep_runs_every_combination(settings: list[str], tmp_path: Path) -> None:
+def test_sweep_runs_every_combination(settings: list[str], tmp_path: Path) -> None:
     sweep = ["search=best_of_n,self_consistency", "search.n=2", "limit=2", "hydra.sweep.dir=sweep"]
     code, _, err = run(tmp_path, "-m", *settings, *sweep)
     assert code == 0, err
-    found = [json.loads((tmp_path / "sweep" / job / "summary.json").read_text()) for job in "01"]
-    assert [(s["search"], s["problems"]) for s in found] == [("best_of_n", 2), ("self_consistency", 2)]
+    summaries = [json.loads((tmp_path / "sweep" / job / "summary.json").read_text()) for job in "01"]
+    assert [(s["search"], s["problems"]) for s in summaries] == [("best_of_n", 2), ("self_consistency", 2)]
 
 
 @pytest.mark.parametrize(
     "wrong", ["search=foo", "search.n=0", "model.path=/no/such", "search.widht=2", "resume=/no/such"]
 )
-def test_wrong_settings_are_one_sentence_and_exit_code_2(wrong: str, tmp_path: Path) -> None:
+def test_solve_reports_wrong_settings_in_one_sentence_with_exit_code_2(wrong: str, tmp_path: Path) -> None:
     code, out, err = run(tmp_path, wrong)
     assert (code, out) == (2, "")
     assert err.startswith("solve: ")
@@ -211,8 +213,8 @@ def wait_for_rows(folder: Path, count: int, process: subprocess.Popen[str]) -> N
 
 
 @pytest.mark.parametrize("question", ["x0 = 5, find [x]", "it's 3 = 4?", "a\\", "a\\'b \\frac{1}{2}", "{x} $5$", "3"])
-def test_a_question_may_hold_what_hydra_reads_as_syntax(question: str) -> None:
-    """`question="x0 = 5. Find x2."` used to end in a parse error."""
+def test_question_may_hold_hydra_syntax(question: str) -> None:
+    """Hydra alone refuses `question="x0 = 5. Find x2."` with a parse error."""
     spec = importlib.util.spec_from_file_location("solve_script", SCRIPTS / "solve.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""A budget is never exceeded, and what is left decides alone what may be sent."""
+"""A budget is never exceeded, and the remaining budget alone limits new requests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from search.budget import BudgetTracker
 from search.strategy import Budget
 
 
-def test_without_a_budget_everything_is_reserved() -> None:
+def test_budget_tracker_without_a_budget_reserves_everything() -> None:
     assert BudgetTracker(Budget()).reserve(3, max_tokens=9) == [9, 9, 9]
 
 
-def test_calls_are_counted() -> None:
+def test_budget_tracker_counts_calls() -> None:
     tracker = BudgetTracker(Budget(calls=3))
     assert len(tracker.reserve(2, max_tokens=9)) == 2
     tracker.commit(9, Usage(calls=1))
@@ -26,7 +26,7 @@ def test_calls_are_counted() -> None:
     assert (tracker.num_reserved, tracker.usage.calls) == (0, 3)
 
 
-def test_after_the_deadline_nothing_is_reserved_and_the_deadline_is_fixed_at_the_start() -> None:
+def test_budget_tracker_reserves_nothing_after_its_fixed_deadline() -> None:
     now = 100.0
     tracker = BudgetTracker(Budget(seconds=5), clock=lambda: now)
     assert tracker.deadline == 105.0
@@ -37,7 +37,7 @@ def test_after_the_deadline_nothing_is_reserved_and_the_deadline_is_fixed_at_the
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_budget_of_forwards_holds_and_lets_more_tokens_through_where_a_pass_gives_several(seed: int) -> None:
+def test_forward_budget_holds_and_allows_more_tokens_where_a_forward_gives_several(seed: int) -> None:
     rng = random.Random(seed)
     budget, per_pass = rng.randrange(10, 200), rng.randrange(1, 5)
     tracker = BudgetTracker(Budget(forwards=budget))
@@ -50,7 +50,7 @@ def test_a_budget_of_forwards_holds_and_lets_more_tokens_through_where_a_pass_gi
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_a_token_budget_holds_and_is_used_up_whatever_the_requests_use_and_however_they_overlap(seed: int) -> None:
+def test_token_budget_holds_and_is_used_up_whatever_the_usage_and_overlap(seed: int) -> None:
     rng = random.Random(seed)
     budget, max_tokens = rng.randrange(1, 300), rng.randrange(1, 80)
     tracker = BudgetTracker(Budget(tokens=budget))
@@ -71,6 +71,6 @@ def test_a_token_budget_holds_and_is_used_up_whatever_the_requests_use_and_howev
 @pytest.mark.parametrize(
     "bad", [{"tokens": 0}, {"tokens": 1.5}, {"seconds": -1}, {"calls": True}, {"calls": "3"}, {"forwards": 0}]
 )
-def test_a_wrong_budget_names_itself(bad: dict[str, object]) -> None:
+def test_wrong_budget_is_named(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"budget.{next(iter(bad))}"):
         Budget(**bad)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from search.clustering import cluster_vectors, cosine_distances
 
 
 class TestClusterVectors:
-    def test_the_same_direction_is_the_same(self) -> None:
+    def test_vectors_of_the_same_direction_share_a_cluster(self) -> None:
         vectors = np.array([[1, 0], [2, 0], [0, 1], [0, 3], [1, 0.01]], dtype=np.float32)
         assert cluster_vectors(vectors, distance_threshold=0.05) == [0, 0, 1, 1, 0]
 
@@ -17,7 +17,7 @@ class TestClusterVectors:
         assert cluster_vectors(vectors, distance_threshold=3.0) == [0] * 20
         assert cluster_vectors(vectors, distance_threshold=1e-9) == list(range(20))
 
-    def test_one_vector_and_zero_vectors(self) -> None:
+    def test_single_vectors_and_zero_vectors_are_clustered(self) -> None:
         assert cluster_vectors(np.ones((1, 3), dtype=np.float32), distance_threshold=0.1) == [0]
         assert cluster_vectors(np.array([[0, 0], [1, 0], [0, 0]], dtype=np.float32), distance_threshold=0.1) == [
             0,
@@ -25,7 +25,7 @@ class TestClusterVectors:
             0,
         ]
 
-    def test_distances_equal_those_of_scipy(self) -> None:
+    def test_cosine_distances_equal_those_of_scipy(self) -> None:
         from scipy.spatial.distance import pdist
 
         vectors = np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32)

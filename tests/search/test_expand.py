@@ -1,4 +1,4 @@
-"""What every strategy may rely on: seeds, budgets, scoring, and how a generation becomes nodes."""
+"""The expansion of trees: seeds, budgets, scoring, and the nodes of a generation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, UnsteadyEngine,
 SAMPLING = SamplingParams(max_tokens=200)
 
 
-def test_a_solution_becomes_a_chain_of_its_steps() -> None:
+def test_solution_becomes_a_chain_of_its_steps() -> None:
     run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda *_: "One.\n\nTwo.\n\n\\boxed{3}")))
     (leaf,) = asyncio.run(run.sample_continuations([SearchTree.ROOT], SAMPLING, one_step=False))
     assert [step.text for step in run.tree.path_steps(leaf)] == ["One.\n\n", "Two.\n\n", "\\boxed{3}"]
@@ -25,19 +25,19 @@ def test_a_solution_becomes_a_chain_of_its_steps() -> None:
     assert run.tree.finished_leaves() == [leaf]
 
 
-def test_a_step_ends_at_the_delimiter_and_can_grow() -> None:
+def test_step_ends_at_the_delimiter_and_can_be_continued() -> None:
     run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda *_: "One.\n\nTwo.")))
     (node,) = asyncio.run(run.sample_continuations([SearchTree.ROOT], SAMPLING, one_step=True))
     assert (run.tree.path_text(node), run.tree.nodes[node].finish) == ("One.\n\n", None)
 
 
-def test_a_stop_of_the_sampling_parameters_ends_the_path_even_in_steps() -> None:
+def test_stop_string_of_the_sampling_params_ends_the_path_even_in_steps() -> None:
     run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda *_: "One. DONE and more\n\nTwo.")))
     (node,) = asyncio.run(run.sample_continuations([SearchTree.ROOT], SamplingParams(stop=("DONE",)), one_step=True))
     assert run.tree.nodes[node].finish == "stop"
 
 
-def test_growing_by_steps_reaches_solutions_and_keeps_the_tree_sound() -> None:
+def test_expansion_by_steps_reaches_solutions_and_keeps_tree_invariants() -> None:
     run = Expander(ROOT, toy_resources())
     frontier = [SearchTree.ROOT] * 4
     for _ in range(20):
@@ -55,7 +55,7 @@ def test_siblings_get_different_seeds_also_in_later_batches() -> None:
     assert len({request.seed for request in engine.requests}) == 6
 
 
-def test_a_branch_does_not_depend_on_what_else_was_expanded_before() -> None:
+def test_branch_does_not_depend_on_earlier_expansions() -> None:
     async def second_child_of_first(others_first: bool) -> str:
         run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda seed, _: f"{seed}.\n\nmore")))
         one, two = await run.sample_continuations([SearchTree.ROOT] * 2, SAMPLING, one_step=True)
@@ -66,7 +66,7 @@ def test_a_branch_does_not_depend_on_what_else_was_expanded_before() -> None:
     assert asyncio.run(second_child_of_first(True)) == asyncio.run(second_child_of_first(False))
 
 
-def test_another_problem_seed_gives_other_branches() -> None:
+def test_branches_depend_on_the_problem_seed() -> None:
     trees = []
     for seed in (1, 2):
         run = Expander(ROOT, toy_resources(seed=seed))
@@ -75,7 +75,7 @@ def test_another_problem_seed_gives_other_branches() -> None:
     assert trees[0] != trees[1]
 
 
-def test_a_branch_is_scored_while_others_are_generated() -> None:
+def test_branch_is_scored_while_others_are_generated() -> None:
     log: list[str] = []
 
     class Slow(ToyEngine):
@@ -115,7 +115,7 @@ def test_the_tree_does_not_depend_on_the_order_of_completion(seed: int) -> None:
     assert trees[0] == trees[1]
 
 
-def test_a_scorer_that_takes_too_long_leaves_the_path_unscored(caplog: pytest.LogCaptureFixture) -> None:
+def test_scorer_timeout_leaves_the_path_unscored(caplog: pytest.LogCaptureFixture) -> None:
     class Hangs(ToyScorer):
         async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
             if not self.calls:
@@ -130,7 +130,7 @@ def test_a_scorer_that_takes_too_long_leaves_the_path_unscored(caplog: pytest.Lo
     assert "no scores after 0.05 s" in caplog.text
 
 
-def test_an_error_cancels_all_pending_requests() -> None:
+def test_generation_error_cancels_all_pending_requests() -> None:
     cancelled: list[int] = []
 
     class Breaks(ToyEngine):
@@ -158,7 +158,7 @@ def test_an_error_cancels_all_pending_requests() -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 50, 200, 431, 1000])
-def test_a_token_budget_holds_and_is_reported_with_waves_that_fit(tokens: int) -> None:
+def test_token_budget_holds_and_is_reported_with_waves_that_fit(tokens: int) -> None:
     engine = ToyEngine()
     run = Expander(ROOT, toy_resources(engine=engine, budget=Budget(tokens=tokens)))
     leaves = asyncio.run(run.sample_continuations([SearchTree.ROOT] * 50, SAMPLING, one_step=False))
@@ -179,13 +179,13 @@ def test_concurrent_expansions_share_one_budget() -> None:
     assert run.usage.tokens <= 500
 
 
-def test_a_budget_that_suffices_is_not_the_end() -> None:
+def test_sufficient_budget_is_not_the_stop_reason() -> None:
     run = Expander(ROOT, toy_resources(budget=Budget(tokens=10_000, calls=4, seconds=1000)))
     assert len(asyncio.run(run.sample_continuations([SearchTree.ROOT] * 4, SAMPLING, one_step=False))) == 4
     assert run.stop_reason == "done"
 
 
-def test_the_deadline_travels_with_every_request() -> None:
+def test_deadline_is_set_on_every_request() -> None:
     engine = ToyEngine()
     run = Expander(ROOT, toy_resources(engine=engine, budget=Budget(seconds=9)))
     asyncio.run(run.sample_continuations([SearchTree.ROOT] * 2, SAMPLING, one_step=False))
@@ -193,7 +193,7 @@ def test_the_deadline_travels_with_every_request() -> None:
     assert engine.requests[0].deadline is not None
 
 
-def test_a_request_is_limited_by_the_context_window() -> None:
+def test_request_length_is_limited_by_the_context_window() -> None:
     engine = ToyEngine()
     run = Expander(ROOT, toy_resources(engine=engine, context_window=len(ROOT) + 20))
     asyncio.run(run.sample_continuations([SearchTree.ROOT] * 2, SAMPLING, one_step=False))
@@ -202,7 +202,7 @@ def test_a_request_is_limited_by_the_context_window() -> None:
     assert run.stop_reason == "done"  # the window is not the budget
 
 
-def test_an_empty_generation_adds_no_node() -> None:
+def test_empty_generation_adds_no_node() -> None:
     class OutOfTime:
         async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
             return [Generation(tokens=(), logprobs=(), finish="deadline") for _ in requests]
@@ -215,7 +215,7 @@ def test_an_empty_generation_adds_no_node() -> None:
 
 
 class Scores:
-    """Returns what it was made with, for every path."""
+    """Returns the given scores for every path."""
 
     def __init__(self, scores: list[float] | None, *, copies: int | None = None) -> None:
         self.scores, self.copies = scores, copies
@@ -230,7 +230,7 @@ def scored_by(scorer: Scores) -> SearchTree:
     return run.tree
 
 
-def test_a_path_that_cannot_be_scored_has_no_scores() -> None:
+def test_path_that_cannot_be_scored_has_no_scores() -> None:
     assert [node.score for node in scored_by(Scores(None)).nodes] == [None, None]
 
 
@@ -239,14 +239,14 @@ def test_nan_counts_as_not_scored() -> None:
     assert tree.path_score(1, "last") is None
 
 
-def test_a_scorer_that_loses_steps_or_paths_is_an_error() -> None:
+def test_scorer_with_missing_steps_or_paths_is_an_error() -> None:
     with pytest.raises(ValueError, match="1 scores for a path of 2 steps"):
         scored_by(Scores([0.5]))
     with pytest.raises(ValueError, match="given 1 paths and returned scores for 2"):
         scored_by(Scores([0.5, 0.5], copies=2))
 
 
-def test_an_ancestor_keeps_its_first_score() -> None:
+def test_ancestor_keeps_its_first_score() -> None:
     run = Expander(ROOT, toy_resources(engine=ToyEngine(lambda *_: "One.\n\nTwo."), scorer=Scores([0.5])))
     (node,) = asyncio.run(run.sample_continuations([SearchTree.ROOT], SAMPLING, one_step=True))
     run.resources.scorer.scores = [0.9, 0.1]  # type: ignore[union-attr]

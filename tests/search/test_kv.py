@@ -19,19 +19,19 @@ def small_tree() -> SearchTree:
     return tree
 
 
-def test_a_decision_counts_shared_tokens_once_and_says_what_is_left() -> None:
+def test_selection_counts_shared_tokens_once_and_the_tokens_kept() -> None:
     decision = record_selection(small_tree(), [1, 2], [0, 3])
     assert (decision.kv_tokens, decision.kv_nodes) == (2 + 3 + 4, 3)
     assert (decision.kept_tokens, decision.kept_nodes) == (2 + 4, 2)
     assert decision.reasons == {1: "score"}
 
 
-def test_branches_the_decision_was_not_about_are_pinned_too() -> None:
+def test_selection_counts_other_open_branches_too() -> None:
     decision = record_selection(small_tree(), [1], [1], still_open=[2])
     assert decision.kv_tokens == decision.kept_tokens == 9
 
 
-def test_means_and_peak_over_the_decisions() -> None:
+def test_kv_usage_has_means_and_peak_over_selections() -> None:
     tree = small_tree()
     decisions = (record_selection(tree, [0, 1], [2, 0]), record_selection(tree, [2], [1]))
     use = measure_kv(SearchResult(tree, 3, Usage(), selections=decisions))
@@ -39,7 +39,7 @@ def test_means_and_peak_over_the_decisions() -> None:
     assert (use.kept_tokens, use.peak_tokens) == (10 + (2 + 6) / 2, 16)
 
 
-def test_samples_pin_every_open_branch_of_a_depth() -> None:
+def test_sampled_solutions_pin_every_open_branch_of_a_depth() -> None:
     tree = small_tree()
     assert [(d.nodes, d.kv_tokens) for d in decisions_by_depth(tree)] == [((0,), 2)]
     assert measure_kv(SearchResult(tree, None, Usage())).peak_tokens == 12

@@ -1,4 +1,4 @@
-"""Searches by levels: how they allocate continuations, when branches end, and which limits hold."""
+"""Searches by levels: allocation of continuations, ends of branches, and limits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TestAllocatedWidths:
 
 @every_strategy
 class TestLevelSearch:
-    def test_the_width_shrinks_with_what_has_finished(self, name: str) -> None:
+    def test_width_shrinks_with_finished_branches(self, name: str) -> None:
         result = run_search(STRATEGIES[name](n=16))
         finished = 0
         for level in nodes_by_level(result.tree):
@@ -68,18 +68,18 @@ class TestLevelSearch:
         assert result.best is not None
         assert result.stop_reason == "done"
 
-    def test_same_seed_same_tree_another_seed_another(self, name: str) -> None:
+    def test_tree_repeats_for_a_seed_and_differs_for_another(self, name: str) -> None:
         one, other = (run_search(STRATEGIES[name](n=8)).tree.to_dict() for _ in range(2))
         assert one == other
         assert run_search(STRATEGIES[name](n=8), seed=2).tree.to_dict() != one
 
-    def test_the_depth_is_a_limit_and_what_is_open_then_a_candidate(self, name: str) -> None:
+    def test_depth_limit_makes_open_branches_candidates(self, name: str) -> None:
         result = run_search(STRATEGIES[name](n=8, depth=2), engine=ToyEngine(write_five_steps))
         assert len(nodes_by_level(result.tree)) == 2
         assert {c.node for c in result.candidates} == set(nodes_by_level(result.tree)[1])
         assert result.best is None  # none of them has finished or has an answer
 
-    def test_a_solution_ends_at_its_limit_of_tokens(self, name: str) -> None:
+    def test_solution_ends_at_its_token_limit(self, name: str) -> None:
         sampling = SamplingParams(max_tokens=30)
         result = run_search(
             STRATEGIES[name](n=8, sampling=sampling, step_tokens=20), engine=ToyEngine(write_five_steps)
@@ -88,21 +88,21 @@ class TestLevelSearch:
         assert all(30 <= length < 50 for length in lengths)
 
     @pytest.mark.parametrize("tokens", [1, 50, 200, 1000])
-    def test_a_budget_is_kept_to_the_token(self, name: str, tokens: int) -> None:
+    def test_token_budget_holds_to_the_token(self, name: str, tokens: int) -> None:
         result = run_search(STRATEGIES[name](n=8, step_tokens=30), budget=Budget(tokens=tokens))
         assert result.usage.tokens <= tokens
         if tokens < 200:
             assert result.stop_reason == "budget"
         assert result.candidates
 
-    def test_ties_go_to_the_earlier(self, name: str) -> None:
+    def test_ties_go_to_the_earlier_branch(self, name: str) -> None:
         result = run_search(STRATEGIES[name](n=8), scorer=ConstantScorer(), engine=ToyEngine(write_five_steps))
         num_children = Counter(node.parent for node in result.tree.nodes)
         first = nodes_by_level(result.tree)[0]
         assert num_children[first[0]] == max(num_children[i] for i in first)
 
     @pytest.mark.parametrize("knob", ["n", "depth", "step_tokens"])
-    def test_nonsense_is_refused_by_name(self, name: str, knob: str) -> None:
+    def test_wrong_knobs_are_refused_by_name(self, name: str, knob: str) -> None:
         with pytest.raises(ValueError, match=f"{knob} must be an int >= 1, got 0"):
             STRATEGIES[name](**{knob: 0})
         with pytest.raises(ValueError, match="select must be one of"):
@@ -112,7 +112,7 @@ class TestLevelSearch:
 
 
 @pytest.mark.parametrize("name", ["beam_search", "rebase"])
-def test_with_keep_width_the_width_of_finished_branches_goes_to_the_others(name: str) -> None:
+def test_keep_width_gives_the_width_of_finished_branches_to_the_others(name: str) -> None:
     narrow, wide = (
         run_search(STRATEGIES[name](n=8, keep_width=keep), engine=ToyEngine(write_solution)) for keep in (False, True)
     )
@@ -120,7 +120,7 @@ def test_with_keep_width_the_width_of_finished_branches_goes_to_the_others(name:
     assert max(map(len, nodes_by_level(wide.tree))) == 8
 
 
-def test_knobs_that_do_not_fit_together_are_named() -> None:
+def test_incompatible_knobs_are_named() -> None:
     with pytest.raises(ValueError, match="n must be a multiple of beam_width=4, got 6"):
         Dvts(n=6)
     with pytest.raises(ValueError, match="beam_width must be at most n=2, got 4"):

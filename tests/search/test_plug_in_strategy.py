@@ -53,7 +53,7 @@ SHARED_KNOBS = {str(key) for key in SHARED if key != "defaults"} | {"sampling"}
 
 @pytest.fixture
 def plug_in(tmp_path: Path) -> Iterator[list[str]]:
-    """The settings that make the plug-in and its yaml known."""
+    """The settings that load the plug-in and its yaml."""
     file = tmp_path / "plug_in_first_branches.py"
     file.write_text(PLUG_IN)
     (tmp_path / "search").mkdir()
@@ -63,7 +63,7 @@ def plug_in(tmp_path: Path) -> Iterator[list[str]]:
 
 
 class TestPlugIn:
-    def test_two_files_are_a_search_with_the_shared_knobs(self, plug_in: list[str]) -> None:
+    def test_search_of_two_files_has_the_shared_knobs(self, plug_in: list[str]) -> None:
         spec = validate_settings(*compose_settings([*plug_in, "search.n=6", "search.depth=3", "search.merge=true"]))
         assert spec.strategy.by_steps
         assert spec.strategy.needs_scorer
@@ -72,32 +72,32 @@ class TestPlugIn:
         assert max(node.depth for node in result.tree.nodes) == 3
         assert all(sum(map(bool, selection.widths)) <= 2 for selection in result.selections)
 
-    def test_a_wrong_knob_of_the_plug_in_or_of_its_base_is_named(self, plug_in: list[str]) -> None:
+    def test_wrong_knob_of_the_plug_in_or_of_its_base_is_named(self, plug_in: list[str]) -> None:
         for wrong in ("search.num_first=0", "search.depth=0"):
             with pytest.raises(ValueError, match=f"{wrong.removesuffix('=0')} must be an int >= 1, got 0"):
                 validate_settings(*compose_settings([*plug_in, wrong]))
 
 
 class TestSharedKnobs:
-    def test_the_shared_yaml_names_fields_of_the_shared_dataclass(self) -> None:
+    def test_shared_yaml_names_fields_of_the_shared_dataclass(self) -> None:
         assert {field.name for field in dataclasses.fields(StepSearch)} - {"n"} == SHARED_KNOBS
 
-    def test_the_shared_yaml_is_no_option(self) -> None:
+    def test_shared_yaml_is_no_option(self) -> None:
         assert all(not name.startswith("_") for name in list_options("search"))
         with pytest.raises(ValueError, match="there is no search=_step_search"):
             compose_settings(["search=_step_search"])
 
     @pytest.mark.parametrize("name", search_classes(StepSearch))
-    def test_every_step_search_inherits_them_from_the_yaml_and_the_dataclass(self, name: str) -> None:
-        own = load_search_yaml(name)
-        assert own.defaults == ["_step_search", "_self_"]
+    def test_every_step_search_inherits_shared_knobs_from_the_yaml_and_the_dataclass(self, name: str) -> None:
+        yaml = load_search_yaml(name)
+        assert yaml.defaults == ["_step_search", "_self_"]
         settings = compose_settings([f"search={name}"])[0]["search"]
-        for knob in SHARED_KNOBS - {"sampling"} - set(own):
+        for knob in SHARED_KNOBS - {"sampling"} - set(yaml):
             assert settings[knob] == SHARED[knob], knob
         assert settings.keys() >= SHARED_KNOBS
         strategy_fields = {field.name for field in dataclasses.fields(search_classes()[name])}
         assert settings.keys() - {"_target_"} == strategy_fields
 
-    def test_a_search_that_is_not_by_steps_has_none_of_its_own_kind(self) -> None:
+    def test_by_steps_is_false_for_searches_that_are_no_step_search(self) -> None:
         others = search_classes().keys() - search_classes(StepSearch).keys()
         assert not [name for name in others if search_classes()[name].by_steps]

@@ -40,7 +40,7 @@ def last_digit(text: str) -> str:
 
 @every_strategy
 class TestMerging:
-    def test_a_branch_is_decided_about_once_per_meaning(self, name: str) -> None:
+    def test_selection_has_one_branch_per_meaning(self, name: str) -> None:
         """Steps of the toy have the same meaning if they end with the same digit."""
         result = run(STRATEGIES[name](n=8, merge=True))
         tree = result.tree
@@ -51,12 +51,12 @@ class TestMerging:
             for meanings in by_parent.values():
                 assert len(meanings) == len(set(meanings))
 
-    def test_it_solves_and_can_be_repeated(self, name: str) -> None:
+    def test_merging_search_solves_and_repeats(self, name: str) -> None:
         one, other = (run(STRATEGIES[name](n=8, merge=True)) for _ in range(2))
         assert one.best is not None
         assert one.tree.to_dict() == other.tree.to_dict()
 
-    def test_it_needs_an_embedder(self, name: str) -> None:
+    def test_merging_needs_an_embedder(self, name: str) -> None:
         assert STRATEGIES[name](merge=True).needs_embedder
 
 
@@ -74,7 +74,7 @@ def test_merged_branches_take_turns() -> None:
 
 @every_strategy
 class TestEarlyStop:
-    def test_a_unanimous_vote_is_decided_before_the_end(self, name: str) -> None:
+    def test_unanimous_vote_is_decided_before_the_end(self, name: str) -> None:
         def sure(seed: int, prefix: tuple[int, ...]) -> str:
             long = "".join(f"Try {seed % 1000 + i}.\n\n" for i in range(seed % 4))
             return long + "\\boxed{7}"
@@ -86,11 +86,11 @@ class TestEarlyStop:
         assert short.usage.tokens < whole.usage.tokens
         assert short.votes.keys() == {"7"}
 
-    def test_it_is_off_by_default(self, name: str) -> None:
+    def test_early_stop_is_off_by_default(self, name: str) -> None:
         assert STRATEGIES[name]().early_stop is None
 
     @pytest.mark.parametrize("wrong", [0, 1.5, True, "soon"])
-    def test_nonsense_is_refused_by_name(self, name: str, wrong: Any) -> None:
+    def test_wrong_early_stop_is_refused_by_name(self, name: str, wrong: Any) -> None:
         with pytest.raises(ValueError, match="early_stop must be in"):
             STRATEGIES[name](early_stop=wrong)
         with pytest.raises(ValueError, match="early_stop needs select=weighted or select=majority"):
@@ -99,7 +99,7 @@ class TestEarlyStop:
 
 @every_strategy
 class TestScorers:
-    def test_scores_that_are_missing_or_nonsense_do_not_end_a_search(self, name: str) -> None:
+    def test_missing_and_invalid_scores_do_not_end_a_search(self, name: str) -> None:
         class Moody(ToyScorer):
             async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
                 scored = await super().score(paths)
@@ -111,7 +111,7 @@ class TestScorers:
 
         assert run(STRATEGIES[name](n=8), scorer=Moody()).best is not None
 
-    def test_no_score_at_all_still_gives_an_answer(self, name: str) -> None:
+    def test_search_without_any_score_still_has_an_answer(self, name: str) -> None:
         class Silent(ToyScorer):
             async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
                 return ScoredPaths([None] * len(paths))
@@ -120,7 +120,7 @@ class TestScorers:
         assert result.best is not None
         assert all(node.score is None for node in result.tree.nodes)
 
-    def test_a_scorer_that_hangs_costs_its_scores_and_nothing_else(self, name: str) -> None:
+    def test_hanging_scorer_costs_its_scores_only(self, name: str) -> None:
         class Hangs(ToyScorer):
             hung = False
 
@@ -136,7 +136,7 @@ class TestScorers:
         assert result.best is not None
         assert any(node.score is not None for node in result.tree.nodes)
 
-    def test_an_error_of_the_scorer_is_raised_and_leaves_no_task(self, name: str) -> None:
+    def test_scorer_error_is_raised_and_leaves_no_task(self, name: str) -> None:
         class Broken(ToyScorer):
             async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
                 raise RuntimeError("no more scores")
@@ -149,7 +149,7 @@ class TestScorers:
 
         assert asyncio.run(tasks_left()) == 0
 
-    def test_ties_are_settled_the_same_way_every_time(self, name: str) -> None:
+    def test_ties_of_scores_are_repeatable(self, name: str) -> None:
         one, other = (run(STRATEGIES[name](n=8), scorer=ConstantScorer()) for _ in range(2))
         assert one.best is not None
         assert one.tree.to_dict() == other.tree.to_dict()
@@ -157,7 +157,7 @@ class TestScorers:
 
 @pytest.mark.parametrize("name", search_classes(LevelSearch))
 @pytest.mark.parametrize("seed", range(10))
-def test_a_decided_vote_is_the_vote_of_the_whole_search(name: str, seed: int) -> None:
+def test_decided_vote_equals_the_vote_of_the_whole_search(name: str, seed: int) -> None:
     for select in ("majority", "weighted"):
         whole, short = (
             run(STRATEGIES[name](n=16, early_stop=stop, select=select), engine=ToyEngine(), seed=seed)
@@ -172,7 +172,7 @@ def test_a_decided_vote_is_the_vote_of_the_whole_search(name: str, seed: int) ->
 
 
 @every_strategy
-def test_decisions_are_recorded_with_reasons_and_kv(name: str) -> None:
+def test_selections_are_recorded_with_reasons_and_kv(name: str) -> None:
     result = run(STRATEGIES[name](n=8))
     assert result.selections
     sizes = [decision.size for decision in result.selections]
@@ -186,7 +186,7 @@ def test_decisions_are_recorded_with_reasons_and_kv(name: str) -> None:
 
 
 @every_strategy
-def test_open_leaves_have_the_reason_of_the_end(name: str) -> None:
+def test_open_leaves_have_the_stop_reason_of_the_search(name: str) -> None:
     for why, result in {
         "budget": run(STRATEGIES[name](n=8), budget=Budget(tokens=250)),
         "decided": run(STRATEGIES[name](n=32, early_stop=0.01, select="majority"), engine=ToyEngine()),

@@ -29,13 +29,13 @@ def ends_one_token_at_a_time(tokens: tuple[int, ...], delimiter: str) -> list[in
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_steps_end_where_reading_one_token_at_a_time_says(seed: int) -> None:
+def test_step_ends_equal_those_of_reading_one_token_at_a_time(seed: int) -> None:
     rng = random.Random(seed)
     tokens = tuple(rng.choices(range(len(WORDS)), k=rng.randrange(120)))
     assert step_ends(tokens, word, "\n\n") == ends_one_token_at_a_time(tokens, "\n\n")
 
 
-def test_every_token_and_logprob_is_in_exactly_one_step() -> None:
+def test_steps_hold_every_token_and_logprob_exactly_once() -> None:
     rng = random.Random(0)
     tokens = tuple(rng.choices(range(len(WORDS)), k=500))
     logprobs = tuple(-float(i) for i in range(500))
@@ -45,24 +45,24 @@ def test_every_token_and_logprob_is_in_exactly_one_step() -> None:
     assert "".join(s.text for s in steps) == word(tokens)
 
 
-def test_a_delimiter_straddling_two_tokens_ends_the_step_with_the_second() -> None:
+def test_delimiter_across_two_tokens_ends_the_step_with_the_second() -> None:
     assert step_ends((0, 2, 2, 1), word, "\n\n") == [3, 4]
 
 
-def test_a_token_with_more_than_the_delimiter_stays_whole() -> None:
+def test_token_beyond_the_delimiter_stays_whole() -> None:
     assert step_ends((0, 5, 0), word, "\n\n") == [2, 3]
 
 
-def test_a_blank_rest_belongs_to_the_step_before() -> None:
+def test_blank_remainder_belongs_to_the_step_before() -> None:
     assert step_ends((0, 3, 2), word, "\n\n") == [3]
 
 
-def test_a_generation_without_delimiter_is_one_step_and_an_empty_one_has_none() -> None:
+def test_generation_without_delimiter_is_one_step_and_an_empty_one_has_none() -> None:
     assert step_ends((0,) * 1000, word, "\n\n") == [1000]
     assert step_ends((), word, "\n\n") == []
 
 
-def test_a_long_step_is_not_decoded_once_per_token() -> None:
+def test_long_step_is_not_decoded_once_per_token() -> None:
     decoded = 0
 
     def counting(tokens: tuple[int, ...]) -> str:

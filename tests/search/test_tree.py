@@ -5,7 +5,7 @@ from __future__ import annotations
 from search.tree import SearchTree, Step
 
 
-def test_a_routed_step_is_saved_with_its_model_and_read_under_its_former_names() -> None:
+def test_routed_step_is_saved_with_its_model_and_read_under_its_former_names() -> None:
     tree = SearchTree((1, 2))
     first = tree.add_node(tree.ROOT, Step((3, 4), "x", (-0.5, -0.25), model="target", routing_score=0.75), score=0.5)
     tree.add_node(first, Step((5,), "y"), finish="eos")

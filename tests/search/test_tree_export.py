@@ -45,7 +45,7 @@ class TestWriteGraphml:
         assert nodes[1] == {"text": "nul \ufffd and bell \ufffd", "num_tokens": 1, "depth": 2, "finish": "eos"}
         assert (nodes[2]["model"], nodes[2]["routing_score"], nodes[2]["score"]) == ("target", 0.5, 0.0)
 
-    def test_a_tree_without_steps_is_its_prompt(self, tmp_path: Path) -> None:
+    def test_tree_without_steps_is_its_prompt(self, tmp_path: Path) -> None:
         write_graphml(SearchTree((1, 2)), tmp_path / "tree.graphml")
         graph = nx.read_graphml(tmp_path / "tree.graphml", node_type=int)
         assert dict(graph.nodes(data=True)) == {-1: {"text": "", "num_tokens": 2, "depth": 0}}
@@ -73,19 +73,19 @@ class TestToDot:
         assert r'n0 [label="say \"x\\y\" & <b>\n2 tokens, score 0.25"];' in text
         assert r'n2 [label="ünï → 𝒳\n3 tokens, score 0, length"];' in text
 
-    def test_the_path_to_the_chosen_node_is_bold(self) -> None:
+    def test_path_to_the_chosen_node_is_bold(self) -> None:
         bold = [line for line in to_dot(awkward_tree(), chosen=2).splitlines() if "bold" in line]
         assert [line.split()[0] for line in bold] == ["n0", "n2", "n_root", "n0"]
 
 
 class TestShapeStatistics:
-    def test_by_hand(self) -> None:
+    def test_small_tree_has_the_statistics_by_hand(self) -> None:
         shape = shape_statistics(awkward_tree())
         assert (shape.num_nodes, shape.num_leaves, shape.max_depth) == (3, 2, 2)
         assert (shape.mean_branching, shape.width_by_depth) == (1.5, (1, 2))
         assert shape.shared_token_share == pytest.approx(1 - 6 / (3 + 5))
 
-    def test_they_agree_with_the_tree_of_a_search(self, searched_tree: SearchTree) -> None:
+    def test_statistics_agree_with_the_tree_of_a_search(self, searched_tree: SearchTree) -> None:
         shape = shape_statistics(searched_tree)
         depths = [node.depth for node in searched_tree.nodes]
         assert shape.num_nodes == sum(shape.width_by_depth) == len(searched_tree)

@@ -1,4 +1,4 @@
-"""Choosing among solutions, by hand and against counting everything."""
+"""Choice among solutions, by hand and against full counts."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ import pytest
 from search.voting import VOTING_RULES, choose_solution, majority_error_bound, tally_votes
 
 
-def test_majority_counts_solutions_and_ignores_scores() -> None:
+def test_majority_vote_counts_solutions_and_ignores_scores() -> None:
     choice = choose_solution(["1", "2", "2"], [0.9, 0.1, 0.2], "majority")
     assert choice.votes == {"1": 1.0, "2": 2.0}
     assert choice.index == 2  # the better scored of the two
 
 
-def test_weighted_adds_up_scores() -> None:
+def test_weighted_vote_sums_scores() -> None:
     assert choose_solution(["1", "2", "2"], [0.9, 0.4, 0.4], "weighted").index == 0
     assert choose_solution(["1", "2", "2"], [0.7, 0.4, 0.4], "weighted").index == 1
 
 
-def test_best_takes_the_highest_score_of_those_with_an_answer() -> None:
+def test_best_rule_takes_the_highest_score_among_answers() -> None:
     assert choose_solution(["1", None, "2"], [0.3, 0.9, 0.4], "best").index == 2
 
 
-def test_ties_go_to_what_came_first() -> None:
+def test_ties_go_to_the_first_solution() -> None:
     for rule in VOTING_RULES:
         assert choose_solution(["5", "4", "4", "5"], [0.5] * 4, rule).index == 0
 
 
-def test_without_any_answer_the_best_scored_is_chosen_without_votes() -> None:
+def test_best_score_is_chosen_without_votes_where_no_solution_has_an_answer() -> None:
     for rule in VOTING_RULES:
         choice = choose_solution([None, None, None], [0.1, 0.8, None], rule)
         assert (choice.index, choice.votes) == (1, {})
 
 
-def test_nothing_to_choose_from_is_a_value() -> None:
+def test_choice_of_no_solutions_has_no_index() -> None:
     assert choose_solution([], [], "majority").index is None
 
 
-def test_not_scored_is_not_zero() -> None:
+def test_missing_score_is_not_zero() -> None:
     assert choose_solution(["1", "2"], [None, 0.0], "best").index == 1
     assert tally_votes(["1", "2"], [None, 0.0], "weighted") == {"2": 0.0}
 
 
-def test_where_nothing_is_scored_every_rule_counts_solutions() -> None:
+def test_every_rule_counts_solutions_where_no_solution_has_a_score() -> None:
     for rule in VOTING_RULES:
         assert tally_votes(["1", "2", "2"], [None] * 3, rule) == {"1": 1.0, "2": 2.0}
 
 
-def test_an_unknown_rule_names_the_choices() -> None:
+def test_unknown_rule_is_refused_with_the_choices() -> None:
     with pytest.raises(ValueError, match="majority, weighted, best"):
         choose_solution([], [], "loudest")
 
 
 @pytest.mark.parametrize("rule", VOTING_RULES)
-def test_the_chosen_answer_has_most_votes_and_no_solution_with_it_scores_higher(rule: str) -> None:
+def test_chosen_answer_has_most_votes_and_its_best_scored_solution(rule: str) -> None:
     rng = random.Random(rule)
     for _ in range(300):
         n = rng.randrange(1, 9)
@@ -73,17 +73,15 @@ def test_the_chosen_answer_has_most_votes_and_no_solution_with_it_scores_higher(
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 0), (4, 1), (9, 3)])
-def test_the_majority_error_bound_is_the_frequency_of_a_wrong_leader_over_random_shares(
-    first: int, second: int
-) -> None:
-    """Shares as likely as any before the count, kept where they give this very count."""
+def test_majority_error_bound_is_the_frequency_of_a_wrong_leader_over_random_shares(first: int, second: int) -> None:
+    """Shares are uniform before the count, and kept where they give exactly this count."""
     rng = np.random.default_rng(first)
     shares = rng.random(400_000)
-    kept = shares[rng.binomial(first + second, shares) == first]
-    assert majority_error_bound({"7": first, "8": second}) == pytest.approx((kept < 0.5).mean(), abs=0.01)
+    posterior = shares[rng.binomial(first + second, shares) == first]
+    assert majority_error_bound({"7": first, "8": second}) == pytest.approx((posterior < 0.5).mean(), abs=0.01)
 
 
-def test_a_tally_does_not_depend_on_the_order_of_the_solutions() -> None:
+def test_vote_tally_does_not_depend_on_the_order_of_the_solutions() -> None:
     rng = random.Random(3)
     pairs = [(rng.choice("12"), rng.random()) for _ in range(50)]
     forwards = tally_votes([a for a, _ in pairs], [s for _, s in pairs], "weighted")

@@ -19,9 +19,8 @@ from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from reason.scorers.sglang_reader import SglangPrmScorer
 from search.tree import Step
-from tests.sglang.conftest import BUILT, SKIP
 from tests.support.prm_cases import CASES, FormatCase
-from tests.support.sglang_servers import RealServer
+from tests.support.sglang_servers import IS_INSTALLED, NOT_INSTALLED, RealServer
 from tests.support.tiny_prm import Tiny, byte_tokenizer, llama_config, save_causal
 
 QUESTION = "How many apples does Sam have?"
@@ -55,11 +54,11 @@ WAVES: dict[str, dict[str, FormatCase]] = {
     },
 }
 """Servers that run at the same time; a server wants two GB. The bundled model is asked in test_models_script.py."""
-EVERY = pytest.mark.parametrize("judges", WAVES, indirect=True)
+EVERY = pytest.mark.parametrize("reward_servers", WAVES, indirect=True)
 
 
 @dataclass(frozen=True)
-class Judge:
+class RewardServer:
     """A server of a format, and the scores of a path from Hugging Face's own classes."""
 
     name: str
@@ -67,53 +66,63 @@ class Judge:
     server: RealServer
     plain: Callable[[Sequence[str]], list[float]]
 
-    def served(self) -> SglangPrmScorer:
+    def make_scorer(self) -> SglangPrmScorer:
         return SglangPrmScorer(format=self.name, path=str(self.folder), urls=self.server.url, max_tokens=500)
 
 
+RewardServers = dict[str, RewardServer]
+
+
 @pytest.fixture(scope="module")
-def judges(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Judge]]:
+def reward_servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, RewardServer]]:
     """The servers of a wave, by format, all loading at once."""
-    if not BUILT:
-        pytest.skip(SKIP)
-    folder = tmp_path_factory.mktemp("judges")
+    if not IS_INSTALLED:
+        pytest.skip(NOT_INSTALLED)
+    folder = tmp_path_factory.mktemp("reward_servers")
     ours = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "decoding.sglang_plugin.models"}
     with ExitStack() as stack:
-        made = {}
+        servers = {}
         for name, case in WAVES[request.param].items():
             path = folder / name
             plain = partial(case.reference, case.save(path), QUESTION)
             variables = ours if case.adapter.head.needs_sglang_plugin else {}
             server = RealServer(folder / f"{name}.log", model=path, variables=variables)
             stack.callback(server.kill)
-            made[name] = Judge(name, path, server, plain)
-        for judge in made.values():
-            judge.server.wait()
-        yield made
+            servers[name] = RewardServer(name, path, server, plain)
+        for reward_server in servers.values():
+            reward_server.server.wait()
+        yield servers
 
 
-def scores(scorer: PrmScorer, *batches: Sequence[Sequence[str]]) -> list[list[float] | None]:
+def score_batches(scorer: PrmScorer, *batches: Sequence[Sequence[str]]) -> list[list[float] | None]:
     """Of the paths of the batches, one batch after the other."""
     with closing(scorer):
         encode = partial(scorer.loaded_prm.tokenizer.encode, add_special_tokens=False)
         prompt: Tokens = tuple(encode(QUESTION))
         bound = scorer.bind(QUESTION, prompt)
 
-        async def story() -> list[list[float] | None]:
-            found: list[list[float] | None] = []
+        async def score_in_turn() -> list[list[float] | None]:
+            path_scores: list[list[float] | None] = []
             for batch in batches:
                 paths = [[Step(tuple(encode(text)), text) for text in path] for path in batch]
-                found += (await bound.score(paths)).scores
-            return found
+                path_scores += (await bound.score(paths)).scores
+            return path_scores
 
-        return asyncio.run(story())
+        return asyncio.run(score_in_turn())
 
 
 @EVERY
-def test_the_scores_are_those_of_the_plain_model_one_step_at_a_time_or_whole(judges: dict[str, Judge]) -> None:
-    for name, judge in judges.items():
-        whole, stepwise = scores(judge.served(), PATHS), scores(judge.served(), *([path] for path in PATHS))
-        ours = [judge.plain(path) for path in PATHS]
+def test_scores_equal_those_of_hugging_face_step_by_step_or_in_one_request(
+    reward_servers: RewardServers,
+) -> None:
+    for name, reward_server in reward_servers.items():
+        whole, stepwise = (
+            score_batches(reward_server.make_scorer(), PATHS),
+            score_batches(reward_server.make_scorer(), *([path] for path in PATHS)),
+        )
+        ours = [reward_server.plain(path) for path in PATHS]
         assert len({score for path in ours for score in path}) > 4, f"{name}: all alike, which compares nothing"
         for mine, theirs, again in zip(ours, whole, stepwise, strict=True):
             assert mine == pytest.approx(theirs, abs=2e-5), name
@@ -121,35 +130,38 @@ def test_the_scores_are_those_of_the_plain_model_one_step_at_a_time_or_whole(jud
 
 
 @EVERY
-def test_what_was_read_before_comes_from_the_servers_cache(judges: dict[str, Judge]) -> None:
-    for name, judge in judges.items():
-        scores(judge.served(), [FIRST[:2]])
-        log = judge.server.log
-        seen = len(log.read_text(errors="replace"))
-        scores(judge.served(), [FIRST[:2]], [FIRST])
-        hits = re.findall(r"#cached-token: (\d+)", log.read_text(errors="replace")[seen:])
+def test_repeated_prefixes_are_read_from_the_servers_prefix_cache(reward_servers: RewardServers) -> None:
+    for name, reward_server in reward_servers.items():
+        score_batches(reward_server.make_scorer(), [FIRST[:2]])
+        log = reward_server.server.log
+        length = len(log.read_text(errors="replace"))
+        score_batches(reward_server.make_scorer(), [FIRST[:2]], [FIRST])
+        hits = re.findall(r"#cached-token: (\d+)", log.read_text(errors="replace")[length:])
         assert max(map(int, hits)) > 10, name
 
 
-@pytest.mark.parametrize("judges", ["heads"], indirect=True)
-def test_a_path_that_is_too_long_is_not_scored(judges: dict[str, Judge]) -> None:
+@pytest.mark.parametrize("reward_servers", ["heads"], indirect=True)
+def test_a_path_beyond_max_tokens_has_no_scores(reward_servers: RewardServers) -> None:
     long = ["1 + " * 400 + "\n\n"]
-    assert scores(judges["qwen_prm"].served(), [long, FIRST])[0] is None
+    assert score_batches(reward_servers["qwen_prm"].make_scorer(), [long, FIRST])[0] is None
 
 
-@pytest.mark.parametrize("judges", ["heads"], indirect=True)
-def test_a_server_of_another_vocabulary_is_refused(judges: dict[str, Judge]) -> None:
-    one, other = judges["qwen_prm"], judges["skywork_prm"]
+@pytest.mark.parametrize("reward_servers", ["heads"], indirect=True)
+def test_a_server_with_another_vocabulary_is_rejected(reward_servers: RewardServers) -> None:
+    one, other = reward_servers["qwen_prm"], reward_servers["skywork_prm"]
     with pytest.raises(ValueError, match=r"vocabulary is another one|not a server of this model"):
         SglangPrmScorer(format="qwen_prm", path=str(one.folder), urls=other.server.url).load()
 
 
-@pytest.mark.parametrize("judges", ["words"], indirect=True)
-def test_a_language_model_where_a_head_is_wanted_is_refused(judges: dict[str, Judge]) -> None:
-    judge = judges["rlhflow_prm"]
+@pytest.mark.parametrize("reward_servers", ["words"], indirect=True)
+def test_a_language_model_without_a_reward_head_is_rejected(reward_servers: RewardServers) -> None:
+    reward_server = reward_servers["rlhflow_prm"]
     with pytest.raises(ValueError, match="SGLANG_EXTERNAL_MODEL_PACKAGE"):
         SglangPrmScorer(
-            format="token_classification", path=str(judge.folder), urls=judge.server.url, adapter=_Misread()
+            format="token_classification",
+            path=str(reward_server.folder),
+            urls=reward_server.server.url,
+            adapter=_Misread(),
         ).load()
 
 

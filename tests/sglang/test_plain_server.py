@@ -1,4 +1,4 @@
-"""A real server writes what the engine in this process writes, and what it refuses is understood."""
+"""A real server without speculation generates the tokens of the engine in this process; its errors have classes."""
 
 from __future__ import annotations
 
@@ -16,112 +16,114 @@ from reason.engines.http.errors import RequestRejected
 from reason.engines.sglang_client.server import SGLangServer
 from reason.engines.sglang_client.wire import build_generate_body, parse_generate_response
 from reason.solver import Solver
-from tests.support import sglang_solvers as solving
 from tests.support.sglang_servers import TARGET, RealServer
+from tests.support.sglang_solvers import QUESTIONS, generate_all, load_local, load_remote, sglang_engine
 
 T = TypeVar("T")
 
 
 @pytest.fixture
-def there(plain: RealServer) -> Iterator[Solver]:
-    with solving.there([plain], "scorer=none", "search=self_consistency") as made:
-        yield made
+def remote_solver(plain_server: RealServer) -> Iterator[Solver]:
+    with load_remote([plain_server], "scorer=none", "search=self_consistency") as solver:
+        yield solver
 
 
-def talk(server: RealServer, work: Callable[[SGLangServer], Awaitable[T]]) -> T:
-    """What comes of talking to a server without an engine in between, which would refuse much before it is sent."""
+def run_with_server(server: RealServer, work: Callable[[SGLangServer], Awaitable[T]]) -> T:
+    """Returns the result of `work` without an engine, which would reject many requests before they are sent."""
 
-    async def story() -> T:
+    async def run_work() -> T:
         async with httpx2.AsyncClient(timeout=120) as http:
             return await work(SGLangServer(server.url, http))
 
-    return asyncio.run(story())
+    return asyncio.run(run_work())
 
 
-def body(prefix: tuple[int, ...], max_tokens: int, **more: Any) -> dict[str, Any]:
+def make_body(prefix: tuple[int, ...], max_tokens: int, **more: Any) -> dict[str, Any]:
     request = GenerationRequest(prefix=prefix, params=SamplingParams(max_tokens=max_tokens), seed=0)
-    made: dict[str, Any] = build_generate_body(request, "a-name", max_tokens)
-    made["sampling_params"] |= more
-    return made
+    body: dict[str, Any] = build_generate_body(request, "a-name", max_tokens)
+    body["sampling_params"] |= more
+    return body
 
 
 @pytest.mark.parametrize(
     "params", [{}, {"max_tokens": 9}, {"stop": ("\n",)}, {"stop": ("=",)}, {"stop": (" 4", "mod")}]
 )
-def test_the_same_greedy_tokens_and_the_same_end(here: Solver, there: Solver, params: dict[str, Any]) -> None:
+def test_greedy_tokens_and_finish_reason_equal_those_of_the_local_engine(
+    local_solver: Solver, remote_solver: Solver, params: dict[str, Any]
+) -> None:
     sampling = SamplingParams(**({"max_tokens": 200, "temperature": 0.0} | params))
-    for ours, theirs in zip(solving.write(here, sampling), solving.write(there, sampling), strict=True):
+    for ours, theirs in zip(generate_all(local_solver, sampling), generate_all(remote_solver, sampling), strict=True):
         assert (ours.tokens, ours.finish) == (theirs.tokens, theirs.finish)
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
-def test_logprobs_are_the_models_own_at_any_temperature(there: Solver, temperature: float) -> None:
+def test_logprobs_are_raw_at_any_temperature(remote_solver: Solver, temperature: float) -> None:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32)
-    generations = solving.write(there, SamplingParams(max_tokens=40, temperature=temperature), each=2)
-    for generation, question in zip(generations, [q for q in solving.QUESTIONS for _ in range(2)], strict=True):
-        prefix = there.prompt.encode(question)
+    generations = generate_all(remote_solver, SamplingParams(max_tokens=40, temperature=temperature), each=2)
+    for generation, question in zip(generations, [q for q in QUESTIONS for _ in range(2)], strict=True):
+        prefix = remote_solver.prompt.encode(question)
         with torch.no_grad():
             logits = model(torch.tensor([[*prefix, *generation.tokens]])).logits[0, len(prefix) - 1 : -1]
-        own = logits.log_softmax(-1)[range(len(generation.tokens)), list(generation.tokens)]
-        assert generation.logprobs == pytest.approx(own.tolist(), abs=1e-3)
+        expected = logits.log_softmax(-1)[range(len(generation.tokens)), list(generation.tokens)]
+        assert generation.logprobs == pytest.approx(expected.tolist(), abs=1e-3)
 
 
-def test_the_same_search_tree_where_nothing_is_drawn(plain: RealServer) -> None:
+def test_search_tree_at_temperature_zero_equals_that_of_the_local_engine(plain_server: RealServer) -> None:
     settings = ("search=beam_search", "search.n=4", "search.sampling.temperature=0.0")
-    with solving.here(*settings) as ours, solving.there([plain], *settings) as theirs:
-        for question in solving.QUESTIONS:
-            one, other = (made.solve(question) for made in (ours, theirs))
+    with load_local(*settings) as ours, load_remote([plain_server], *settings) as theirs:
+        for question in QUESTIONS:
+            one, other = (solver.solve(question) for solver in (ours, theirs))
             assert [node.step.tokens for node in one.tree.nodes] == [node.step.tokens for node in other.tree.nodes]
             assert [node.parent for node in one.tree.nodes] == [node.parent for node in other.tree.nodes]
             assert one.answer == other.answer
 
 
-def test_siblings_find_their_prompt_in_the_cache(there: Solver) -> None:
-    solving.write(there, SamplingParams(max_tokens=4))
-    again = solving.write(there, SamplingParams(max_tokens=4))
+def test_siblings_read_their_prompt_from_the_prefix_cache(remote_solver: Solver) -> None:
+    generate_all(remote_solver, SamplingParams(max_tokens=4))
+    again = generate_all(remote_solver, SamplingParams(max_tokens=4))
     assert all(generation.usage.cached_tokens >= generation.usage.prompt_tokens - 1 for generation in again)
 
 
-def test_a_full_queue_loses_nobody(there: Solver) -> None:
-    """Four run and four wait there; the others are sent again until there is room."""
-    generations = solving.write(there, SamplingParams(max_tokens=60), each=16)
+def test_requests_beyond_a_full_queue_are_sent_again(remote_solver: Solver) -> None:
+    """The server runs four and queues four."""
+    generations = generate_all(remote_solver, SamplingParams(max_tokens=60), each=16)
     assert {generation.finish for generation in generations} <= {"eos", "length"}
-    stats = solving.remote(there).stats
+    stats = sglang_engine(remote_solver).stats
     assert stats.full > 0
     assert (stats.running, stats.waiting, stats.reissued) == (0, 0, 0)
 
 
-def test_an_aborted_request_comes_back_with_what_it_has(plain: RealServer) -> None:
-    async def story(server: SGLangServer) -> Any:
-        asked = asyncio.create_task(server.generate(body((5, 6, 7), 2000, ignore_eos=True)))
+def test_an_aborted_request_returns_its_tokens_so_far(plain_server: RealServer) -> None:
+    async def abort_running(server: SGLangServer) -> Any:
+        generating = asyncio.create_task(server.generate(make_body((5, 6, 7), 2000, ignore_eos=True)))
         while not cast(Any, await server.request_json("GET", "/v1/loads"))["loads"][0]["num_running_reqs"]:
             await asyncio.sleep(0.01)
         await server.abort_request("a-name")
-        return parse_generate_response(await asked)
+        return parse_generate_response(await generating)
 
-    reply = talk(plain, story)
+    reply = run_with_server(plain_server, abort_running)
     assert reply.reason == "abort"
     assert len(reply.tokens) < 2000
 
 
-def test_too_long_a_prompt_is_an_oversized_request(plain: RealServer) -> None:
-    for made in (body((5,) * 2100, 1), body((5,) * 2000, 100)):
+def test_a_prompt_beyond_the_context_length_is_an_oversized_request(plain_server: RealServer) -> None:
+    for body in (make_body((5,) * 2100, 1), make_body((5,) * 2000, 100)):
         with pytest.raises(OversizedRequest, match="context length"):
-            talk(plain, partial(SGLangServer.generate, body=made))
+            run_with_server(plain_server, partial(SGLangServer.generate, body=body))
 
 
-def test_a_wrong_setting_is_refused_with_its_sentence(plain: RealServer) -> None:
+def test_an_invalid_sampling_parameter_is_rejected_with_the_servers_message(plain_server: RealServer) -> None:
     with pytest.raises(RequestRejected, match=r"says 400: .*top_p"):
-        talk(plain, lambda server: server.generate(body((5,), 1, top_p=2)))
+        run_with_server(plain_server, lambda server: server.generate(make_body((5,), 1, top_p=2)))
     with pytest.raises(RequestRejected, match="unknown field `tempreature`"):
-        talk(plain, lambda server: server.generate(body((5,), 1, tempreature=2)))
+        run_with_server(plain_server, lambda server: server.generate(make_body((5,), 1, tempreature=2)))
 
 
-def test_an_id_outside_the_vocabulary_is_not_sent(there: Solver, plain: RealServer) -> None:
+def test_an_id_outside_the_vocabulary_is_not_sent(remote_solver: Solver, plain_server: RealServer) -> None:
     request = GenerationRequest(prefix=(5, 576), params=SamplingParams(max_tokens=1), seed=0)
     with pytest.raises(ValueError, match="outside the model's vocabulary of 576"):
-        asyncio.run(solving.remote(there).generate([request]))
-    assert httpx2.get(f"{plain.url}/health", timeout=30).is_success
+        asyncio.run(sglang_engine(remote_solver).generate([request]))
+    assert httpx2.get(f"{plain_server.url}/health", timeout=30).is_success

@@ -26,17 +26,17 @@ def stand_in() -> ModuleType:
     return module
 
 
-def test_the_tokens_of_a_tree_are_distributed_as_the_target_has_them(stand_in: ModuleType) -> None:
+def test_sample_tree_draws_tokens_from_the_targets_distribution(stand_in: ModuleType) -> None:
     nodes = len(TOKENS)
     random = torch.Generator().manual_seed(7)
     p_NV = torch.rand(nodes, 5, generator=random).softmax(-1)
     rows_BN = torch.arange(MANY * nodes).view(MANY, nodes)
-    said = torch.zeros(MANY * nodes, dtype=torch.int32)
-    kept_BN = torch.full((MANY, nodes), -1, dtype=torch.int32)
+    next_tokens = torch.zeros(MANY * nodes, dtype=torch.int32)
+    accepted_BN = torch.full((MANY, nodes), -1, dtype=torch.int32)
     count_B = torch.zeros(MANY, dtype=torch.int32)
     stand_in.sample_tree(
-        predicts=said,
-        accept_index=kept_BN,
+        predicts=next_tokens,
+        accept_index=accepted_BN,
         accept_token_num=count_B,
         candidates=torch.tensor(TOKENS).repeat(MANY, 1),
         retrive_index=rows_BN,
@@ -48,17 +48,17 @@ def test_the_tokens_of_a_tree_are_distributed_as_the_target_has_them(stand_in: M
         threshold_single=1.0,
         threshold_acc=1.0,
     )
-    assert ((kept_BN >= 0).sum(-1) == count_B + 1).all()
-    texts = [[int(said[row]) for row in kept if row >= 0] for kept in kept_BN.tolist()]
+    assert ((accepted_BN >= 0).sum(-1) == count_B + 1).all()
+    texts = [[int(next_tokens[row]) for row in rows if row >= 0] for rows in accepted_BN.tolist()]
     after = {(): p_NV[0], (1,): p_NV[1], (3,): p_NV[2], (1, 0): p_NV[4]}
     for start, p_V in after.items():
         following = [text[len(start)] for text in texts if tuple(text[: len(start)]) == start]
         assert len(following) > 100
-        seen = torch.bincount(torch.tensor(following), minlength=5)
-        assert chisquare(seen, (p_V.double() / p_V.double().sum() * len(following)).numpy()).pvalue > 1e-4
+        token_counts = torch.bincount(torch.tensor(following), minlength=5)
+        assert chisquare(token_counts, (p_V.double() / p_V.double().sum() * len(following)).numpy()).pvalue > 1e-4
 
 
-def test_filters_keep_what_they_should(stand_in: ModuleType) -> None:
+def test_keep_top_k_and_keep_top_p_renormalise_the_remaining_tokens(stand_in: ModuleType) -> None:
     p_RV = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.1, 0.4, 0.2, 0.3]])
     few = stand_in.keep_top_k(p_RV, torch.tensor([1, 1 << 30], dtype=torch.int32))
     assert few.tolist()[0] == [0, 1, 0, 0]
@@ -67,6 +67,6 @@ def test_filters_keep_what_they_should(stand_in: ModuleType) -> None:
     assert torch.allclose(likely, torch.tensor([[0, 4 / 7, 0, 3 / 7], [0, 4 / 9, 2 / 9, 3 / 9]]))
 
 
-def test_only_requests_that_want_the_likeliest_tokens_get_them(stand_in: ModuleType) -> None:
+def test_uses_greedy_only_for_greedy_batches(stand_in: ModuleType) -> None:
     assert stand_in.uses_greedy(is_all_greedy=True, is_cpu=True)
     assert not stand_in.uses_greedy(is_all_greedy=False, is_cpu=True)

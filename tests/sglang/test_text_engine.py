@@ -18,33 +18,33 @@ SEARCHES = {
 }
 
 
-def over(server: RealServer, *settings: str) -> Solver:
+def load_over(server: RealServer, *settings: str) -> Solver:
     name = httpx2.get(f"{server.url}/v1/models").json()["data"][0]["id"]
     return reason.load(
         "engine=openai", f"engine.urls=[{server.url}/v1]", f"engine.model='{name}'", "model=bundled", *settings
     )
 
 
-def steps(solution: Solution) -> list[tuple[int, str, str | None]]:
+def node_texts(solution: Solution) -> list[tuple[int, str, str | None]]:
     return [(node.parent, node.step.text, node.finish) for node in solution.tree.nodes]
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_the_same_trees(plain: RealServer, search: str) -> None:
+def test_trees_equal_those_of_the_local_engine(plain_server: RealServer, search: str) -> None:
     settings = [*SEARCHES[search], "search.sampling.temperature=0"]
     with reason.load("speculation=off", "engine.device=cpu", "engine.kv_mib=256", *settings) as ours:
-        wanted = [ours.solve(question) for question in QUESTIONS]
+        expected = [ours.solve(question) for question in QUESTIONS]
     more = ["engine.logprobs=true"] if search == "likelihood" else []
-    with over(plain, *settings, *more) as theirs:
-        found = [theirs.solve(question) for question in QUESTIONS]
-    for one, other in zip(wanted, found, strict=True):
-        assert steps(one) == steps(other)
+    with load_over(plain_server, *settings, *more) as theirs:
+        solutions = [theirs.solve(question) for question in QUESTIONS]
+    for one, other in zip(expected, solutions, strict=True):
+        assert node_texts(one) == node_texts(other)
         assert one.answer == other.answer
         assert one.score == pytest.approx(other.score, abs=1e-3)
 
 
-def test_more_branches_than_the_server_queues(plain: RealServer) -> None:
+def test_branches_beyond_a_full_queue_are_sent_again(plain_server: RealServer) -> None:
     """It has room for eight; the others are told to come back, and do."""
-    with over(plain, "search=self_consistency", "search.n=24", "scorer=none") as theirs:
+    with load_over(plain_server, "search=self_consistency", "search.n=24", "scorer=none") as theirs:
         solution = theirs.solve(QUESTIONS[0])
     assert len(solution.result.candidates) == 24

@@ -1,4 +1,4 @@
-"""The acceptance rules, and exact reports of what they accept, for their tests."""
+"""The acceptance rules, and exact reports of the tokens they accept, for their tests."""
 
 from __future__ import annotations
 

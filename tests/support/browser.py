@@ -12,13 +12,13 @@ Opener = Callable[..., "Page"]
 
 
 def tree_shown(page: Page, attribute: str) -> str | None:
-    """What the drawing says of itself, once it is drawn."""
+    """Returns an attribute of the drawing, once it is drawn."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return page.get_by_role("tree").get_attribute(f"data-{attribute}")
 
 
 def pixels(page: Page, variable: str) -> int:
-    """How many pixels of the drawing have exactly the colour of this CSS variable."""
+    """Counts the pixels of the drawing with exactly the colour of this CSS variable."""
     tree_shown(page, "shown")
     count: int = page.evaluate(
         """(name) => {

@@ -1,4 +1,4 @@
-"""A raw /v1/completions over the engine in this process: what vLLM or llama.cpp would be for the bundled model."""
+"""A raw /v1/completions over the local engine, as vLLM or llama.cpp have for other models."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CompletionsServer:
         self._thread.join()
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any] | StreamingResponse:
-        """One completion, whole or token by token."""
+        """Writes one completion, whole or token by token."""
         self.requests += 1
         generation = self._generate(body)
         if body.get("stream"):

@@ -14,12 +14,13 @@ import torch
 from decoding.core import SamplingParams, Tokens
 from decoding.speculation.draft import Draft, DraftSampling, TreeTemplate
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
-from decoding.speculation.drafters.source import Ints, NextTokens
+from decoding.speculation.drafters.source import TRUST_LEVELS, Ints, NextTokens
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Feedback
 from tests.support.fakes import HashBackend, mix_bits
 
 DRAWS: list[DraftSampling] = list(SAMPLING_CODES)
+VOCABULARY = 32
 PRUNABLE: list[DraftSampling] = ["coupled", "likely"]
 MOST = 0.995  # the maximum estimate
 
@@ -49,7 +50,7 @@ class FakeSource:
     scarce: bool = False  # some contexts know nothing, or little
     feedback_k: int = 0
     has_probabilities: bool = True
-    seen: list[Feedback] = field(default_factory=list)
+    received: list[Feedback] = field(default_factory=list)
 
     def table(self, context: Tokens) -> dict[int, float]:
         """Tokens and their probabilities, best first."""
@@ -71,7 +72,7 @@ class FakeSource:
         return ContextStates((*context, int(token)) for context, token in zip(state, tokens_F, strict=True))
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
-        self.seen += feedback
+        self.received += feedback
 
 
 def branch(tokens: Tokens = (1, 2, 3), seed: int = 1, remaining: int = 100, **params: Any) -> Branch:
@@ -101,7 +102,7 @@ def random_template(rng: random.Random, nodes: int) -> TreeTemplate:
 
 
 def set_calibration(drafter: TreeDrafter, seed: int) -> TreeDrafter:
-    """After some experience, of whatever kind."""
+    """Sets the calibration to that after some rounds."""
     rng, counts = np.random.default_rng(seed), drafter.calibration
     counts.trials[:] = rng.integers(0, 50, size=len(counts.trials))
     counts.hits[:] = counts.trials * rng.uniform(size=len(counts.trials))
@@ -109,7 +110,7 @@ def set_calibration(drafter: TreeDrafter, seed: int) -> TreeDrafter:
 
 
 def paths(drafts: Iterable[Draft]) -> dict[tuple[int, Tokens], float]:
-    """Every node of every draft by its branch and tokens, and its reach."""
+    """Every node of every draft by its branch and tokens, and its path probability."""
     return {
         (b, tuple(draft.tokens[i] for i in draft.path_to(node))): draft.path_probabilities[node]
         for b, draft in enumerate(drafts)
@@ -118,7 +119,7 @@ def paths(drafts: Iterable[Draft]) -> dict[tuple[int, Tokens], float]:
 
 
 class SumStates(tuple[Any, Any]):
-    """What `HashBackend` sees of a context: its sum and its length."""
+    """The state that `HashBackend` derives from a context: its sum and its length."""
 
     def __getitem__(self, rows: Any) -> Any:
         sums, lengths = tuple(self)
@@ -154,15 +155,36 @@ class OracleSource:
         return SumStates((np.add(sums, mix_bits(rows), dtype=np.uint64), lengths + 1))
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
-        """Knows everything."""
+        """Ignores feedback: the source has the exact distribution."""
 
 
 @dataclass
 class RecordingDrafter(TreeDrafter):
-    """Keeps what it was told."""
+    """Stores its feedback."""
 
-    seen: list[Feedback] = field(default_factory=list)
+    received: list[Feedback] = field(default_factory=list)
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
-        self.seen += feedback
+        self.received += feedback
         super().observe(feedback)
+
+
+def check_next_tokens(next_tokens: NextTokens, rows: int, *, probabilities: bool) -> None:
+    """Asserts the contract of `NextTokens`: shapes, types, padding at the end, best first, no token twice."""
+    ids_FK, logp_FK, trust_F = next_tokens.ids_FK, next_tokens.logp_FK, next_tokens.trust_F
+    assert ids_FK.shape == logp_FK.shape == (rows, ids_FK.shape[1])
+    assert [array.dtype.name for array in (ids_FK, logp_FK, trust_F)] == ["int64", "float32", "int64"]
+    there = ids_FK >= 0
+    assert (ids_FK < VOCABULARY).all()
+    assert (ids_FK[~there] == -1).all()
+    assert (logp_FK[~there] == -np.inf).all()
+    assert np.isfinite(logp_FK[there]).all()
+    assert (there[:, 1:] <= there[:, :-1]).all(), "padding is at the end"
+    assert (logp_FK[:, 1:] <= logp_FK[:, :-1]).all(), "best first"
+    for row in ids_FK:
+        real = row[row >= 0]
+        assert len(set(real.tolist())) == len(real), "a candidate twice"
+    assert trust_F.shape == (rows,)
+    assert ((trust_F >= 0) & (trust_F < TRUST_LEVELS)).all()
+    if probabilities:
+        assert (np.exp(logp_FK).sum(axis=1) <= 1 + 1e-5).all()

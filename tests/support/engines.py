@@ -11,9 +11,9 @@ from decoding.core import GenerationRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from decoding.model.backend import Backend
 from decoding.round import Speculation
-from tests.support.fakes import ByteTokenizer
+from tests.support.fakes import ToyTokenizer
 
-TOKENIZER = ByteTokenizer()
+TOKENIZER = ToyTokenizer()
 
 
 class EngineKnobs(TypedDict, total=False):
@@ -39,7 +39,7 @@ class SamplingKnobs(TypedDict, total=False):
 
 @contextmanager
 def open_engine(backend: Backend, *, num_slots: int = 4000, **knobs: Unpack[EngineKnobs]) -> Iterator[LocalEngine]:
-    """An engine whose pool has `num_slots` slots, checked and closed afterwards."""
+    """Opens an engine whose pool has `num_slots` slots; checks its invariants and closes it afterwards."""
     kv_bytes = (num_slots + 1) * backend.kv_bytes_per_token
     engine = LocalEngine(backend, decode=TOKENIZER.decode, kv_bytes=kv_bytes, **knobs)
     try:
@@ -54,7 +54,7 @@ def make_request(prefix: Tokens, seed: int = 0, **params: Unpack[SamplingKnobs])
 
 
 def mixed_requests(count: int, seed: int = 0) -> list[GenerationRequest]:
-    """Branches of a few problems, in various depths, with various settings."""
+    """Returns branches of three problems, with random depths and settings."""
     rng = random.Random(seed)
     problems = [tuple(rng.randrange(32) for _ in range(rng.randint(5, 40))) for _ in range(3)]
     choices: list[SamplingKnobs] = [{"temperature": 0.0}, {}, {"temperature": 0.7, "top_p": 0.9}, {"top_k": 5}]

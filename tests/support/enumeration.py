@@ -29,21 +29,21 @@ VerifyTree = Callable[[Draft, P, UniformStream], VerifiedPath]
 
 
 class ScriptedStream:
-    """Falls as the script says, then takes the first possible way each time, and notes the others."""
+    """Decides by its script, then takes the first possible decision each time, and records the others."""
 
     def __init__(self, script: Sequence[Any]) -> None:
-        self.taken: list[Any] = list(script)
-        self.others: list[list[Any]] = []
+        self.decisions: list[Any] = list(script)
+        self.alternatives: list[list[Any]] = []
         self.chance: Any = 1
         self._at = 0
 
     def _next(self, possible: Callable[[], list[Any]]) -> Any:
-        if self._at == len(self.taken):
+        if self._at == len(self.decisions):
             first, *rest = possible()
-            self.taken.append(first)
-            self.others += [[*self.taken[:-1], other] for other in rest]
+            self.decisions.append(first)
+            self.alternatives += [[*self.decisions[:-1], alternative] for alternative in rest]
         self._at += 1
-        return self.taken[self._at - 1]
+        return self.decisions[self._at - 1]
 
     def accept_ratio(self, p: Any, q: Any = 1) -> bool:
         chance = 1 if p >= q and p > 0 else p / q if p > 0 else 0
@@ -58,12 +58,12 @@ class ScriptedStream:
 
 
 def enumerate_outcomes(play: Callable[[UniformStream], T]) -> Iterator[tuple[T, Any]]:
-    """Everything `play` may return, with its probability."""
+    """Every value that `play` may return, with its probability."""
     todo: list[list[Any]] = [[]]
     while todo:
         stream = ScriptedStream(todo.pop())
         result = play(stream)
-        todo += stream.others
+        todo += stream.alternatives
         yield result, stream.chance
 
 
@@ -77,7 +77,7 @@ class Instance:
 
     @classmethod
     def random(cls, seed: int, *, vocabulary: int = 3, length: int = 3, number: type = Fraction) -> Instance:
-        """Small integers over their sum. Targets have zeros now and then, drafters not: any number may be drawn."""
+        """Small integers over their sum. Targets have zeros now and then, drafters none: any token may be drawn."""
         rng = random.Random(seed)
 
         def row(least: int) -> Vector:
@@ -91,11 +91,11 @@ class Instance:
 
     @cached_property
     def law(self) -> Law:
-        """The target's own."""
+        """The law of the target's own tokens."""
         return self.continue_law({(): 1})
 
     def continue_law(self, law: Law) -> Law:
-        """A law of shorter sequences, continue_law by the target to full length."""
+        """Returns a law of shorter sequences, continued by the target to full length."""
         total: Law = defaultdict(int)
         for tokens, mass in law.items():
             if len(tokens) == self.length:
@@ -154,7 +154,7 @@ def _picks(kind: DraftSampling, fan: int, q_V: Vector, stream: UniformStream) ->
 
 @dataclass(frozen=True)
 class Report:
-    """What a rule made of an instance: its distance from the target's law in total variation, and the mean
+    """The result of a rule on an instance: its distance from the target's law in total variation, and the mean
     number of accepted draft tokens."""
 
     distance: float
@@ -162,7 +162,7 @@ class Report:
 
 
 def verify_outcomes(verify_tree: VerifyTree, draft: Draft, instance: Instance) -> dict[VerifiedPath, Any]:
-    """The law of what becomes of one draft."""
+    """The law of the outcomes of one draft."""
     law: dict[VerifiedPath, Any] = defaultdict(int)
     for path, chance in enumerate_outcomes(
         lambda stream: verify_tree(draft, lambda node: instance.p[tokens_after(draft, node)], stream)
@@ -185,7 +185,7 @@ def enumerate_drafts(
 
 
 def distance(law: Law, other: Law) -> float:
-    """Total variation."""
+    """Returns the total variation between two laws."""
     return float(sum(abs(law.get(key, 0) - other.get(key, 0)) for key in law.keys() | other.keys()) / 2)
 
 

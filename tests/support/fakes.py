@@ -17,7 +17,7 @@ from decoding.stats import EngineStats
 Hashes = npt.NDArray[np.uint64]
 
 
-class ByteTokenizer:
+class ToyTokenizer:
     """Ids 0..255 are bytes; `eos_id` is 256 and reads as nothing."""
 
     vocab_size = 257
@@ -116,8 +116,8 @@ class EngineWithoutModel:
 class ScriptedEngine(EngineWithoutModel):
     """Continues any prefix with the next of `texts` (in turn), one byte a token, up to eos or a stop string."""
 
-    def __init__(self, texts: Sequence[str], tokenizer: ByteTokenizer | None = None) -> None:
-        self.texts, self.tokenizer = list(texts), tokenizer or ByteTokenizer()
+    def __init__(self, texts: Sequence[str], tokenizer: ToyTokenizer | None = None) -> None:
+        self.texts, self.tokenizer = list(texts), tokenizer or ToyTokenizer()
         self.requests: list[GenerationRequest] = []
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:

@@ -1,4 +1,4 @@
-"""Where things stand in the repository, for tests that start programs or read settings."""
+"""Folders of the repository, for tests that start programs or read settings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A GPU that is not there: tensors that say they are on `cuda:0`, and errors where a real one would raise them.
+"""A simulated GPU: tensors that report `cuda:0`, and errors where a real GPU raises them.
 
-What is moved to CUDA gets memory of its own, in fact the host's, which is remembered; what is computed from it is
-there too. As with a real one, an operation may not mix both places and NumPy may not read what is there. So *where*
-the code puts things is tested on any machine. Kernels, streams, autograd and speed are not.
+A tensor moved to CUDA is copied within the host's memory, and its storage is recorded as CUDA's; so are the results
+computed from it. As on a real GPU, an operation may not mix tensors of both devices, and NumPy cannot read those on
+CUDA. So the placement of tensors is tested on any machine. Kernels, streams, autograd and speed are not.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
-Property: Any = Tensor  # its attributes are descriptors, which the stubs say they are not
+Property: Any = Tensor  # its attributes are descriptors, other than in the stubs
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
-# What PyTorch allows across devices: copies, indices on the CPU, and questions about two tensors.
+# Operations that PyTorch allows across devices: copies, indices on the CPU, comparisons of types.
 ACROSS = {
     Tensor.copy_, Tensor.__getitem__, Tensor.__setitem__, Tensor.index_put_, Property.data.__set__, Tensor.__repr__,
     torch._has_compatible_shallow_copy_type,
@@ -30,48 +30,50 @@ HOST_ONLY = {Tensor.numpy, Tensor.__array__, Tensor.data_ptr}
 
 
 @contextmanager
-def some_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """There is a CUDA device meanwhile: the machine's, or a pretended one."""
+def real_or_pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Provides a CUDA device meanwhile: the machine's, or a pretended one."""
     with nullcontext() if torch.cuda.is_available() else pretended_gpu(monkeypatch):
         yield
 
 
 @contextmanager
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
-    """In this thread and those started meanwhile there is a pretended CUDA device; it counts copies to the host."""
+    """Provides a pretended CUDA device to this thread and those started meanwhile; it counts copies to the host."""
     mode, run = PretendedGpu(), threading.Thread.run
 
-    def inside(thread: threading.Thread) -> None:
+    def run_in_mode(thread: threading.Thread) -> None:
         with mode:
             run(thread)
 
     with monkeypatch.context() as patched, mode:
-        patched.setattr(threading.Thread, "run", inside)
+        patched.setattr(threading.Thread, "run", run_in_mode)
         patched.setattr(torch.cuda, "is_available", lambda: True)
         yield mode
 
 
 class PretendedGpu(TorchFunctionMode):
+    """Intercepts all functions of torch; `copies_to_host` counts copies and reads of values."""
+
     def __init__(self) -> None:
         super().__init__()
-        self._there: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
+        self._cuda_storages: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
         self.copies_to_host = 0
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        there, here = self._split_by_device(args, kwargs)
-        if func == Property.device.__get__:  # made anew at every reading: never identical
-            return CUDA if there else func(*args)
+        on_gpu, on_host = self._split_by_device(args, kwargs)
+        if func == Property.device.__get__:  # a new object at every reading: `is` never holds
+            return CUDA if on_gpu else func(*args)
         if func in (Property.is_cuda.__get__, Property.is_cpu.__get__):
-            return bool(there) == (func == Property.is_cuda.__get__)
+            return bool(on_gpu) == (func == Property.is_cuda.__get__)
         if func in (Tensor.to, Tensor.cpu, Tensor.cuda):
             return self._move_tensor(func, *args, **kwargs)
-        self.copies_to_host += bool(there) and func in READS
-        if there and func in HOST_ONLY:
+        self.copies_to_host += bool(on_gpu) and func in READS
+        if on_gpu and func in HOST_ONLY:
             raise TypeError(f"{resolve_name(func)} of a tensor on {CUDA}")
-        if there and func not in ACROSS and any(tensor.dim() for tensor in here):
-            raise RuntimeError(f"{resolve_name(func)}: {len(there)} tensors on {CUDA}, {len(here)} on the CPU")
-        on_cuda = bool(there)
+        if on_gpu and func not in ACROSS and any(tensor.dim() for tensor in on_host):
+            raise RuntimeError(f"{resolve_name(func)}: {len(on_gpu)} tensors on {CUDA}, {len(on_host)} on the CPU")
+        on_cuda = bool(on_gpu)
         if kwargs.get("device") is not None:
             on_cuda = torch.device(kwargs["device"]).type == "cuda"
             kwargs["device"] = CPU if on_cuda else kwargs["device"]
@@ -79,36 +81,36 @@ class PretendedGpu(TorchFunctionMode):
         return self._mark_on_cuda(result) if on_cuda else result
 
     def _split_by_device(self, *values: Any) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors in `values`: those on CUDA, those elsewhere."""
+        """Returns the tensors in `values`: those on CUDA, and the others."""
         with torch._C.DisableTorchFunction():
-            there: dict[bool, list[Tensor]] = {True: [], False: []}
+            by_device: dict[bool, list[Tensor]] = {True: [], False: []}
             for tensor in _iter_tensors(values):
-                there[id(tensor.untyped_storage()) in self._there].append(tensor)
-        return there[True], there[False]
+                by_device[id(tensor.untyped_storage()) in self._cuda_storages].append(tensor)
+        return by_device[True], by_device[False]
 
     def _mark_on_cuda(self, result: Any) -> Any:
         with torch._C.DisableTorchFunction():
             for tensor in _iter_tensors(result):
                 storage = tensor.untyped_storage()
-                self._there[id(storage)] = storage
+                self._cuda_storages[id(storage)] = storage
         return result
 
     def _move_tensor(
         self, func: Callable[..., Any], tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any
     ) -> Tensor:
         device, dtype = (CPU if func == Tensor.cpu else CUDA), None
-        was = bool(self._split_by_device(tensor)[0])
+        from_cuda = bool(self._split_by_device(tensor)[0])
         if func == Tensor.to:
             if args and isinstance(args[0], Tensor):
                 args = (CUDA if self._split_by_device(args[0])[0] else CPU, args[0].dtype, *args[1:])
             device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
-        wanted = was if device is None else device.type == "cuda"
+        to_cuda = from_cuda if device is None else device.type == "cuda"
         with torch._C.DisableTorchFunction():
             moved = tensor if dtype is None else tensor.to(dtype)
-            if moved is tensor and (copy or wanted != was):
+            if moved is tensor and (copy or to_cuda != from_cuda):
                 moved = tensor.clone()
-        self.copies_to_host += was and not wanted
-        return self._mark_on_cuda(moved) if wanted else moved
+        self.copies_to_host += from_cuda and not to_cuda
+        return self._mark_on_cuda(moved) if to_cuda else moved
 
 
 def _iter_tensors(value: Any) -> Iterator[Tensor]:

@@ -36,7 +36,7 @@ FAMILIES = {
 
 
 def random_model(family: str, auto: Any = transformers.AutoModelForCausalLM, **config: Any) -> Any:
-    """A model in which every weight matters: norms and biases are random too, and logits are far from uniform."""
+    """Returns a model in which every weight matters: norms and biases are random, and logits far from uniform."""
     torch.manual_seed(0)
     model = auto.from_config(FAMILIES[family](**config)).eval()
     for parameter in model.parameters():

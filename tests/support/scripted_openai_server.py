@@ -167,8 +167,8 @@ class ScriptedOpenAIServer(ScriptedHttp):
         text = text[:most] if long else text
         finish = "length" if long else "stop"
         shown = text.removesuffix(matched) if matched and not long else text
-        told = {"text": shown} if path == "/v1/completions" else {"message": {"role": "assistant", "content": shown}}
-        choice: dict[str, Any] = {"index": 0, **told, "finish_reason": finish}
+        content = {"text": shown} if path == "/v1/completions" else {"message": {"role": "assistant", "content": shown}}
+        choice: dict[str, Any] = {"index": 0, **content, "finish_reason": finish}
         if self.says_ended:
             choice["stop_reason"] = None if long else matched
         if body.get("logprobs"):

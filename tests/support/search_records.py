@@ -88,8 +88,8 @@ def _grow(tree: SearchTree, parent: int, dice: random.Random, *, last: bool, tex
 
 
 def _answer(text: str) -> str | None:
-    found = re.search(r"\\boxed\{(.*)\}", text)
-    return found.group(1) if found else None
+    match = re.search(r"\\boxed\{(.*)\}", text)
+    return match.group(1) if match else None
 
 
 def result_of(record: TreeRecord, gold: str | None = "15") -> ProblemResult:
@@ -144,6 +144,6 @@ def solutions(*pairs: tuple[str | None, float | None], rule: str = "weighted") -
 
 
 def embedded(page: str) -> Any:
-    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found.group(1))
+    match = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert match
+    return json.loads(match.group(1))

@@ -1,4 +1,4 @@
-"""The searches that `conf/search/` offers, for tests of what holds for every search."""
+"""The searches of `conf/search/`, for tests of properties of every search."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def load_search_yaml(name: str) -> DictConfig:
 def search_classes(base: type = object) -> dict[str, Any]:
     """The class of each search below `base`, by the name of its yaml."""
     classes = {name: get_class(load_search_yaml(name)["_target_"]) for name in option_names("search")}
-    return {name: found for name, found in classes.items() if issubclass(found, base)}
+    return {name: named_class for name, named_class in classes.items() if issubclass(named_class, base)}

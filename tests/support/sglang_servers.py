@@ -1,9 +1,10 @@
-"""Real SGLang servers on the CPU, with what stands in for compiled packages."""
+"""Real SGLang servers on the CPU, with stand-ins for compiled packages."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from decoding.sglang_plugin import CPU_STAND_INS
@@ -15,11 +16,15 @@ VENV = Path(os.environ.get("SGLANG_VENV", ROOT / ".venv-sglang")).absolute()
 TARGET = ROOT / "reason" / "models" / "bundled" / "target"
 DRAFT = TARGET.parent / "draft"
 PATIENCE_S = 600  # a first start compiles Python; on a busy machine that takes minutes
+IS_INSTALLED = (VENV / "bin" / "python").exists()
+NOT_INSTALLED = f"SGLang is not installed in {VENV.name}; tests/sglang/setup.sh does it (make sglang)"
 
 
 class RealServer:
-    """The bundled target, or another `model`, on a port of its own; `flags` are added to the command, `variables` to
-    the environment. Returns before it is up."""
+    """A server of the bundled target, or another `model`, on a free port. The constructor does not wait for it.
+
+    `flags` are added to the command, `variables` to the environment.
+    """
 
     def __init__(
         self,
@@ -42,14 +47,30 @@ class RealServer:
         self.start()
 
     def start(self) -> None:
-        """Starts it, or starts it again at the same address."""
+        """Starts the server, or restarts it at the same address."""
         self._process.start()
 
     def wait(self) -> RealServer:
-        """Itself, once it answers. Raises: RuntimeError with the end of its log if it never does."""
+        """Returns the server once it answers. Raises: RuntimeError with the end of its log if it never does."""
         self._process.wait_until_healthy(PATIENCE_S)
         return self
 
     def kill(self) -> None:
-        """All of its processes, at once. Calling it twice is harmless."""
+        """Kills all of its processes at once; may be called twice."""
         self._process.kill()
+
+
+@dataclass(frozen=True)
+class SharedServers:
+    """The servers that several test modules share.
+
+    plain        decodes token by token; a short queue
+    speculating  two with coupled acceptance, the second with less KV than its requests need
+    recursive    recursive rejection
+    two_ranks    coupled acceptance on two ranks of the small bundled model, whose two heads can be divided
+    """
+
+    plain: RealServer
+    speculating: tuple[RealServer, RealServer]
+    recursive: RealServer
+    two_ranks: RealServer

@@ -1,4 +1,4 @@
-"""The same solver over the engine in this process and over servers."""
+"""One solver over the local engine, and over servers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ QUESTIONS = (
 )
 
 
-def here(*settings: str) -> Solver:
-    """Plain decoding in this process."""
+def load_local(*settings: str) -> Solver:
+    """Returns a solver with plain decoding in this process."""
     return reason.load("engine=local", "engine.device=cpu", "engine.kv_mib=256", "speculation=off", *settings)
 
 
-def there(servers: Sequence[RealServer], *settings: str) -> Solver:
-    """The same over servers."""
+def load_remote(servers: Sequence[RealServer], *settings: str) -> Solver:
+    """Returns a solver over these servers."""
     urls = ",".join(server.url for server in servers)
     return reason.load("engine=sglang", f"engine.urls=[{urls}]", *settings)
 
 
-def remote(solver: Solver) -> SGLangEngine:
+def sglang_engine(solver: Solver) -> SGLangEngine:
+    """Returns the engine of a solver over servers."""
     assert isinstance(solver.engine, SGLangEngine)
     return solver.engine
 
 
-def write(solver: Solver, params: SamplingParams, *, each: int = 1) -> list[Generation]:
-    """`each` continuations of each question's prompt, with seeds of their own."""
+def generate_all(solver: Solver, params: SamplingParams, *, each: int = 1) -> list[Generation]:
+    """Generates `each` continuations of each question's prompt, each with another seed."""
     requests = [
         GenerationRequest(prefix=solver.prompt.encode(question), params=params, seed=2**62 + 7919 * i, group=question)
         for question in QUESTIONS
@@ -42,5 +43,5 @@ def write(solver: Solver, params: SamplingParams, *, each: int = 1) -> list[Gene
     ]
     engine = solver.engine
     assert hasattr(engine, "generate")
-    written: list[Generation] = asyncio.run(engine.generate(requests))
-    return written
+    generations: list[Generation] = asyncio.run(engine.generate(requests))
+    return generations

@@ -30,7 +30,7 @@ def name_of(controller: Controller) -> str:
 
 @dataclass
 class Machine:
-    """Takes so much for a round, give or take `noise`, now and then `hiccup` times as long."""
+    """Durations of rounds, varied by `noise`, and now and then `hiccup` times as long."""
 
     base: float = 0.02
     per_branch: float = 4e-4
@@ -61,7 +61,7 @@ class Machine:
 
 
 def expected_tokens(source: FakeSource, text: Tokens, draft: Draft) -> float:
-    """Nodes that come true, for a target whose distribution is the source's."""
+    """Expected accepted nodes, for a target with the source's distribution."""
     total, reach = 0.0, {-1: 1.0}
     for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
         context = text + tuple(draft.tokens[i] for i in draft.path_to(parent))
@@ -70,8 +70,8 @@ def expected_tokens(source: FakeSource, text: Tokens, draft: Draft) -> float:
     return total
 
 
-def said(source: FakeSource, text: Tokens, draft: Draft, rng: random.Random) -> tuple[Tokens, Tokens]:
-    """The path that such a target accepts, and the token after it."""
+def sample_accepted_path(source: FakeSource, text: Tokens, draft: Draft, rng: random.Random) -> tuple[Tokens, Tokens]:
+    """The path that such a target accepts, and the next token."""
     path: list[int] = []
     node = -1
     while True:
@@ -98,7 +98,7 @@ def simulate(controller: Controller, machine: Machine, count: int, rounds: int =
         drafts = drafter.propose(live, plan) if plan.max_total else [Draft()] * count
         feedback = []
         for i, (one, draft) in enumerate(zip(live, drafts, strict=True)):
-            path, new = said(source, one.tokens, draft, rng)
+            path, new = sample_accepted_path(source, one.tokens, draft, rng)
             feedback.append(Feedback(one, draft, path))
             texts[i] += new
         cost = machine.cost(count, sum(map(len, drafts)), load.context_tokens)

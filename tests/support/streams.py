@@ -29,7 +29,7 @@ class WalkLevel:
 
 @dataclass
 class BranchStream:
-    """Random branches, `live` while they run. Texts repeat themselves and each other, as written ones do."""
+    """Random branches, `live` while they run. Texts repeat parts of themselves and of each other."""
 
     seed: int
     vocabulary: int = 32
@@ -48,7 +48,7 @@ class BranchStream:
         return tuple(self.rng.randrange(self.vocabulary) for _ in range(count))
 
     def next_round(self) -> list[Branch]:
-        """The branches of the next round, some of them new, in any order."""
+        """Returns the branches of the next round, some of them new, in random order."""
         for request_id in list(self.live):
             if self.rng.random() < 0.1 or self.live[request_id].remaining < 2:
                 branch = self.live.pop(request_id)
@@ -76,10 +76,10 @@ class BranchStream:
         owners, contexts = list(range(len(branches))), [branch.tokens for branch in branches]
         parents = [-1] * len(branches)
         nodes: list[tuple[list[int], list[int]]] = [([], []) for _ in branches]
-        seen: list[WalkLevel] = []
+        walk_levels: list[WalkLevel] = []
         for _ in range(levels):
             successors = source.next_tokens(state)
-            seen.append(WalkLevel(state, successors, owners, contexts))
+            walk_levels.append(WalkLevel(state, successors, owners, contexts))
             steps = []
             for row in range(len(owners)):
                 chosen = [int(t) for t in successors.ids_FK[row, : self.rng.randint(0, 3)] if t >= 0]
@@ -97,7 +97,7 @@ class BranchStream:
                 below.append(len(tokens) - 1)
             owners, contexts = [owners[row] for row, _ in steps], [(*contexts[row], token) for row, token in steps]
             parents = below
-        return seen, [Draft(tuple(tokens), tuple(above)) for tokens, above in nodes]
+        return walk_levels, [Draft(tuple(tokens), tuple(above)) for tokens, above in nodes]
 
     def commit_random(self, source: DraftSource, branches: Sequence[Branch], drafts: Sequence[Draft]) -> list[Feedback]:
         """Commits a random path of each draft and one more token; returns random feedback."""
@@ -125,8 +125,8 @@ class BranchStream:
         """Yields rounds; the source observes the outcome of a round after it was yielded."""
         for _ in range(rounds):
             branches = self.next_round()
-            seen, drafts = self.walk_source(source, branches)
-            yield branches, seen
+            walk_levels, drafts = self.walk_source(source, branches)
+            yield branches, walk_levels
             source.observe(self.commit_random(source, branches, drafts))
 
 

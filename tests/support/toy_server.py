@@ -74,7 +74,7 @@ class HoldableEngine(ToyEngine):
         assert self.under_way == 0, f"{self.under_way} calls are under way"
 
 
-class BytePrompt:
+class RawBytePrompt:
     """Encodes a question as its bytes; like the bundled model it has no chat template."""
 
     format = PromptFormat(raw="Question: {question}\n")
@@ -93,6 +93,7 @@ class ToyPrm:
     """A scorer that gives scores: the server refuses presets that need scores where the scorer gives none."""
 
     gives_scores = True
+    servers = None
 
     def validate(self) -> None: ...
     def validate_writer(self, writer: Checkpoint) -> None: ...
@@ -106,15 +107,15 @@ class ToyPrm:
 class ToySearchService(SearchService):
     """The real service with a toy solver instead of models."""
 
-    def __init__(self, given: ServeSettings, catalog: PresetCatalog | None = None) -> None:
-        super().__init__(given, catalog or toy_catalog())
+    def __init__(self, serve_settings: ServeSettings, catalog: PresetCatalog | None = None) -> None:
+        super().__init__(serve_settings, catalog or toy_catalog())
         self.writer = HoldableEngine()
         self.loads = threading.Event()
         self.loads.set()
 
     def load(self) -> None:
         self.loads.wait()
-        prompt: Any = BytePrompt()
+        prompt: Any = RawBytePrompt()
         scorer = ToyPrm()
         self.solver = Solver(
             strategy=BestOfN(n=4), engine=self.writer, scorer=scorer, prompt=prompt, context_window=1000

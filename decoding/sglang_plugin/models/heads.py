@@ -1,16 +1,16 @@
 """Language models whose logits of two tokens are the outputs of a reward head.
 
-To SGLang such a model generates text: token 0 and token 1 have the head's outputs for logits, and no other token can
-come. So a request that asks how likely these two were after every token gets the head's outputs, by the radix cache and
-in chunks like any prompt, behind a router too; SGLang's own pooling of heads does none of this.
+For SGLang such a model generates text: the logits of token 0 and token 1 are the head's outputs, and no other token is
+possible. So a request for the log-probabilities of these two after every token returns the head's outputs, with the
+radix cache, chunked prefill and a router; SGLang's own pooling of heads supports none of them.
 
-A head of one output has 0 for its second, which leaves their difference as it is.
+A head with one output gets 0 as its second, which leaves their difference unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.layers.logits_processor import LogitsProcessor
@@ -21,11 +21,15 @@ from torch import nn
 
 from decoding.model.reward_heads import process_reward_layers, step_value_layers
 
+if TYPE_CHECKING:
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from transformers import PretrainedConfig
+
 NEVER_LOGIT = -1e4  # the logit of every other token
 
 
 class LabelHead(nn.Module):
-    """The language model head for SGLang: `[V, 3]` makes logits of two outputs and a 1."""
+    """Language model head for SGLang: its weight `[V, 3]` maps two outputs and a 1 to logits."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -35,45 +39,51 @@ class LabelHead(nn.Module):
 
 
 class HeadedLogitsProcessor(nn.Module):
-    """SGLang's logits processor with the reward head before it."""
+    """Applies the reward head before SGLang's logits processor."""
 
-    def __init__(self, config: Any, head: nn.Module) -> None:
+    def __init__(self, config: PretrainedConfig, head: nn.Module) -> None:
         super().__init__()
-        self._head = (head,)  # in a tuple, for its weights belong to the model under the name that checkpoints have
-        # Every rank has the whole of `LabelHead`.
-        self.then = LogitsProcessor(config, skip_all_gather=True)
+        # A tuple hides it from `nn.Module`: its weights belong to the model, under the checkpoint's name.
+        self._head = (head,)
+        # Every rank has the whole `LabelHead`, so there are no parts to gather.
+        self.processor = LogitsProcessor(config, skip_all_gather=True)
 
     def forward(
-        self, input_ids: torch.Tensor, hidden_TD: torch.Tensor, label_head: LabelHead, *more: Any, **named: Any
-    ) -> Any:
+        self,
+        input_ids: torch.Tensor,
+        hidden_TD: torch.Tensor,
+        label_head: LabelHead,
+        *arguments: object,
+        **named: object,
+    ) -> LogitsProcessorOutput:
         out = self._head[0](hidden_TD)
         ones = torch.ones_like(out[..., :1])
         pair = out if out.shape[-1] == 2 else torch.cat([out, 0 * ones], dim=-1)
-        return self.then(input_ids, torch.cat([pair, ones], dim=-1), label_head, *more, **named)
+        return self.processor(input_ids, torch.cat([pair, ones], dim=-1), label_head, *arguments, **named)
 
 
 class RewardHeadMixin:
     """Mixin that gives a causal language model a reward head.
 
-    `head` makes the module called `head_name` in checkpoints.
+    `make_head` returns the module, which checkpoints call `head_name`.
     """
 
     head_name = "score"
 
-    def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
+    def __init__(self, config: PretrainedConfig, quant_config: object = None, prefix: str = "") -> None:
         super().__init__(config, quant_config, prefix)  # type: ignore[call-arg]  # the model it is mixed into
-        head = self.head(config)
+        head = self.make_head(config)
         setattr(self, self.head_name, head)
         last = head["summary"] if isinstance(head, nn.ModuleDict) else head
         self.lm_head, self.logits_processor = LabelHead(config.vocab_size), HeadedLogitsProcessor(config, last)
 
     @staticmethod
-    def head(config: Any) -> nn.Module:
-        """Two classes, read off the last hidden state."""
+    def make_head(config: PretrainedConfig) -> nn.Module:
+        """Returns a linear layer from the last hidden state to two classes."""
         return nn.Linear(config.hidden_size, 2)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Raises: ValueError if the head is not among them; random weights would score too."""
+        """Loads a checkpoint. Raises: ValueError if it lacks the head, because random weights would give scores too."""
         start = f"{self.head_name}."
         required = {start + name for name, _ in getattr(self, self.head_name).named_parameters()}
         body = [(name, weight) for name, weight in weights if not name.startswith("lm_head.")]
@@ -86,7 +96,7 @@ class Qwen2ForProcessRewardModel(RewardHeadMixin, Qwen2ForCausalLM):  # type: ig
     """Qwen2.5-Math-PRM."""
 
     @staticmethod
-    def head(config: Any) -> nn.Module:
+    def make_head(config: PretrainedConfig) -> nn.Module:
         return process_reward_layers(config.hidden_size)
 
 
@@ -96,24 +106,24 @@ class Qwen2ForPrmModel(RewardHeadMixin, Qwen2ForCausalLM):  # type: ignore[misc]
     head_name = "v_head"
 
     @staticmethod
-    def head(config: Any) -> nn.Module:
+    def make_head(config: PretrainedConfig) -> nn.Module:
         return step_value_layers(config.hidden_size)
 
 
 class Qwen2ForTokenClassification(RewardHeadMixin, Qwen2ForCausalLM):  # type: ignore[misc]
-    """Trained with TRL."""
+    """Qwen2 reward models of TRL."""
 
 
 class Qwen3ForTokenClassification(RewardHeadMixin, Qwen3ForCausalLM):  # type: ignore[misc]
-    """Trained with TRL."""
+    """Qwen3 reward models of TRL."""
 
 
 class LlamaForTokenClassification(RewardHeadMixin, LlamaForCausalLM):  # type: ignore[misc]
-    """Trained with TRL."""
+    """Llama reward models of TRL."""
 
 
 class MistralForTokenClassification(LlamaForTokenClassification):
-    """Trained with TRL; to SGLang a Mistral is a Llama."""
+    """Mistral reward models of TRL; SGLang's Mistral is its Llama."""
 
 
 EntryClass = [

@@ -23,6 +23,7 @@ class GreedyMatch:
     supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("likely", "without_replacement", "iid", "coupled")
 
     def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
+        # In float32, as the sampler at temperature 0, so that ties have the same winner.
         best_W = target.logits_WV.float().argmax(-1).tolist()
 
         def verify_tree(draft: Draft, first_row: int) -> VerifiedPath:

@@ -3,8 +3,8 @@
 SpecTr's k-sequential selection (arXiv 2310.15141): at least 1 - 1/e of the acceptance of the best rule for such draws.
 
     b(r) = sum of min(p / r, q)         accepted by one draw that is accepted with probability min(1, p / (r q))
-    A    = 1 - (1 - b)^k                accepted by k of them
-    r    is the least in [1, k] with A <= r b; a smaller one would give some token more probability than p
+    A    = 1 - (1 - b)^k                accepted by k draws
+    r    is the least in [1, k] with A <= r b; with a smaller r some token would be more likely than p
 
 Shapes: V vocabulary, K ids drawn from.
 """
@@ -34,7 +34,7 @@ def find_divisor(p_K: Vector, q_K: Vector, k: int) -> float:
             high = middle
         else:
             low = middle
-    return high
+    return high  # never `low`: it may be below r, which is not lossless
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,10 @@ class KSequential(TopDownRule):
         for _, token, index in drafted.children:
             if stream.accept_ratio(p_V[token], r * drafted.q_K[index]):
                 return token
+        # The residual subtracts what k draws accept of each token, A / b times what one does.
         accepted_K = np.minimum(p_K / r, drafted.q_K)
         b = accepted_K.sum()
         residual_V = p_V.copy()
-        if b > 0:
+        if b > 0:  # else no draw could be accepted, and the residual is p
             residual_V[drafted.ids_K] = np.maximum(p_K - accepted_K * ((1 - (1 - b) ** k) / b), 0)
         return stream.sample_index(normalize_weights(residual_V, otherwise=p_V))

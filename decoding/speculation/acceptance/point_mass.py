@@ -3,8 +3,8 @@
 Tokens and accepted nodes are distributed as if the children were tried one by one, each with its probability under the
 residual of p (EAGLE, vLLM's n-gram drafts, SGLang's target-only rule): a child is accepted with probability p.
 
-Lossless given any draft: likeliest tokens, merged sources, draws that were dropped, reordered or made with noise used
-before. The draft must only be independent of this uniform stream. So the rule needs no q, and gains nothing from one.
+Lossless for any draft that is independent of this uniform stream: most likely tokens, merged sources, draws that were
+dropped, reordered or made with reused noise. So the rule needs no q, and q would not raise its acceptance.
 """
 
 from __future__ import annotations
@@ -25,4 +25,5 @@ class PointMass(TreeRule):
     needs_sampling_record: ClassVar[bool] = False
 
     def verify_tree(self, draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
+        # One number per node of the path, drawn before the children are compared: they must not influence the token.
         return draft.follow_path(lambda node: stream.sample_index(p(node)))

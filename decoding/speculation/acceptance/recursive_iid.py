@@ -25,5 +25,6 @@ class RecursiveIid(TopDownRule):
         for _, token, index in drafted.children:
             if stream.accept_ratio(p_V[token], drafted.q_K[index]):
                 return token
+            # q stays: the next draw is from the same q, and this token may be drawn again.
             p_V = residual_distribution(p_V, drafted.ids_K, drafted.q_K)
         return stream.sample_index(p_V)

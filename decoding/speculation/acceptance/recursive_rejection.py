@@ -1,10 +1,10 @@
-"""Tries the children in the order drawn; the rejection of one leaves a residual distribution for the next.
+"""Tries the children in the order drawn; each rejection replaces p by its residual distribution for the next child.
 
 For children drawn *without* replacement, as in STAND (arXiv 2506.04708) and Recursive Speculative Decoding
 (arXiv 2402.14160). Given that x1 .. x(i-1) were rejected, xi is a draw from q without them. One step of rejection
 sampling turns it into a draw from the current p, accepted or not.
 
-Dropping a drawn child for its own probability, or reordering children, breaks this.
+Dropping a drawn child because of its probability, or reordering the children, breaks this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verifies whole paths, leaves first, so that likely tokens at the end may save an unlikely beginning.
+"""Verifies whole paths, leaves first, so that an unlikely token is accepted where likely tokens follow it.
 
 Traversal verification (arXiv 2505.12398), for children drawn without replacement; on a chain it is block verification
 (arXiv 2403.10444), which accepts at least as much as any rule for one path.
@@ -10,8 +10,8 @@ of its parent's w for a child. When a child and all nodes below it are rejected,
     Z / (Z + 1 - w)               for w
     q without the child           for q
 
-and, once it has no child left, is accepted with its last w. The draws below different nodes must be independent of each
-other: this rule looks at all of them before it settles the first token.
+and, after its last child, is accepted with its last w. The draws below different nodes must be independent of each
+other: this rule reads all of them before it decides on the first token.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def _verify_subtree(draft: Draft, p: P, stream: UniformStream, node: int, w: Any
     p_V, drafted = p(node), children_of(draft, node)
     q_K = drafted.q_K
     for child, token, index in drafted.children:
-        weighted = w * p_V[token]
+        weighted = w * p_V[token]  # compared before the division: q may underflow to 0
         path = _verify_subtree(draft, p, stream, child, weighted / q_K[index] if weighted < q_K[index] else 1)
         if path is not None:
             return path
         p_V, w = _after_rejection(p_V, w, drafted.ids_K, q_K)
-        q_K = exclude_token(q_K, index)
+        q_K = exclude_token(q_K, index)  # after p: its residual subtracts the q of this draw
     return VerifiedPath(draft.path_to(node), stream.sample_index(p_V)) if stream.accept_ratio(w) else None
 
 

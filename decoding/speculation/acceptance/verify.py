@@ -1,4 +1,4 @@
-"""From acceptance rules for one tree to the results of a round.
+"""Base classes of acceptance rules for one tree, and their application to all drafts of a round.
 
 A rule verifies one draft given p after any node and a uniform stream: it returns the accepted nodes and the token after
 them. Most rules go from the root down and look at the children of one node at a time.
@@ -48,8 +48,8 @@ class TreeRule(Protocol):
 class TopDownRule(TreeRule, Protocol):
     """Base class of rules that choose one token after another from the root down.
 
-    If each token is distributed as p after its node, whatever the drafted children, so is the whole text. A rule that
-    rejects a child leaves it no probability, so "the token is a child's" and "that child was accepted" are the same.
+    If each token is distributed as p after its node for any drafted children, so is the whole text. A rejected child
+    has no probability afterwards, so a token that equals a child's means that this child was accepted.
     """
 
     def choose_token(self, p_V: Vector, drafted: DraftedChildren, stream: UniformStream) -> int:
@@ -87,6 +87,7 @@ def children_of(draft: Draft, node: int) -> DraftedChildren:
     ids_K, q_K = record.draft_probs[node]
     children = []
     for child in record.children[node]:
+        # Unpacked: ids of a record are distinct, and a child that was not drawn from q must fail here.
         (index,) = np.flatnonzero(ids_K == draft.tokens[child])
         children.append(DraftedChild(child, draft.tokens[child], int(index)))
     return DraftedChildren(tuple(children), ids_K, q_K)
@@ -122,6 +123,7 @@ def add_logprobs(paths: Items[VerifiedPath], drafts: Items[Draft], target: Targe
     ]
     tokens_N = [token for tokens in texts for token in tokens]
     device = target.raw_log_p.device
+    # Two index vectors gather W values on the device; only those are copied.
     indices = torch.tensor(rows_N, device=device), torch.tensor(tokens_N, device=device)
     logprobs = iter(target.raw_log_p[indices].tolist())
     return [

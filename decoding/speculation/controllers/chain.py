@@ -1,4 +1,4 @@
-"""Controller: one path of the same length for every branch in every round, as most engines draft."""
+"""Controller that drafts one path of the same length for every branch in every round, as most engines do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ChainController:
     """Implements `Controller`: `length` draft tokens in a row."""
 
     length: int = 5
-    uses_template: ClassVar[bool] = True
+    uses_template: ClassVar[bool] = True  # a fixed shape is lossless for drafts of any sampling
 
     def __post_init__(self) -> None:
         require_count("length", self.length)

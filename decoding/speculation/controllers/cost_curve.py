@@ -2,11 +2,11 @@
 
 The curve is base + per branch + per draft node + per token of context (all >= 0), fitted to rounds timed at start-up.
 Later rounds refine two factors: one on the cost of a plain round, one on the cost of draft nodes (drafting included).
-Two numbers can be told apart from ordinary rounds, whose drafts vary; four could not, and a curve that has forgotten
-the cost of plain rounds cannot decide whether drafts pay. Where rounds do not tell them apart, both move together.
+Ordinary rounds, whose drafts vary, determine two numbers but not four. A fit of all four would lose the cost of plain
+rounds, which decides whether drafts pay. Rounds that do not separate the two factors change both together.
 
-Errors are relative to the duration of a round. So small rounds weigh as much as large ones, and a round that another
-process slowed down weighs next to nothing.
+Errors are relative to the duration of a round: small rounds have the same weight as large ones, and a round that
+another process slowed down has almost none.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Floats = npt.NDArray[np.float64]
 
 _MEMORY_ROUNDS = 300.0
 _PRIOR_ROUNDS = 10.0  # weight of the start-up fit, in rounds
-_RATIO_ROUNDS = 0.5  # weight of its ratio of the two factors, in rounds; never fades
+_RATIO_ROUNDS = 0.5  # weight of the start-up ratio of the two factors, in rounds; it does not decay
 _MIN_NODE_SHARE = 1e-3  # of a round of one branch: a node is never free, and no factor could refine a 0
 _UNMEASURED = np.array([5e-3, 1e-4, 1e-4, 1e-7])  # a slow laptop, until rounds are measured
 
 
 @runtime_checkable
 class CalibratedCost(Protocol):
-    """A controller that decides by the cost of rounds."""
+    """Controller that decides by the cost of rounds."""
 
     def calibrate_cost(self, costs: Sequence[RoundCost]) -> None:
         """Starts from rounds measured on this machine. *Mutates*."""
@@ -41,7 +41,7 @@ class CalibratedCost(Protocol):
 
 @dataclass
 class CostCurve:
-    """Cost model of rounds; `warmup_costs` were measured before the first real round."""
+    """Cost model of rounds; `warmup_costs` were measured by the warm-up profile."""
 
     warmup_costs: tuple[RoundCost, ...] = ()
     _seconds_per: Floats = field(init=False, repr=False)  # base, branch, draft node, context token
@@ -59,18 +59,19 @@ class CostCurve:
 
     @property
     def seconds_per_node(self) -> float:
-        """Cost of one more draft node."""
+        """Expected seconds of one more draft node."""
         return float(self._factors[1] * self._seconds_per[2])
 
     def observe(self, cost: RoundCost) -> None:
         """Refines the factors with a measured round. *Mutates*."""
         parts = self._cost_terms(cost.num_branches, cost.num_tokens - cost.num_branches, cost.context_tokens)
+        # Divided by the measured seconds: relative errors. The last column is 1, the right-hand side.
         row = np.append(parts, cost.seconds) / max(cost.seconds, 1e-9)
         self._moments = self._moments * (1 - 1 / _MEMORY_ROUNDS) + np.outer(row, row)
         # Ridge on the difference of the factors: rounds that do not separate them move both.
         tie = _RATIO_ROUNDS / self._factors[0] ** 2 * np.array([[1, -1], [-1, 1]])
-        solved = np.linalg.solve(self._moments[:2, :2] + tie, self._moments[:2, 2])
-        self._factors = np.maximum(solved, 0.05)
+        solution = np.linalg.solve(self._moments[:2, :2] + tie, self._moments[:2, 2])
+        self._factors = np.maximum(solution, 0.05)  # noise may solve to a negative cost
 
     def _cost_terms(self, branches: int, drafted: int, context: int) -> Floats:
         plain = self._seconds_per @ (1.0, branches, 0.0, context)
@@ -78,11 +79,12 @@ class CostCurve:
 
 
 def _fit_costs(costs: Sequence[RoundCost]) -> Floats:
-    """Non-negative least squares of relative errors."""
+    """Returns seconds (base, per branch, per draft node, per context token) by non-negative least squares."""
     rows = np.array([(1.0, c.num_branches, c.num_tokens - c.num_branches, c.context_tokens) for c in costs])
     seconds = np.array([max(c.seconds, 1e-9) for c in costs])
+    # Columns differ by a factor of 1e5 (context tokens against 1), which `nnls` does not solve accurately unscaled.
     scale = np.maximum(np.abs(rows / seconds[:, None]).max(axis=0), 1e-12)
-    solved, _ = nnls(rows / seconds[:, None] / scale, np.ones(len(costs)))
-    seconds_per = np.asarray(solved / scale)
+    solution, _ = nnls(rows / seconds[:, None] / scale, np.ones(len(costs)))
+    seconds_per = np.asarray(solution / scale)
     seconds_per[2] = max(seconds_per[2], _MIN_NODE_SHARE * (seconds_per[0] + seconds_per[1]))
     return seconds_per

@@ -1,4 +1,4 @@
-"""Controller: the same number of draft nodes in every round, wherever in the batch acceptance is likeliest."""
+"""Controller that takes the same number of draft nodes in every round, where acceptance is most likely in the batch."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class FixedController:
 
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         total = min(self.nodes * len(branches), load.spare_tokens)
+        # The limit of each branch is that of the batch: one branch may get all nodes.
         return DraftPlan((total,) * len(branches), total)
 
     def plain_seconds(self, branches: int, context_tokens: int) -> float:

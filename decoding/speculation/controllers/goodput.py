@@ -1,7 +1,7 @@
-"""SmartSpec: for each branch a chain as long as its acceptance rate makes worth the batch's time (arXiv 2406.14066).
+"""SmartSpec (arXiv 2406.14066): maximises goodput with a chain per branch, whose length follows its acceptance rate.
 
 With acceptance rate a, a chain of k commits (1 - a^(k+1)) / (1 - a) tokens in expectation. Goodput is the sum of those
-over the seconds of the round. Chains are lengthened token by token where that adds most, until goodput falls.
+over the seconds of the round. The chain with the largest gain is lengthened by one token, until goodput falls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from decoding.speculation.draft import TreeTemplate
 from decoding.speculation.interfaces import BatchLoad, Branch, DraftPlan, Feedback, RoundCost
 from decoding.validation import require_count
 
-_MAX_BRANCHES = 4096  # branches whose acceptance rate is remembered
+_MAX_BRANCHES = 4096  # branches with a remembered acceptance rate
 
 
 @dataclass
@@ -52,7 +52,7 @@ class GoodputController:
         for _ in range(min(load.spare_tokens, self.longest * len(branches))):
             gain, index = -gains[0][0], gains[0][1]
             if lengths[index] == self.longest or gain * seconds < tokens * self.curve.seconds_per_node:
-                break
+                break  # the heap gives falling gains: no other chain can raise goodput
             tokens, seconds = tokens + gain, seconds + self.curve.seconds_per_node
             lengths[index] += 1
             heapreplace(gains, (-(gain * rates[index]) if lengths[index] < self.longest else 0.0, index))
@@ -74,8 +74,7 @@ class GoodputController:
             rate = self.acceptance_rates.pop(outcome.branch.request_id, self.first)
             for position in range(num_tried):
                 rate += self.smoothing * ((position < num_accepted) - rate)
-            self.acceptance_rates[outcome.branch.request_id] = (
-                rate  # now the last in order: the first is the longest unused
-            )
+            # Popped and added again: the first in order is the least recently used.
+            self.acceptance_rates[outcome.branch.request_id] = rate
         while len(self.acceptance_rates) > _MAX_BRANCHES:
             del self.acceptance_rates[next(iter(self.acceptance_rates))]

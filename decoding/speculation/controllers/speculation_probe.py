@@ -1,21 +1,21 @@
-"""Measures whether speculation pays at all, by rounds without it.
+"""Measures whether speculation raises the decoding rate, by occasional rounds without it.
 
-A cost curve gives the time of one more draft node; not the time to draft in the first place, nor what else the machine
-is doing. So a few rounds now and then are decoded the other way, and the faster way gets the rounds in between.
-Loads are measured apart, by powers of two: what pays for one branch may not for a hundred.
+A cost curve gives the time of one more draft node, but neither the fixed time of drafting nor the load by other
+processes. So a few rounds at intervals are decoded the other way, and the rounds between use the faster way.
+Batch sizes are measured separately, by powers of two: speculation may pay for one branch and not for a hundred.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-_PROBE_ROUNDS = 2  # rounds the other way
-_WARMUP_TOKENS = 512  # tokens before the first probe: a drafter has to learn before it can pay
-_WARMUP_ROUNDS = (8, 64)  # but at least and at most so many rounds
+_PROBE_ROUNDS = 2  # rounds of a probe
+_WARMUP_TOKENS = 512  # tokens before the first probe: a drafter must learn first
+_WARMUP_ROUNDS = (8, 64)  # minimum and maximum rounds before the first probe
 _PROBE_INTERVAL = 8  # rounds before the next probe when its result has changed
-_MAX_INTERVAL = 160  # maximum rounds between probes; their share of all rounds is their cost
-_MEMORY_ROUNDS = 64.0  # of either way
-_MAX_RELATIVE_COST = 5.0  # times the expected cost of a round; a slower one was disturbed by another process
+_MAX_INTERVAL = 160  # maximum rounds between probes, whose share of all rounds is their cost
+_MEMORY_ROUNDS = 64.0  # weight of the rounds of either way; older ones decay
+_MAX_RELATIVE_COST = 5.0  # times the expected cost of a round; a slower round was disturbed by another process
 
 
 @dataclass
@@ -26,8 +26,8 @@ class _DecodingRate:
     cost: float = 0.0
 
     def observe(self, tokens: float, cost: float) -> None:
-        keep = 1 - 1 / _MEMORY_ROUNDS
-        self.tokens, self.cost = keep * self.tokens + tokens, keep * self.cost + min(cost, _MAX_RELATIVE_COST)
+        decay = 1 - 1 / _MEMORY_ROUNDS
+        self.tokens, self.cost = decay * self.tokens + tokens, decay * self.cost + min(cost, _MAX_RELATIVE_COST)
 
     @property
     def tokens_per_cost(self) -> float:
@@ -49,7 +49,7 @@ class _LoadProbe:
         return self.pays if self.position < self.interval else not self.pays
 
     def observe(self, drafted: bool, tokens: float, cost: float) -> None:
-        if self.position == self.interval:  # a probe measures the present: its first round drops the old rate
+        if self.position == self.interval:  # the first round of a probe drops the rate of the last probe
             if drafted:
                 self.with_drafts = _DecodingRate()
             else:
@@ -57,8 +57,8 @@ class _LoadProbe:
         (self.with_drafts if drafted else self.plain).observe(tokens, cost)
         self.position += 1
         if self.position == self.interval + _PROBE_ROUNDS:
-            paid, self.pays = self.pays, self.with_drafts.tokens_per_cost > self.plain.tokens_per_cost
-            self.interval = min(2 * self.interval, _MAX_INTERVAL) if self.pays == paid else _PROBE_INTERVAL
+            paid_before, self.pays = self.pays, self.with_drafts.tokens_per_cost > self.plain.tokens_per_cost
+            self.interval = min(2 * self.interval, _MAX_INTERVAL) if self.pays == paid_before else _PROBE_INTERVAL
             self.position = 0
 
 
@@ -82,7 +82,7 @@ class SpeculationProbe:
     def relative_plain_cost(self, branches: int) -> float | None:
         """Returns the measured over the expected cost of plain rounds; None before the first probe.
 
-        Measured at other loads where this one has no plain rounds yet.
+        Of all batch sizes where this one has no plain rounds yet.
         """
         at_this_load = self._probe_of(branches).plain
         rates = [at_this_load] if at_this_load.tokens else [probe.plain for probe in self._probes.values()]
@@ -90,6 +90,7 @@ class SpeculationProbe:
         return sum(rate.cost for rate in rates) / tokens if tokens else None
 
     def _probe_of(self, branches: int) -> _LoadProbe:
+        # Bit length: 1, 2-3, 4-7, ... branches have a probe each.
         least, most = _WARMUP_ROUNDS
         interval = min(max(_WARMUP_TOKENS // max(1, branches), least), most)
         return self._probes.setdefault(branches.bit_length(), _LoadProbe(interval))

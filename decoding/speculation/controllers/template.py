@@ -1,4 +1,4 @@
-"""Controller: the same tree shape for every branch in every round, learned or hand-made."""
+"""Controller that fills the same tree shape for every branch in every round, learned or hand-made."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class TemplateController:
 
     `scripts/bench/tune_tree.py` learns a template and writes the file.
 
-    file    a JSON file with `parents` and `ranks`, or the name of one that ships: stand, token_recycling
-    nodes   null takes all of them
+    file    a JSON file with `parents` and `ranks`, or the name of a bundled one: stand, token_recycling
+    nodes   maximum nodes; null: all of the template
 
-    Raises: ValueError naming the file and what is wrong with it.
+    Raises: ValueError with the file and the error in it.
     """
 
     file: str = "stand"
@@ -50,6 +50,7 @@ class TemplateController:
 
 def plan_evenly(template: TreeTemplate, nodes: int, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
     """Returns a plan with the first `nodes` of a template for every branch, fewer where the batch is nearly full."""
+    # Nodes come in order of value, so the first ones are the best template of that size.
     nodes_each = min(nodes, len(template), load.spare_tokens // max(1, len(branches)))
     return DraftPlan((nodes_each,) * len(branches), nodes_each * len(branches), template=template)
 

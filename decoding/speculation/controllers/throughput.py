@@ -1,9 +1,8 @@
-"""Controller: as many draft nodes as pay, best-first over the whole batch, while the next one raises tokens per second.
+"""Controller that adds draft nodes, best-first over the whole batch, while the next one raises tokens per second.
 
 With B branches a round commits B tokens plus, in expectation, the sum of its draft nodes' path probabilities, and takes
 the seconds of the cost curve. In order of falling probability the rate rises and then falls; drafts end at the maximum,
-which may be at no nodes at all (DESIGN D4). Where even that is slower than no drafting, rounds are plain except for
-probes.
+which may be at no nodes (DESIGN D4). Where drafting is slower than plain decoding, rounds are plain except for probes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from decoding.speculation.controllers.speculation_probe import SpeculationProbe
 from decoding.speculation.interfaces import BatchLoad, Branch, CostEstimate, DraftPlan, Feedback, RoundCost
 from decoding.validation import require_count
 
-_FEEDBACK_INTERVAL = 4  # plain rounds per round that the drafter learns from, which takes time
+_FEEDBACK_INTERVAL = 4  # the drafter observes one of so many plain rounds, because that takes time
 
 
 @dataclass
@@ -25,7 +24,7 @@ class ThroughputController:
     """Implements `Controller`.
 
     max_draft_tokens  maximum draft nodes of a round
-    curve             cost of rounds; with one measured at start-up the first decisions are right already
+    curve             cost of rounds; one measured at start-up makes the first decisions accurate
     """
 
     max_draft_tokens: int = 512
@@ -58,7 +57,7 @@ class ThroughputController:
         if cost is None:
             return
         tokens = sum(1 + len(outcome.accepted_nodes) for outcome in feedback)
-        # Before the curve learns from this round: the probe compares with what was expected.
+        # Before the curve observes this round: the probe compares with the expectation.
         expected = self.curve.round_seconds(cost.num_branches, 0, cost.context_tokens)
         self.probe.observe(cost.num_branches, drafted=self._drafted, tokens=tokens, cost=cost.seconds / expected)
         self.curve.observe(cost)

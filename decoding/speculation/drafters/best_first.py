@@ -1,7 +1,8 @@
-"""Builds drafts from an n-gram table best-first: always the most likely node of the whole batch next, while it pays.
+"""Builds drafts from an n-gram table best-first: adds the most likely node of the batch while it raises the rate.
 
-Gives the same as `build_levels`, which works level by level for any source, in one compiled loop with a heap: no
-context is looked up that is not in the draft. For 16 branches that takes a third of the time; a test compares the two.
+The result equals that of `build_levels`, which works level by level for any source. This is one compiled loop with a
+heap, which looks up only contexts that are in a draft: for 16 branches it takes a third of the time. A test compares
+the two.
 
 Shapes: B branches, N nodes of all drafts, C candidates, O orders, Z salts, K stored tokens, W maximum children.
 """
@@ -81,60 +82,62 @@ def build_best_first(
     token, label = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
     path_probability, depth = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.int64)
     tails_NO = np.empty((most, orders), dtype=np.int64)
-    # Candidates: parent, token, bucket; their probability is in the heap.
+    # Candidates: parent, token, bucket; their probability is in the heap. Every expanded node adds `width` at most.
     room = (branches + most) * width
     of_C, token_C, label_C = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64), np.empty(room, np.int64)
     ids_K, logp_K = np.empty(stored_tokens, dtype=np.int64), np.empty(stored_tokens, dtype=np.float32)
     q_K = np.empty(stored_tokens, dtype=np.float32)
     ids_W, chance_W = np.empty(width, dtype=np.int64), np.empty(width, dtype=np.float32)
-    # An empty list of typed tuples, from which Numba infers the type.
+    # Numba infers the type of an empty list from the slice of a typed one.
     heap = [(np.float32(0.0), 0)][:0]
-    left_B = limits.nodes_B.copy()
+    remaining_B = limits.nodes_B.copy()
     tokens, seconds = float(branches), limits.round_seconds
     count = candidates = 0
-    opened = -branches  # roots first: -1 - b stands for the root of branch b
+    next_root = -branches  # roots first: -1 - b is the root of branch b
     while True:
-        if opened == 0:  # all roots are expanded: the most likely candidate becomes a node, if it pays
+        if next_root == 0:  # all roots are expanded: the most likely candidate becomes a node if it raises the rate
             if count == most or len(heap) == 0:
                 break
+            # Of equal probabilities the smaller index: the candidate that was added first.
             negative, c = heappop(heap)
             if -negative * seconds <= tokens * limits.seconds_per_node:
                 break  # a cheaper candidate cannot follow: the heap gives falling probabilities
             parent_node = of_C[c]
             b = branch[parent_node] if parent_node >= 0 else -1 - parent_node
-            if left_B[b] == 0:
-                continue
-            left_B[b] -= 1
+            if remaining_B[b] == 0:
+                continue  # its branch is full; candidates of other branches may follow
+            remaining_B[b] -= 1
             node = count
             branch[node], parent[node], token[node] = b, max(parent_node, -1), token_C[c]
             path_probability[node], label[node] = -negative, label_C[c]
             depth[node] = depth[parent_node] + 1 if parent_node >= 0 else 1
-            above_O = tails_NO[parent_node] if parent_node >= 0 else lookup.tails_BO[b]
-            tails_NO[node, :-1], tails_NO[node, -1] = above_O[1:], token_C[c]
+            tail_above_O = tails_NO[parent_node] if parent_node >= 0 else lookup.tails_BO[b]
+            tails_NO[node, :-1], tails_NO[node, -1] = tail_above_O[1:], token_C[c]
             tokens, seconds, count = tokens + path_probability[node], seconds + limits.seconds_per_node, count + 1
             tail_O, level, parent_probability = tails_NO[node], depth[node], path_probability[node]
         else:
-            node, b = opened, -1 - opened
+            node, b = next_root, -1 - next_root
             tail_O, level, parent_probability = lookup.tails_BO[b], 0, np.float32(1.0)
-            opened += 1
-        if level >= limits.depth_B[b] or left_B[b] == 0:
+            next_root += 1
+        if level >= limits.depth_B[b] or remaining_B[b] == 0:
             continue
         entries, salts_Z, share_OZ3 = lookup.entries, lookup.salts_BZ[b], lookup.share_OZ3
         trust = backoff_distribution(
             entries, salts_Z, tail_O, lookup.least, share_OZ3, lookup.only_longest, ids_K, logp_K
         )
         temperature = sampling.temperature_B[b]
-        left = filter_probabilities(
+        num_candidates = filter_probabilities(
             logp_K, temperature, sampling.top_k_B[b], sampling.top_p_B[b], sampling.min_p_B[b], q_K
         )
         key, other = np.int32(0), np.int32(0)
         if kind == COUPLED:
             key, other = keys_BD2[b, level, 0], keys_BD2[b, level, 1]
-        num_drawn = select_children(kind, ids_K, q_K, left, temperature == 0, key, other, ids_W, chance_W)
+        num_drawn = select_children(kind, ids_K, q_K, num_candidates, temperature == 0, key, other, ids_W, chance_W)
         for w in range(num_drawn):
             bucket = calibration_bucket(trust, w, chance_W[w])
+            # Rounded to float32 here, as the arrays of `build_levels` do: otherwise ties would be ordered differently.
             probability = np.float32(parent_probability * calibrated_probability(hits, trials, bucket, chance_W[w]))
-            if probability * seconds > tokens * limits.seconds_per_node:  # else never: the rate to beat only rises
+            if probability * seconds > tokens * limits.seconds_per_node:  # the rate to exceed only rises
                 of_C[candidates], token_C[candidates], label_C[candidates] = node, ids_W[w], bucket
                 heappush(heap, (-probability, candidates))
                 candidates += 1

@@ -22,7 +22,7 @@ from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
 from decoding.speculation.drafters.source import Floats, Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
-from decoding.validation import is_count
+from decoding.validation import require_count
 
 
 class _DraftedText(TokenSequence):
@@ -41,11 +41,11 @@ class DraftModel:
     kv_bytes     size of the KV pool
     max_batched_tokens    tokens fed in one forward pass
     max_running_requests  maximum branches with drafts
-    vocab_size   ids from here on are never drafted: the padding of an embedding beyond the tokenizer
+    vocab_size   number of ids that may be drafted; an embedding may be padded beyond the tokenizer
 
-    State: a node of the round's `DraftNodes` for each context.
+    State: for each context a node of the round's `DraftNodes`.
 
-    num_fed_tokens   tokens fed so far
+    num_fed_tokens   tokens fed to the model so far
     """
 
     feedback_k = 0
@@ -68,10 +68,8 @@ class DraftModel:
             "max_running_requests": max_running_requests,
         }
         for name, value in knobs.items():
-            if not is_count(value, at_least=1):
-                raise ValueError(f"{name} must be an int >= 1, got {value!r}")
-        if vocab_size is not None and not is_count(vocab_size, at_least=1):
-            raise ValueError(f"vocab_size must be an int >= 1 or None, got {vocab_size!r}")
+            require_count(name, value, at_least=1)
+        require_count("vocab_size", vocab_size, at_least=1, or_null=True)
         self._backend, self._k, self._max_batched_tokens, self._vocab_size = backend, k, max_batched_tokens, vocab_size
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
         self._pool = backend.new_kv_pool(self._kv.pool.capacity)
@@ -80,7 +78,7 @@ class DraftModel:
         )
         self._texts: dict[int, _DraftedText] = {}
         self._nodes = DraftNodes((), k)
-        self._groups: list[tuple[list[int], int]] = []  # of the round's branches: those, and how many pages in common
+        self._groups: list[tuple[list[int], int]] = []  # branch indices, and how many first slots they share
         self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
         self.num_fed_tokens = 0
 
@@ -92,22 +90,25 @@ class DraftModel:
         except BaseException:
             self._reset_state()
             raise
+        # A text may still have uncomputed tokens: prefill stops when the pool is full.
         texts = [self._texts.get(branch.request_id) for branch in branches]
         ready = [text if text is not None and not text.num_uncomputed else None for text in texts]
         self._nodes = DraftNodes(ready, self._k)
-        at = {text.arrival: i for i, text in enumerate(ready) if text is not None}
-        if at:
-            ordered = [self._texts[arrival] for arrival in sorted(at)]
+        index_of = {text.arrival: i for i, text in enumerate(ready) if text is not None}
+        if index_of:
+            # By arrival, the order of prefill: the same list of texts hits the cache of `_group_texts`.
+            ordered = [self._texts[arrival] for arrival in sorted(index_of)]
             self._groups = [
-                ([at[ordered[i].arrival] for i in group.members], group.shared_length)
+                ([index_of[ordered[i].arrival] for i in group.members], group.shared_length)
                 for group in self._group_texts(ordered)
             ]
             ids, logp = zip(*(text.top for text in ordered), strict=True)
-            self._nodes.store_top([at[text.arrival] for text in ordered], np.stack(ids), np.stack(logp))
+            self._nodes.store_top([index_of[text.arrival] for text in ordered], np.stack(ids), np.stack(logp))
         return np.array([self._nodes.root_node(i) for i in range(len(branches))], dtype=np.int64)
 
     def next_tokens(self, state: Ints) -> NextTokens:
         """Runs the model over the contexts that are not computed yet."""
+        # Parents first, so a cut at the free slots never leaves a fed node without its parent.
         unfed = self._nodes.unfed_nodes(state.tolist())[: self._kv.num_available]
         try:
             for first in range(0, len(unfed), self._max_batched_tokens):
@@ -118,11 +119,11 @@ class DraftModel:
         return NextTokens(*self._nodes.top_tokens(state), np.zeros(len(state), dtype=np.int64))
 
     def advance(self, state: Ints, tokens_F: Ints) -> Ints:
-        below = [self._child_node(*step) for step in zip(state.tolist(), tokens_F.tolist(), strict=True)]
-        return np.array(below, dtype=np.int64)
+        children = [self._child_node(*step) for step in zip(state.tolist(), tokens_F.tolist(), strict=True)]
+        return np.array(children, dtype=np.int64)
 
     def observe(self, feedback: Items[Feedback]) -> None:
-        """Nothing to learn: the next round's branches say what was accepted."""
+        """Does nothing: the tokens of the next round's branches show which nodes were accepted."""
 
     def assert_invariants(self) -> None:
         """Asserts the account of slots. *Mutates*: frees the draft nodes."""
@@ -139,13 +140,13 @@ class DraftModel:
         )
 
     def _sync_texts(self, branches: dict[int, Tokens]) -> None:
-        """Ends the last round: keeps accepted nodes, extends texts, adds new and removes finished ones. *Mutates*."""
-        accepted: list[int] = []
+        """Commits the accepted nodes of the last round; then extends, removes and adds texts. *Mutates*."""
+        accepted_nodes: list[int] = []
         for i, text in enumerate(self._nodes.sequences):
             if text is not None and self._extends(text, branches):
                 assert isinstance(text, _DraftedText)
-                accepted += self._commit_nodes(i, text, branches[text.arrival][len(text.tokens) :])
-        self._drop_nodes(keep=accepted)
+                accepted_nodes += self._commit_nodes(i, text, branches[text.arrival][len(text.tokens) :])
+        self._drop_nodes(keep=accepted_nodes)
         for text in list(self._texts.values()):
             if self._extends(text, branches):
                 text.append_tokens(branches[text.arrival][len(text.tokens) :])
@@ -158,11 +159,12 @@ class DraftModel:
 
     def _extends(self, text: TokenSequence, branches: dict[int, Tokens]) -> bool:
         tokens = branches.get(text.arrival, ())
-        known = len(text.tokens)
+        length = len(text.tokens)
+        # A request's tokens only grow, so the length shows whether it continues; only new ids are checked.
         return (
-            len(tokens) >= known
+            len(tokens) >= length
             and self._fits_pool(tokens)
-            and max(tokens[known:], default=0) < self._backend.vocab_size
+            and max(tokens[length:], default=0) < self._backend.vocab_size
         )
 
     def _fits_pool(self, tokens: Tokens) -> bool:
@@ -170,6 +172,7 @@ class DraftModel:
 
     def _commit_nodes(self, branch: int, text: _DraftedText, tokens: Tokens) -> list[int]:
         """Adds committed tokens; returns the fed nodes among them, whose slots now belong to the text."""
+        # Nodes that were added but not fed end the path: their tokens have no KV and go through prefill.
         path = self._nodes.find_path(branch, tokens)
         text.append_tokens(tokens)
         text.append_slots(self._nodes.node_slots(path))
@@ -179,34 +182,37 @@ class DraftModel:
         return path
 
     def _drop_nodes(self, keep: Items[int]) -> None:
-        pages = self._nodes.node_slots()
-        self._kv.pool.free(pages[~np.isin(pages, self._nodes.node_slots(keep))])
+        slots = self._nodes.node_slots()
+        self._kv.pool.free(slots[~np.isin(slots, self._nodes.node_slots(keep))])
         self._nodes, self._groups = DraftNodes((), self._k), []
 
     def _prefill_committed(self) -> None:
-        """Computes committed tokens that are not in the cache yet, as far as there is space."""
+        """Computes committed tokens that are not in the cache yet, as far as there are slots. *Mutates*."""
         while True:
             self._scheduler.admit_waiting()
-            turns = self._scheduler.schedule_round()
-            if not turns:
+            scheduled = self._scheduler.schedule_round()
+            if not scheduled:
                 return
-            self._run_prefill(turns)
+            self._run_prefill(scheduled)
 
-    def _run_prefill(self, turns: Items[ScheduledSequence[_DraftedText]]) -> None:
-        turns = sorted(turns, key=lambda turn: turn.sequence.arrival)
-        pages, at, feeds = self._kv.allocate(sum(turn.num_tokens for turn in turns)), 0, []
-        for turn in turns:
-            wanted = turn.num_tokens - 1 if turn.is_complete else turn.num_tokens
-            feeds.append(SequenceInput(turn.sequence, turn.num_tokens, pages[at : at + turn.num_tokens], wanted))
-            at += turn.num_tokens
-        batch, ordered = pack_batch(feeds, self._group_texts([turn.sequence for turn in turns]))
+    def _run_prefill(self, scheduled: Items[ScheduledSequence[_DraftedText]]) -> None:
+        scheduled = sorted(scheduled, key=lambda one: one.sequence.arrival)
+        slots, start, inputs = self._kv.allocate(sum(one.num_tokens for one in scheduled)), 0, []
+        for one in scheduled:
+            # Only the last token of a complete text needs candidates; [n, n) of an incomplete one is no row.
+            first_output = one.num_tokens - 1 if one.is_complete else one.num_tokens
+            inputs.append(
+                SequenceInput(one.sequence, one.num_tokens, slots[start : start + one.num_tokens], first_output)
+            )
+            start += one.num_tokens
+        batch, ordered = pack_batch(inputs, self._group_texts([one.sequence for one in scheduled]))
         ids_WK, logp_WK = self._run_model(batch)
         row = 0
-        for feed in ordered:
-            text = feed.sequence
+        for sequence_input in ordered:  # the packed order, which is that of the output rows
+            text = sequence_input.sequence
             assert isinstance(text, _DraftedText)
-            text.append_slots(feed.slots)
-            if feed.first_output == feed.num_tokens:
+            text.append_slots(sequence_input.slots)
+            if sequence_input.first_output == sequence_input.num_tokens:
                 continue
             text.top = ids_WK[row], logp_WK[row]
             row += 1
@@ -215,7 +221,8 @@ class DraftModel:
                 text.inserted = True
 
     def _group_texts(self, texts: list[_DraftedText]) -> list[SharedPrefixGroup]:
-        # Valid until a sequence joins, leaves or is inserted into the prefix cache: usually from prefill to drafts.
+        # Valid until a sequence joins, leaves or is inserted into the prefix cache: usually from prefill to drafts. The
+        # key holds the texts themselves, not their ids, which another object could reuse.
         key = [(text, text.num_cached) for text in texts]
         if self._grouping[0] != key:
             self._grouping = key, group_by_prefix(texts)
@@ -227,11 +234,12 @@ class DraftModel:
         self._nodes.store_top(rows, *self._run_model(batch))
 
     def _run_model(self, batch: TokenBatch) -> tuple[Ints, Floats]:
-        """Ids and log-probabilities of the candidates after the wanted rows, best first."""
+        """Returns ids and log-probabilities `[W, K]` of the candidates after the output rows, best first."""
         self.num_fed_tokens += len(batch.tokens_T)
         hidden = self._backend.forward(batch, self._pool)
         if not len(batch.logits_indices):
             return np.empty((0, 0), dtype=np.int64), np.empty((0, 0), dtype=np.float32)
+        # Normalised over all ids and cut afterwards: padding ids keep their share, so probabilities may sum to below 1.
         logp_WV = self._backend.apply_head(hidden).float().log_softmax(-1)[:, : self._vocab_size]
         logp_WK, ids_WK = logp_WV.topk(min(self._k, logp_WV.shape[1]), dim=-1)
         return ids_WK.cpu().numpy(), logp_WK.cpu().numpy()

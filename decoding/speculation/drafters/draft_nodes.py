@@ -22,7 +22,7 @@ NOWHERE = -1
 
 
 class DraftNodes:
-    """Grows during a round; a node is added after its parent. `NOWHERE` is the root of a branch without KV."""
+    """The nodes of one round; parents are added before children. `NOWHERE` is the root of a branch without KV."""
 
     def __init__(self, sequences: Items[TokenSequence | None], k: int) -> None:
         self.sequences = tuple(sequences)
@@ -31,20 +31,21 @@ class DraftNodes:
         self._parent = [NOWHERE] * count
         self._token = [-1] * count
         self._depth = [0] * count
-        self._slot = [0] * count
+        self._slot = [0] * count  # 0 is the scratch slot, so it also means: not fed
         self._fed_index = [-1] * count  # index among the fed nodes of the branch
         self._fed: list[list[int]] = [[] for _ in range(count)]
         self._child: dict[tuple[int, int], int] = {}
-        self._known_N: Bools = np.zeros(count, dtype=bool)
+        # Rows up to the last node with stored candidates, not for every node: most nodes are never fed.
+        self._has_top_N: Bools = np.zeros(count, dtype=bool)
         self._ids_NK: Ints = np.full((count, k), -1, dtype=np.int64)
         self._logp_NK: Floats = np.full((count, k), -np.inf, dtype=np.float32)
 
     def root_node(self, branch: int) -> int:
         """Returns the root of a branch, or `NOWHERE`."""
-        return branch if self._known_N[branch] else NOWHERE
+        return branch if self._has_top_N[branch] else NOWHERE
 
     def token_position(self, node: int) -> int:
-        """Where in its text the node's token is."""
+        """Returns the position of the node's token in its text."""
         sequence = self.sequences[self._branch[node]]
         assert sequence is not None
         return len(sequence.tokens) - 1 + self._depth[node]
@@ -62,38 +63,39 @@ class DraftNodes:
         return node
 
     def store_top(self, nodes: Items[int], ids_FK: Ints, logp_FK: Floats) -> None:
-        """What may follow these nodes, best first; `ids_FK` may be narrower than K. *Mutates*."""
-        missing = len(self._parent) - len(self._known_N)
+        """Stores the candidates after these nodes, best first; `ids_FK` may be narrower than K. *Mutates*."""
+        missing = len(self._parent) - len(self._has_top_N)
         if missing > 0:
-            room = missing + len(self._parent)
+            room = missing + len(self._parent)  # doubled: one copy per doubling
             pad = ((0, room), (0, 0))
-            self._known_N = np.pad(self._known_N, (0, room))
+            self._has_top_N = np.pad(self._has_top_N, (0, room))
             self._ids_NK = np.pad(self._ids_NK, pad, constant_values=-1)
             self._logp_NK = np.pad(self._logp_NK, pad, constant_values=-np.inf)
         at, width = list(nodes), ids_FK.shape[1]
-        self._known_N[at] = True
+        self._has_top_N[at] = True
         self._ids_NK[at, :width] = ids_FK
         self._logp_NK[at, :width] = logp_FK
 
     def top_tokens(self, nodes_F: Ints) -> tuple[Ints, Floats]:
-        """What was learned: ids and log-probabilities `[F, K]`, padded with -1 and -inf where nothing was."""
-        within_F = (nodes_F >= 0) & (nodes_F < len(self._known_N))
+        """Returns the stored ids and log-probabilities `[F, K]`, padded with -1 and -inf."""
+        # Nodes beyond the stored rows were added and not fed; NOWHERE (-1) would read the last row.
+        within_F = (nodes_F >= 0) & (nodes_F < len(self._has_top_N))
         ids_FK = np.full((len(nodes_F), self._ids_NK.shape[1]), -1, dtype=np.int64)
         logp_FK = np.full(ids_FK.shape, -np.inf, dtype=np.float32)
         ids_FK[within_F], logp_FK[within_F] = self._ids_NK[nodes_F[within_F]], self._logp_NK[nodes_F[within_F]]
         return ids_FK, logp_FK
 
     def unfed_nodes(self, nodes: Iterable[int]) -> list[int]:
-        """Those of the nodes, and of what is above them, that were not fed yet; parents first."""
+        """Returns those of the nodes and of their ancestors that were not fed yet, parents first."""
         unfed: set[int] = set()
         for node in nodes:
             while node >= len(self.sequences) and not self._slot[node] and node not in unfed:
                 unfed.add(node)
                 node = self._parent[node]
-        return sorted(unfed)
+        return sorted(unfed)  # numbers rise from parent to child
 
     def find_path(self, branch: int, tokens: Iterable[int]) -> list[int]:
-        """Returns the fed nodes of these tokens after the root, as far as there are any."""
+        """Returns the fed nodes along these tokens from the root, up to the first token without one."""
         node, path = branch, []
         for token in tokens:
             node = self._child.get((node, token), NOWHERE)
@@ -103,28 +105,28 @@ class DraftNodes:
         return path
 
     def node_slots(self, nodes: Iterable[int] | None = None) -> Slots:
-        """The pages of these fed nodes, of all by default."""
-        chosen = nodes if nodes is not None else (node for fed in self._fed for node in fed)
-        return np.array([self._slot[node] for node in chosen], dtype=np.int64)
+        """Returns the slots of these fed nodes, of all by default."""
+        selected = nodes if nodes is not None else (node for fed_nodes in self._fed for node in fed_nodes)
+        return np.array([self._slot[node] for node in selected], dtype=np.int64)
 
     def make_batch(
-        self, nodes: Items[int], pages: Slots, groups: Iterable[tuple[Items[int], int]]
+        self, nodes: Items[int], slots: Slots, groups: Iterable[tuple[Items[int], int]]
     ) -> tuple[TokenBatch, Items[int]]:
-        """The batch that feeds these nodes, parents first, and the nodes in the order of its rows. *Mutates*.
+        """Returns the batch that feeds these nodes, parents first, and the nodes in the order of its rows. *Mutates*.
 
-        `groups` partition the branches; those of a group have their first so many pages in common.
+        `groups` partition the branches: (members, number of first slots that they share).
         """
-        fresh: dict[int, list[int]] = {}
-        for node, page in zip(nodes, pages.tolist(), strict=True):
-            fed = self._fed[self._branch[node]]
-            self._slot[node], self._fed_index[node] = page, len(fed)
-            fed.append(node)
-            fresh.setdefault(self._branch[node], []).append(node)
+        new_nodes: dict[int, list[int]] = {}
+        for node, slot in zip(nodes, slots.tolist(), strict=True):
+            fed_nodes = self._fed[self._branch[node]]
+            self._slot[node], self._fed_index[node] = slot, len(fed_nodes)
+            fed_nodes.append(node)
+            new_nodes.setdefault(self._branch[node], []).append(node)
         blocks: list[AttentionBlock] = []
         rows: list[int] = []
-        for members, shared in _merge_groups(groups, fresh):
-            blocks.append(self._make_block(members, shared, fresh, len(rows)))
-            rows += [node for branch in members for node in fresh[branch]]
+        for members, num_shared in _merge_groups(groups, new_nodes):
+            blocks.append(self._make_block(members, num_shared, new_nodes, len(rows)))
+            rows += [node for branch in members for node in new_nodes[branch]]  # the order of the block's real rows
         batch = TokenBatch(
             np.array([self._token[node] for node in rows], dtype=np.int64),
             np.array([self.token_position(node) for node in rows], dtype=np.int64),
@@ -134,46 +136,53 @@ class DraftNodes:
         )
         return batch, rows
 
-    def _make_block(self, members: Items[int], shared: int, fresh: dict[int, list[int]], first: int) -> AttentionBlock:
-        private = [self._slots_of(branch)[shared:] for branch in members]
-        own_N = np.array([len(pages) for pages in private])
-        rows_N = np.array([len(fresh[branch]) for branch in members])
+    def _make_block(
+        self, members: Items[int], num_shared: int, new_nodes: dict[int, list[int]], first: int
+    ) -> AttentionBlock:
+        private = [self._slots_of(branch)[num_shared:] for branch in members]
+        num_private_N = np.array([len(slots) for slots in private])
+        rows_N = np.array([len(new_nodes[branch]) for branch in members])
         rows, keys = int(rows_N.max()), max(map(len, private)) + max(len(self._fed[branch]) for branch in members)
-        private_NP = np.zeros((len(members), keys), dtype=np.int64)
-        visible: list[tuple[int, int, int]] = []  # member, row, index of a node that the row attends to
-        for n, (branch, pages) in enumerate(zip(members, private, strict=True)):
-            fed = self._fed[branch]
-            private_NP[n, : len(pages)] = pages
-            private_NP[n, len(pages) : len(pages) + len(fed)] = [self._slot[node] for node in fed]
-            visible += [(n, r, place) for r, node in enumerate(fresh[branch]) for place in self._fed_indices(node)]
-        visible_NRP: Bools = np.repeat(np.arange(keys) < own_N[:, None, None], rows, axis=1)
-        n, r, place = np.array(visible).T
-        visible_NRP[n, r, own_N[n] + place] = True
-        kept = None if (rows_N == rows).all() else np.flatnonzero(np.arange(rows) < rows_N[:, None])
-        shared_GS = self._slots_of(members[0])[None, :shared]
-        return AttentionBlock(first, int(rows_N.sum()), shared_GS, np.array([shared]), private_NP, visible_NRP, kept)
+        private_NP = np.zeros((len(members), keys), dtype=np.int64)  # padded with the scratch slot
+        edges: list[tuple[int, int, int]] = []  # member, row, fed index of a node that the row attends to
+        for n, (branch, slots) in enumerate(zip(members, private, strict=True)):
+            fed_nodes = self._fed[branch]
+            private_NP[n, : len(slots)] = slots
+            private_NP[n, len(slots) : len(slots) + len(fed_nodes)] = [self._slot[node] for node in fed_nodes]
+            edges += [(n, r, index) for r, node in enumerate(new_nodes[branch]) for index in self._fed_indices(node)]
+        # All committed tokens are visible to every row; of the draft nodes after them only ancestors and the node
+        # itself, not siblings. Padding rows see the committed tokens too: a row without a visible key gives NaN.
+        visible_NRP: Bools = np.repeat(np.arange(keys) < num_private_N[:, None, None], rows, axis=1)
+        n, r, index = np.array(edges).T
+        visible_NRP[n, r, num_private_N[n] + index] = True
+        real_rows = None if (rows_N == rows).all() else np.flatnonzero(np.arange(rows) < rows_N[:, None])
+        shared_GS, shared_len_G = self._slots_of(members[0])[None, :num_shared], np.array([num_shared])
+        return AttentionBlock(first, int(rows_N.sum()), shared_GS, shared_len_G, private_NP, visible_NRP, real_rows)
 
     def _slots_of(self, branch: int) -> Slots:
         sequence = self.sequences[branch]
         return NO_SLOTS if sequence is None else sequence.slots
 
     def _fed_indices(self, node: int) -> list[int]:
-        """Returns the indices of the node and of those above it."""
-        places = []
-        while node >= len(self.sequences):
-            places.append(self._fed_index[node])
+        """Returns the indices, among the fed nodes of the branch, of the node and of its ancestors."""
+        indices = []
+        while node >= len(self.sequences):  # the root is no draft node: its KV is in the branch's slots
+            indices.append(self._fed_index[node])
             node = self._parent[node]
-        return places
+        return indices
 
 
-def _merge_groups(groups: Iterable[tuple[Items[int], int]], fresh: dict[int, list[int]]) -> list[tuple[list[int], int]]:
-    """The groups as far as they have something to feed. Branches alone in theirs share nothing, but one block."""
-    alone: list[int] = []
-    together: list[tuple[list[int], int]] = []
-    for members, shared in groups:
-        feeding = [branch for branch in members if branch in fresh]
+def _merge_groups(
+    groups: Iterable[tuple[Items[int], int]], new_nodes: dict[int, list[int]]
+) -> list[tuple[list[int], int]]:
+    """Returns the groups of the branches with new nodes; branches alone in their group are merged into one."""
+    single_branches: list[int] = []
+    merged_groups: list[tuple[list[int], int]] = []
+    for members, num_shared in groups:
+        feeding = [branch for branch in members if branch in new_nodes]
         if len(feeding) == 1:
-            alone += feeding
+            single_branches += feeding
         elif feeding:
-            together.append((feeding, shared))
-    return [*together, (alone, 0)] if alone else together
+            merged_groups.append((feeding, num_shared))
+    # 0 shared slots: their prefixes differ, and one padded block is faster than many of one row.
+    return [*merged_groups, (single_branches, 0)] if single_branches else merged_groups

@@ -19,17 +19,18 @@ from decoding.speculation.drafters.ngram_hash_table import (
 )
 from decoding.speculation.drafters.source import TRUST_LEVELS
 
-_MIN_SHARE = 0.02  # contexts that would get less than this are not looked up
+_MIN_SHARE = 0.02  # entries that would get a smaller share of the probability are skipped
 
 
 @compiled
 def backoff_distributions(
     entries: NGramEntries, salts_FZ: Keys, tails_FO: Ints, least: int, share_OZ3: Counts, only_longest: bool
 ) -> tuple[Ints, Floats, Ints]:
-    """Returns for each context a distribution (ids, log p: best first) and its trust level."""
+    """Returns for each context its distribution (ids and log-probabilities, best first) and its trust level."""
     shape = len(tails_FO), entries.ids_SK.shape[1]
     ids_FK, logp_FK = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
     trust_F = np.empty(len(tails_FO), dtype=np.int64)
+    # The rows of the results are filled in place: no array per context is returned and copied.
     for f in range(len(tails_FO)):
         trust_F[f] = backoff_distribution(
             entries, salts_FZ[f], tails_FO[f], least, share_OZ3, only_longest, ids_FK[f], logp_FK[f]
@@ -48,37 +49,45 @@ def backoff_distribution(
     ids_K: Ints,
     logp_K: Floats,
 ) -> int:
-    """Fills a context's distribution (best first, then -1 and -inf); returns its trust level."""
+    """Fills the distribution of a context (best first, then -1 and -inf); returns its trust level.
+
+    Entries of longer contexts come first, at equal length those of the first salt. Each takes from the remaining
+    probability the share that entries of its order, salt and count have predicted so far.
+    """
     orders, salts, width = len(tail_O), len(salts_Z), len(ids_K)
     slots = np.empty((orders, salts), dtype=np.int64)
     for z in range(salts):
         key = salts_Z[z]
+        # The key of every order extends that of the order below, so keys are hashed from the last token leftwards.
         for order in range(orders):
             key = extend_key(key, tail_O[-1 - order])
             slots[order, z] = find_slot(entries.key_S, key) if is_stored_order(order + 1, least) else -1
+    # Uninitialised: only the first `num_ids` are read.
     ids, p = np.empty(width * orders * salts, dtype=np.int64), np.empty(width * orders * salts, dtype=np.float32)
     remaining, num_ids, trust = 1.0, 0, 0
     for order in range(orders - 1, least - 2, -1):
         for z in range(salts):
             at = slots[order, z]
-            num_seen = entries.count_S[at] if at >= 0 else 0.0
-            if num_seen == 0 or remaining < _MIN_SHARE:
+            observations = entries.count_S[at] if at >= 0 else 0.0
+            # A slot whose count is 0 is free: the key was not found.
+            if observations == 0 or remaining < _MIN_SHARE:
                 continue
-            weight = share_OZ3[order, z, count_bucket(num_seen)]
-            if trust == 0:
+            weight = share_OZ3[order, z, count_bucket(observations)]
+            if trust == 0:  # of the longest known context only
                 trust = trust_level(weight)
             share = remaining if only_longest else remaining * weight
             remaining -= share
             for k in range(width):
                 token = entries.ids_SK[at, k]
                 if token < 0:
-                    break
+                    break  # ids are packed: -1 from here on
                 index = 0
                 while index < num_ids and ids[index] != token:
                     index += 1
                 if index == num_ids:
                     ids[num_ids], p[num_ids] = token, 0.0
                     num_ids += 1
+                # Sorted after every addition, so that equal sums stay in the order of their first entry.
                 p[index] += share * entries.p_SK[at, k]
                 move_forward(ids, p, index)
     for k in range(width):
@@ -88,7 +97,8 @@ def backoff_distribution(
 
 
 @compiled
-def trust_level(belief: float) -> int:
-    """Returns a weight's trust level: bands of its logit; 0 is for contexts without entries."""
-    some = min(max(belief, 0.01), 0.999)
-    return min(max(int(np.log(some / (1 - some)) * 2 + 5), 1), TRUST_LEVELS - 1)
+def trust_level(weight: float) -> int:
+    """Returns the trust level of a weight: bands of its logit; level 0 is for contexts without entries."""
+    clipped = min(max(weight, 0.01), 0.999)  # a finite logit
+    # int() truncates towards 0; the lower bound of 1 makes that the same as floor.
+    return min(max(int(np.log(clipped / (1 - clipped)) * 2 + 5), 1), TRUST_LEVELS - 1)

@@ -6,7 +6,7 @@ modules: S slots, K stored tokens, F contexts, O orders, Z salts per context.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,28 +14,33 @@ import numpy.typing as npt
 from decoding.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.float64]
 
-MIN_PROBABILITY = 1e-4  # probabilities below this are not worth an entry's room
+MIN_PROBABILITY = 1e-4  # smaller probabilities are not stored
 
 
 class NGramEntries(NamedTuple):
-    """Parallel arrays of S slots (a power of two). A key of 0 marks a free slot; ids are -1 where nothing is kept.
+    """Parallel arrays of S slots, a power of two. A key of 0 marks a free slot; ids without a token are -1.
 
-    All are views of one block of memory with a slot's parts side by side: looking at an entry is two cache misses.
+    stamp_S  number of the update that last changed the entry
+    count_S  observations of the context, as float32
+
+    All are views of one block of memory with the parts of a slot side by side, so a lookup is two cache misses.
     """
 
     key_S: Keys
-    stamp_S: Any  # int32
+    stamp_S: Int32s
     count_S: Floats
-    ids_SK: Any  # int32
+    ids_SK: Int32s
     p_SK: Floats
 
     @classmethod
     def allocate_slots(cls, slots: int, width: int) -> NGramEntries:
-        words = 4 + 2 * width
+        """Returns empty entries with room for `width` tokens each."""
+        words = 4 + 2 * width  # the key takes the first two, so it stays aligned to 8 bytes
         block = np.zeros((slots, words), dtype=np.int32)
         floats = block.view(np.float32)
         entries = cls(
@@ -47,16 +52,17 @@ class NGramEntries(NamedTuple):
 
 @compiled
 def extend_key(key: np.uint64, token: np.int64) -> np.uint64:
-    """The key of a context one token longer (to the left): splitmix64's finalizer over both. Never 0."""
+    """Returns the key of a context that is one token longer, to the left (splitmix64's finalizer); never 0."""
+    # Every operand is uint64: Numba makes float64 of a uint64 and an int. + 2, because tokens start at -1, the padding.
     x = key ^ (np.uint64(token + 2) * np.uint64(0x9E3779B97F4A7C15))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))) | np.uint64(1)
+    return (x ^ (x >> np.uint64(31))) | np.uint64(1)  # odd: 0 marks free slots
 
 
 @compiled
 def find_slot(key_S: Keys, key: np.uint64) -> int:
-    """The slot of a key, or the free slot where it would go."""
+    """Returns the slot of a key, or the free slot for it. Linear probing; ends because the table is never full."""
     mask = np.uint64(len(key_S) - 1)
     at = key & mask
     while key_S[at] != key and key_S[at] != np.uint64(0):
@@ -65,8 +71,9 @@ def find_slot(key_S: Keys, key: np.uint64) -> int:
 
 
 @compiled
-def move_forward(ids: Ints, p: Floats, at: int) -> None:
-    """Moves a kept token forward to its place, best first."""
+def move_forward(ids: Ints | Int32s, p: Floats, at: int) -> None:
+    """Moves a token whose probability rose forward to its rank. *Mutates* `ids` and `p`."""
+    # Strict: of equals the earlier token stays first, so results do not depend on the number of updates.
     while at > 0 and p[at] > p[at - 1]:
         ids[at], ids[at - 1] = ids[at - 1], ids[at]
         p[at], p[at - 1] = p[at - 1], p[at]
@@ -75,28 +82,30 @@ def move_forward(ids: Ints, p: Floats, at: int) -> None:
 
 @compiled
 def is_stored_order(order: int, least: int) -> bool:
-    """Whether contexts of so many ids have entries: `least`, then what follows of 1, 2, 3, 4, 6, 8, 12, ... A context
-    of 11 says little that 8 and 12 do not, and an entry is looked at for every order at every node."""
+    """Returns whether contexts of `order` ids have entries: `least`, then those of 1, 2, 3, 4, 6, 8, 12, ... above it.
+
+    An order of 11 predicts little beyond 8 and 12, and every stored order costs a lookup at every node.
+    """
     return order == least or (order > least and (order <= 4 or order == 6 or order % 4 == 0))
 
 
 @compiled
-def count_bucket(num_seen: float) -> int:
-    """How often an entry was num_seen, in three kinds."""
-    return (1 if num_seen >= 2 else 0) + (1 if num_seen >= 5 else 0)
+def count_bucket(observations: float) -> int:
+    """Returns the bucket of a number of observations: below 2, below 5, or more."""
+    return (1 if observations >= 2 else 0) + (1 if observations >= 5 else 0)
 
 
 @compiled
 def copy_newer(old: NGramEntries, new: NGramEntries, oldest: int) -> int:
-    """Copies the entries stamped after `oldest`; how many."""
-    moved = 0
+    """Copies the entries with a stamp after `oldest`; returns their number. *Mutates* `new`."""
+    num_copied = 0
     for s in range(len(old.key_S)):
         if old.key_S[s] != np.uint64(0) and old.stamp_S[s] > oldest:
-            at = find_slot(new.key_S, old.key_S[s])
+            at = find_slot(new.key_S, old.key_S[s])  # rehashed: deleting in place would break probing chains
             new.key_S[at] = old.key_S[s]
             new.ids_SK[at] = old.ids_SK[s]
             new.p_SK[at] = old.p_SK[s]
             new.count_S[at] = old.count_S[s]
             new.stamp_S[at] = old.stamp_S[s]
-            moved += 1
-    return moved
+            num_copied += 1
+    return num_copied

@@ -1,7 +1,7 @@
-"""What the target said after each n-gram: its averaged top probabilities, for many problems in one bounded table.
+"""Table of the target's averaged top probabilities after each n-gram, for many problems in bounded memory.
 
-An entry keeps the running mean of the target's own distribution after a context, truncated to `width` tokens, and how
-often it was met; a token absent from one of two distributions that are averaged counts as 0 there (STAND, arXiv
+An entry stores the running mean of the target's distribution after a context, truncated to `width` tokens, and the
+number of observations; a token absent from one of two averaged distributions counts as 0 there (STAND, arXiv
 2506.04708). Entries are stored by `ngram_hash_table.py`, written by `ngram_update.py` and read by `ngram_backoff.py`.
 """
 
@@ -21,14 +21,15 @@ from decoding.speculation.drafters.ngram_hash_table import (
 )
 from decoding.speculation.drafters.ngram_update import update_table
 
-_MAX_LOAD = 0.6  # of the slots; beyond it probing gets slow
+_MAX_LOAD = 0.6  # maximum share of used slots; beyond it probing is slow
 
 
 class NGramTable:
-    """At most `capacity` entries or so: when full, those not learned from for longest are forgotten, half of all."""
+    """Maps contexts to distributions. Stores about `capacity` entries; when full, it evicts the older half."""
 
     def __init__(self, *, width: int, capacity: int, orders: int, salts: int) -> None:
         self.width, self.capacity = width, capacity
+        # A prior of 1/2 with the weight of one trial: an order without trials gets half of the remaining probability.
         self._hits = np.full((orders, salts, 3), 0.5)
         self._trials = np.ones((orders, salts, 3))
         self.entries = NGramEntries.allocate_slots(1 << 12, width)
@@ -40,39 +41,44 @@ class NGramTable:
 
     @property
     def size_bytes(self) -> int:
+        """Memory of the entries, in bytes."""
         return sum(array.nbytes for array in self.entries)
 
     @property
     def order_weights(self) -> Counts:
-        """`[O, Z, 3]`: what entries have foretold so far, by order, salt and `how_often`."""
+        """`[O, Z, 3]`: probability that entries have predicted so far, by order, salt and `count_bucket`."""
         return self._hits / self._trials
 
     def add_observations(self, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats) -> None:
-        """Averages the target's distribution after each context into that context's entries of the orders kept from
-        `least` to O, under every salt. A context is its last O ids, the last one in the last column; distributions come
-        best first. *Mutates*."""
-        each = salts_FZ.shape[1] * sum(is_stored_order(order, least) for order in range(1, 1 + tails_FO.shape[1]))
-        step = max(1, self.capacity // (2 * each))
+        """Averages the target's distribution after each context into its entries. *Mutates*.
+
+        A context has one entry per stored order from `least` to O and per salt. It is given by its last O ids, the last
+        one in the last column; distributions are sorted best first.
+        """
+        entries_each = salts_FZ.shape[1] * sum(
+            is_stored_order(order, least) for order in range(1, 1 + tails_FO.shape[1])
+        )
+        # At most half the capacity at a time, so that evicting the older half never evicts what was just added.
+        step = max(1, self.capacity // (2 * entries_each))
         for at in range(0, len(tails_FO), step):
             rows = slice(at, at + step)
-            self._reserve_entries(each * len(tails_FO[rows]))
+            # Before the update: compiled code cannot grow the arrays that it writes to.
+            self._reserve_entries(entries_each * len(tails_FO[rows]))
             self._stamp += 1
-            here = salts_FZ[rows], tails_FO[rows], least, ids_FK[rows], p_FK[rows]
-            self._used += update_table(self.entries, *here, self._stamp, self._hits, self._trials)
+            observed = salts_FZ[rows], tails_FO[rows], least, ids_FK[rows], p_FK[rows]
+            self._used += update_table(self.entries, *observed, self._stamp, self._hits, self._trials)
 
     def next_tokens(
         self, salts_FZ: Keys, tails_FO: Ints, least: int, *, only_longest: bool = False
     ) -> tuple[Ints, Floats, Ints]:
-        """What follows each context: ids and log-probabilities `[F, K]`, best first, and how far the heaviest known
-        context is to be believed, as a trust level `[F]`; 0 where nothing is known.
+        """Returns ids and log-probabilities `[F, K]` after each context, best first, and trust levels `[F]`.
 
-        Longer contexts before shorter, first salt before second, each takes of what is left the share of the target's
-        probability that entries like it have foretold so far.
+        The trust level is that of the longest known context, 0 where none is known. `only_longest` ignores all others.
         """
         return backoff_distributions(self.entries, salts_FZ, tails_FO, least, self.order_weights, only_longest)
 
     def assert_invariants(self) -> None:
-        """Asserts what an entry promises."""
+        """Asserts the invariants of every entry."""
         key, _, counts, ids, p = self.entries
         used = key != 0
         assert used.sum() == self._used <= len(key) * _MAX_LOAD + 1
@@ -84,6 +90,7 @@ class NGramTable:
         assert ((ids >= 0) >= (p > 0)).all()
 
     def _reserve_entries(self, num_new: int) -> None:
+        """Makes room for new entries: evicts the older half at capacity, else doubles the slots. *Mutates*."""
         slots = len(self.entries.key_S)
         if self._used + num_new <= min(_MAX_LOAD * slots, self.capacity):
             return
@@ -91,9 +98,10 @@ class NGramTable:
         if self._used + num_new > self.capacity:
             stamps = self.entries.stamp_S[self.entries.key_S != 0]
             half = int(np.partition(stamps, len(stamps) // 2)[len(stamps) // 2]) if len(stamps) else -1
-            oldest = min(half, self._stamp - 1)  # what was learned last stays: a step is half the capacity at most
+            oldest = min(half, self._stamp - 1)  # the latest update stays, even where all stamps are equal
+        # The load counts entries before the eviction, so the table may double once more than needed; it never shrinks.
         while self._used + num_new > _MAX_LOAD * slots and slots * _MAX_LOAD < self.capacity:
             slots *= 2
-        fresh = NGramEntries.allocate_slots(slots, self.width)
-        self._used = copy_newer(self.entries, fresh, oldest)
-        self.entries = fresh
+        new_entries = NGramEntries.allocate_slots(slots, self.width)
+        self._used = copy_newer(self.entries, new_entries, oldest)
+        self.entries = new_entries

@@ -19,7 +19,7 @@ from decoding.speculation.drafters.ngram_hash_table import (
     move_forward,
 )
 
-_MEMORY = 5000.0  # trials per order, salt and count bucket; older ones fade
+_MEMORY = 5000.0  # weight of the trials per order, salt and count bucket; older ones decay
 
 
 @compiled
@@ -35,13 +35,14 @@ def update_table(
     trials: Counts,
 ) -> int:
     """Scores the entries against the rows, then adds the rows; returns the number of new entries."""
+    # Scores first: entries that already contain a row would predict it.
     _score_entries(entries, salts_FZ, tails_FO, least, ids_FK, p_FK, hits, trials)
     for order in range(trials.shape[0]):
         for z in range(trials.shape[1]):
-            for often in range(trials.shape[2]):
-                fade = min(1.0, _MEMORY / trials[order, z, often])
-                hits[order, z, often] *= fade
-                trials[order, z, often] *= fade
+            for bucket in range(trials.shape[2]):
+                decay = min(1.0, _MEMORY / trials[order, z, bucket])
+                hits[order, z, bucket] *= decay
+                trials[order, z, bucket] *= decay
     return _add_rows(entries, salts_FZ, tails_FO, least, ids_FK, p_FK, stamp)
 
 
@@ -56,30 +57,30 @@ def _score_entries(
     hits: Counts,
     trials: Counts,
 ) -> None:
-    """Adds to `hits` how much of each row's distribution its contexts' entries foretold, to `trials` one each."""
+    """Adds to `hits` the probability that each entry shares with its row, to `trials` 1 for each entry. *Mutates*."""
     for f in range(len(tails_FO)):
         for z in range(salts_FZ.shape[1]):
             key = salts_FZ[f, z]
             for order in range(tails_FO.shape[1]):
                 key = extend_key(key, tails_FO[f, -1 - order])
                 if not is_stored_order(order + 1, least):
-                    continue
+                    continue  # after `extend_key`: longer keys are built on this one
                 at = find_slot(entries.key_S, key)
                 if entries.count_S[at] == 0:
                     continue
                 shared = 0.0
                 for k in range(entries.ids_SK.shape[1]):
                     if entries.p_SK[at, k] < MIN_PROBABILITY:
-                        break
+                        break  # sorted best first, as the row
                     for j in range(ids_FK.shape[1]):
                         if p_FK[f, j] < MIN_PROBABILITY:
                             break
                         if ids_FK[f, j] == entries.ids_SK[at, k]:
                             shared += min(p_FK[f, j], entries.p_SK[at, k])
                             break
-                often = count_bucket(entries.count_S[at])
-                hits[order, z, often] += shared
-                trials[order, z, often] += 1
+                bucket = count_bucket(entries.count_S[at])
+                hits[order, z, bucket] += shared
+                trials[order, z, bucket] += 1
 
 
 @compiled
@@ -100,32 +101,33 @@ def _add_rows(
 
 @compiled
 def _average_into(entries: NGramEntries, key: np.uint64, ids_K: Ints, p_K: Floats, stamp: int) -> int:
-    """Averages one distribution, best first, into one entry; 1 if the entry is new."""
+    """Averages one distribution, best first, into one entry; returns 1 if the entry is new. *Mutates*."""
     at = find_slot(entries.key_S, key)
     new = entries.key_S[at] == np.uint64(0)
     entries.key_S[at] = key
-    ids, p = entries.ids_SK[at], entries.p_SK[at]
-    num_seen = entries.count_S[at]
+    ids, p = entries.ids_SK[at], entries.p_SK[at]  # views: writes go to the table
+    observations = entries.count_S[at]
     for k in range(len(ids)):
         if ids[k] < 0:
             break
-        p[k] *= num_seen / (num_seen + 1)
-    for adding in (True, False):  # all that it keeps is averaged before newcomers may take a place
+        p[k] *= observations / (observations + 1)
+    # Two passes: stored tokens get their share before new ones may replace the last of them.
+    for updates_stored in (True, False):
         for j in range(len(ids_K)):
-            share = p_K[j] / (num_seen + 1)
+            share = p_K[j] / (observations + 1)
             if p_K[j] < MIN_PROBABILITY:
                 break
-            here = 0
-            while here < len(ids) and ids[here] != ids_K[j] and ids[here] >= 0:
-                here += 1
-            if here < len(ids) and ids[here] == ids_K[j]:
-                if adding:
-                    p[here] += share
-                    move_forward(ids, p, here)
-            elif not adding and (here < len(ids) or share > p[-1]):
-                here = min(here, len(ids) - 1)
-                ids[here], p[here] = ids_K[j], share
-                move_forward(ids, p, here)
-    entries.count_S[at] = num_seen + 1
+            index = 0
+            while index < len(ids) and ids[index] != ids_K[j] and ids[index] >= 0:
+                index += 1
+            if index < len(ids) and ids[index] == ids_K[j]:
+                if updates_stored:
+                    p[index] += share
+                    move_forward(ids, p, index)
+            elif not updates_stored and (index < len(ids) or share > p[-1]):  # strict: of equals the stored one stays
+                index = min(index, len(ids) - 1)
+                ids[index], p[index] = ids_K[j], share
+                move_forward(ids, p, index)
+    entries.count_S[at] = observations + 1
     entries.stamp_S[at] = stamp
     return 1 if new else 0

@@ -1,10 +1,10 @@
 """STAND: drafts from the target's distributions after the same few tokens, anywhere in this problem.
 
-A table per problem from the last n ids to the target's averaged top probabilities, shared by all branches and fed by
-every verified row, rejected draft tokens too (arXiv 2506.04708). Where the paper takes the longest known context alone,
-`mix` blends them as PPM does: a longer context counts the more, the better its like have foretold so far.
+A table per problem maps the last n ids to the target's averaged top probabilities. All branches share it, and every
+verified row updates it, rejected draft tokens too (arXiv 2506.04708). Where the paper takes the longest known context
+alone, `mix` interpolates all of them as PPM does, weighted by the measured precision of each order.
 
-Shapes: F contexts, O orders (the last id in the last column), Z salts: the problem's, then the one all problems share.
+Shapes: F contexts, O orders (the last id in the last column), Z salts: the problem's, then the one of all problems.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from decoding.compiled import compiled
 from decoding.speculation.drafters.best_first import TableLookup
@@ -23,33 +23,35 @@ from decoding.speculation.drafters.ngram_hash_table import Keys
 from decoding.speculation.drafters.ngram_table import NGramTable
 from decoding.speculation.drafters.source import Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
-from decoding.validation import is_count
+from decoding.validation import require_count
 
-_SHARED_SALT = 1  # salt of the table all problems share
-_MAX_PROBLEMS = 4096  # whose salts are remembered; older ones' entries are long forgotten
+_SHARED_SALT = 1  # salt of the entries that all problems share
+_MAX_PROBLEMS = 4096  # with a remembered salt; the entries of older ones were evicted long before
 
 
 @dataclass(frozen=True)
 class _TableStates:
-    """Contexts of a frontier."""
+    """Contexts of the frontier nodes."""
 
     salts_FZ: Keys
     tails_FO: Ints
 
-    def __getitem__(self, rows: Any) -> _TableStates:
+    def __getitem__(self, rows: Ints) -> _TableStates:
         return _TableStates(self.salts_FZ[rows], self.tails_FO[rows])
 
 
 @dataclass(frozen=True)
 class Stand:
-    """`Source` of n-gram distributions. The defaults are ours; `conf/speculation/stand_published.yaml` has the paper's.
+    """Implements `DraftSource` with n-gram distributions.
+
+    The defaults are those of this project; `conf/speculation/stand_published.yaml` has the paper's.
 
     max_order    longest context, in tokens; the orders tried are ..., 12, 8, 6, 4, 3, 2, 1, between it and min_order
-    width        tokens kept per context
-    mix          blend the orders; False takes the longest known context alone
+    width        tokens stored per context
+    mix          interpolate the orders; False takes the longest known context alone
     prompt       learn the n-grams of a problem's prompt before its first token (cold start)
-    shared       also keep one table over all problems, looked up after the problem's own (cold start)
-    capacity     entries at most, over all problems; those not learned from for longest are forgotten
+    shared       store one more table over all problems, looked up after that of the problem (cold start)
+    capacity     maximum entries over all problems; the least recently updated are evicted
     """
 
     max_order: int = 12
@@ -65,8 +67,7 @@ class Stand:
 
     def __post_init__(self) -> None:
         for name in ("max_order", "min_order", "width", "capacity"):
-            if not is_count(getattr(self, name), at_least=1):
-                raise ValueError(f"{name} must be an int >= 1, got {getattr(self, name)!r}")
+            require_count(name, getattr(self, name), at_least=1)
         if self.min_order > self.max_order:
             raise ValueError(f"min_order must be at most max_order={self.max_order}, got {self.min_order}")
         table = NGramTable(
@@ -80,12 +81,12 @@ class Stand:
 
     @property
     def num_problems(self) -> int:
-        """Problems whose salts are remembered."""
+        """Number of problems with a remembered salt."""
         return len(self._salts)
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the table."""
+        """Memory of the table, in bytes."""
         return self.table.size_bytes
 
     def root_states(self, branches: Sequence[Branch]) -> _TableStates:
@@ -99,6 +100,7 @@ class Stand:
         )
 
     def advance(self, state: _TableStates, tokens_F: Ints) -> _TableStates:
+        # A new array, not a shift in place: siblings advance from the same parent state.
         return _TableStates(state.salts_FZ, np.concatenate([state.tails_FO[:, 1:], tokens_F[:, None]], axis=1))
 
     def table_lookup(self, branches: Sequence[Branch]) -> TableLookup:
@@ -116,10 +118,12 @@ class Stand:
             [self._salt_of(outcome.branch) for outcome in feedback], [1 + len(outcome.draft) for outcome in feedback]
         )
         ids = np.concatenate([outcome.topk_ids for outcome in feedback])
+        # In float32, the type of the entries: Numba would compile every function once more for float64.
         p = np.exp(np.concatenate([outcome.topk_logprobs for outcome in feedback]), dtype=np.float32)
         self.table.add_observations(self._salt_columns(salts), self._fed_tails(feedback), self.min_order, ids, p)
 
-    def _salt_columns(self, salts: Any) -> Keys:
+    def _salt_columns(self, salts: npt.ArrayLike) -> Keys:
+        # The order of the columns is that of the lookup: the problem's entries take their share first.
         problem_salts = np.asarray(salts, dtype=np.uint64)[:, None]
         if not self.shared:
             return problem_salts
@@ -130,25 +134,29 @@ class Stand:
         return self._add_problem(branch) if salt is None else salt
 
     def _add_problem(self, branch: Branch) -> int:
-        """First sight of a problem: its salt, and what its prompt teaches."""
+        """Returns the salt of a new problem, and learns the n-grams of its prompt. *Mutates*."""
         if len(self._salts) >= _MAX_PROBLEMS:
+            # Only the salt: it is a hash of the name, so a problem that returns finds its entries again.
             del self._salts[next(iter(self._salts))]
         salt = int.from_bytes(hashlib.blake2b(branch.group.encode(), digest_size=7).digest(), "little")
         self._salts[branch.group] = salt
         tokens = branch.tokens
         if self.prompt and len(tokens) > 1:
             padded = np.array((-1,) * (self.max_order - 1) + tokens, dtype=np.int64)
+            # Without the last window, which no token follows. Contiguous: Numba compiles again for other layouts.
             tails = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(padded, self.max_order)[:-1])
             ids = np.array(tokens[1:], dtype=np.int64)[:, None]
-            only = np.full((len(tails), 1), salt, dtype=np.uint64)  # other problems' prompts say nothing about answers
-            self.table.add_observations(only, tails, self.min_order, ids, np.ones(ids.shape, dtype=np.float32))
+            # Not under the shared salt: prompts of other problems do not predict answers.
+            salts_F1 = np.full((len(tails), 1), salt, dtype=np.uint64)
+            self.table.add_observations(salts_F1, tails, self.min_order, ids, np.ones(ids.shape, dtype=np.float32))
         return salt
 
     def _tail_of(self, branch: Branch) -> tuple[int, ...]:
+        # A negative count of -1 is the empty tuple; -1 is no token id, so padded contexts match padded ones only.
         return (-1,) * (self.max_order - len(branch.tokens)) + branch.tokens[-self.max_order :]
 
     def _fed_tails(self, feedback: Sequence[Feedback]) -> Ints:
-        """The last O ids at every fed row, branch by branch, the root's row first."""
+        """Returns the last O ids at every fed row, branch by branch, the root's row first."""
         roots_BO = np.array([self._tail_of(outcome.branch) for outcome in feedback], dtype=np.int64)
         drafts = [outcome.draft for outcome in feedback]
         sizes_B = np.array([len(draft.tokens) for draft in drafts])
@@ -159,12 +167,13 @@ class Stand:
 
 @compiled
 def _extend_tails(roots_BO: Ints, sizes_B: Ints, tokens_N: Ints, parents_N: Ints) -> Ints:
-    """The tails of roots and of the nodes below them."""
+    """Returns the tails of the roots and of the nodes below them."""
     tails_FO = np.empty((len(sizes_B) + len(tokens_N), roots_BO.shape[1]), dtype=np.int64)
     root = node = 0  # the row of this branch's root, the number of its first node
     for b in range(len(sizes_B)):
         tails_FO[root] = roots_BO[b]
         for i in range(sizes_B[b]):
+            # Parents come before children, so the row above is filled; parent -1 is the root's own row.
             above = root + 1 + parents_N[node + i]
             tails_FO[root + 1 + i, :-1] = tails_FO[above, 1:]
             tails_FO[root + 1 + i, -1] = tokens_N[node + i]

@@ -1,9 +1,9 @@
-"""SuffixDecoding (arXiv 2411.04975): what followed the longest useful match in the problem's texts may add_text now.
+"""SuffixDecoding (arXiv 2411.04975): drafts what followed the best match of the text's end in all texts of the problem.
 
-One tree per problem holds its prompt and the outputs of all its branches, every token of the search tree once (a
-forked branch starts with what is there already). Which match to continue is the published choice: for each length,
-add_text the most frequent continuation while it is at least `min_probability` likely, for at most `factor` times the
-length of the match plus `offset` tokens; the match with the largest sum of path probabilities wins.
+One tree per problem stores its prompt and the outputs of all its branches, every token of the search tree once: a
+forked branch continues a text that the tree already has. The match is selected as published: for each length, follow
+the most frequent continuation while its probability is at least `min_probability`, for at most `factor` times the
+length of the match plus `offset` tokens; the match with the largest sum of path probabilities is taken.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from decoding.core import Tokens
 from decoding.speculation.drafters.source import Ints, NextTokens
 from decoding.speculation.drafters.suffix_tree import SuffixTree
 from decoding.speculation.interfaces import Branch, Feedback
-from decoding.validation import is_count
+from decoding.validation import require_count, require_not_negative, require_share
 
 _WIDTH = 8
-_ENDS = 4096  # requests of a problem whose end in the tree is remembered; the others are looked up
+_MAX_ENDS = 4096  # requests per problem whose end in the tree is remembered; those of others are searched for
 _TRUST_EDGES = np.array([2, 3, 4, 5, 6, 7, 8, 9, 13, 17, 25, 33, 49, 65, 97])  # shortest match of levels 1, 2, ...
 
-# One context: the branch's place in the round; its node, -1 for nowhere; how many tokens deeper a draft may go; how
-# likely the path here is, from the root; how many tokens agree.
+# One context: the branch's index in the round; its node, -1 for none; how many tokens deeper a draft may go; the
+# probability of the path from the root to here; the number of matching tokens.
 _States = npt.NDArray[Any]
 _ROW = np.dtype([("branch", "i8"), ("node", "i8"), ("budget", "i8"), ("likely", "f8"), ("match", "i8")])
 
 
 @dataclass
 class _TextEnd:
-    """Where a request's text ends in its problem's tree, and how long it is."""
+    """The node of the tree at which a request's text ends, and the length of the text."""
 
     node: int
     length: int
@@ -42,17 +42,20 @@ class _TextEnd:
 
 @dataclass
 class _ProblemTexts:
+    """The tree of one problem and the ends of its latest texts."""
+
     tree: SuffixTree = field(default_factory=SuffixTree)
     ends: OrderedDict[int, _TextEnd] = field(default_factory=OrderedDict)
 
     def add_text(self, request_id: int, tokens: Tokens) -> _TextEnd:
-        """Enters what is new of a request's text; where it ends. *Mutates*."""
+        """Adds the new tokens of a request's text; returns its end. *Mutates*."""
         end = self.ends.get(request_id)
+        # A shorter text under the same id is another one: its longest known beginning is searched for.
         if end is None or end.length > len(tokens):
             end = self.ends[request_id] = _TextEnd(*self.tree.find_prefix(tokens))
-            if len(self.ends) > _ENDS:
+            if len(self.ends) > _MAX_ENDS:
                 self.ends.popitem(last=False)
-        self.ends.move_to_end(request_id)
+        self.ends.move_to_end(request_id)  # the first in order is the least recently used
         for token in tokens[end.length :]:
             end.node = self.tree.append_token(end.node, token)
         end.length = len(tokens)
@@ -61,7 +64,7 @@ class _ProblemTexts:
 
 @dataclass(frozen=True)
 class _SuffixMatch:
-    """A run of tokens at the text's end to draft from."""
+    """A suffix of the text that occurred before; drafts continue it. `budget` is the maximum depth of a draft."""
 
     node: int = -1
     length: int = 0
@@ -73,12 +76,12 @@ class _SuffixMatch:
 class SuffixDecoding:
     """Implements `DraftSource`.
 
-    max_match        longest match looked for, in tokens
-    factor, offset   how deep a draft may go: factor * length of the match + offset
-    min_probability  a path less likely than this is not followed
+    max_match        longest match, in tokens
+    factor, offset   maximum depth of a draft: factor * length of the match + offset
+    min_probability  minimum probability of a path
     across_groups    one tree for all problems instead of one each
-    max_tokens       in all trees together, about 0.4 KB each; the problem longest unseen is forgotten first. Never
-                     less than twice what is running
+    max_tokens       maximum tokens in all trees, about 0.4 KB each, and at least twice those of the running branches;
+                     the least recently used problem is evicted first
     """
 
     max_match: int = 64
@@ -92,14 +95,11 @@ class SuffixDecoding:
 
     def __post_init__(self) -> None:
         for name in ("max_match", "max_tokens"):
-            if not is_count(getattr(self, name), at_least=1):
-                raise ValueError(f"{name} must be an int >= 1, got {getattr(self, name)!r}")
-        if not self.factor >= 0:
-            raise ValueError(f"factor must be >= 0, got {self.factor!r}")
+            require_count(name, getattr(self, name), at_least=1)
+        require_not_negative("factor", self.factor)
         if not self.factor + self.offset >= 0:
             raise ValueError(f"offset must be >= -factor, got {self.offset!r}")
-        if not 0 < self.min_probability <= 1:
-            raise ValueError(f"min_probability must be in (0, 1], got {self.min_probability!r}")
+        require_share("min_probability", self.min_probability, above_zero=True)
 
     @property
     def feedback_k(self) -> int:
@@ -111,17 +111,18 @@ class SuffixDecoding:
 
     @property
     def num_problems(self) -> int:
-        """Problems with a tree."""
+        """Number of problems with a tree."""
         return len(self._problems)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in all trees together."""
+        """Number of tokens in all trees."""
         return sum(len(problem.tree) for problem in self._problems.values())
 
     def root_states(self, branches: Sequence[Branch]) -> _States:
-        self._make_room(sum(len(branch.tokens) for branch in branches))
+        self._evict_problems(sum(len(branch.tokens) for branch in branches))
         problems = [self._problem_of(branch) for branch in branches]
+        # All texts before any match: branches of one problem draft from each other's latest tokens.
         ends = [p.add_text(branch.request_id, branch.tokens) for p, branch in zip(problems, branches, strict=True)]
         self._round = [problem.tree for problem in problems]
         rows = []
@@ -131,17 +132,18 @@ class SuffixDecoding:
         return np.array(rows, dtype=_ROW)
 
     def next_tokens(self, state: _States) -> NextTokens:
-        """Log relative counts. What is missing from one is other tokens, and places where a text ended."""
+        """Returns log relative counts; their sum is below 1 where other tokens followed or a text ended."""
         ids: list[list[int]] = []
         ratios: list[list[float]] = []
         for i, node, budget, likely, _ in state.tolist():
             ranked = []
             if node >= 0 and budget > 0:
+                # Relative to the path: a child's own path must reach `min_probability`, not its step alone.
                 ranked = self._round[i].top_continuations(node, width=_WIDTH, least=self.min_probability / likely)
             empty = _WIDTH - len(ranked)
             ids.append([token for token, _ in ranked] + [-1] * empty)
             ratios.append([ratio for _, ratio in ranked] + [0.0] * empty)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"):  # the padding's log 0 is -inf, as `NextTokens` wants it
             logp_FK = np.log(np.array(ratios, dtype=np.float32).reshape(-1, _WIDTH))
         trust_F = np.searchsorted(_TRUST_EDGES, state["match"], side="right")
         return NextTokens(np.array(ids, dtype=np.int64).reshape(-1, _WIDTH), logp_FK, trust_F)
@@ -157,8 +159,9 @@ class SuffixDecoding:
         return np.array(rows, dtype=_ROW)
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
-        """Takes in what was accepted, so that the end of a branch that ends here is not lost."""
+        """Adds the accepted tokens: a branch that ends in this round has no later `root_states`. *Mutates*."""
         for outcome in feedback:
+            # Without the token after them: `Feedback` has the drafted tokens only.
             accepted = tuple(outcome.draft.tokens[node] for node in outcome.accepted_nodes)
             self._problem_of(outcome.branch).add_text(outcome.branch.request_id, outcome.branch.tokens + accepted)
 
@@ -172,17 +175,18 @@ class SuffixDecoding:
     def _best_match(self, tree: SuffixTree, end: int) -> _SuffixMatch:
         best = _SuffixMatch()
         for node, length in tree.suffix_matches(end, self.max_match):
-            budget = int(self.factor * length + self.offset + 1e-6)
+            budget = int(self.factor * length + self.offset + 1e-6)  # 0.29 * 100 must be 29, not 28
             if budget < 1 or budget <= best.score:  # a score is at most its budget, and shorter matches have less
                 break
             score = tree.path_score(node, steps=budget, least=self.min_probability)
-            if score > best.score:
+            if score > best.score:  # strict: of equals the longest match
                 best = _SuffixMatch(node, length, budget, score)
         return best
 
-    def _make_room(self, running: int) -> None:
-        """Forgets problems, the one longest unseen first, while there are too many tokens."""
-        # What is running is entered again. Room for as much anew, or that would happen every round.
-        limit = max(self.max_tokens, 2 * running)
+    def _evict_problems(self, num_running_tokens: int) -> None:
+        """Removes the least recently used problems while there are too many tokens. *Mutates*."""
+        # Evicted texts of running branches are added again, so the limit leaves space for as many new tokens: otherwise
+        # every round would evict and add them.
+        limit = max(self.max_tokens, 2 * num_running_tokens)
         while self._problems and self.num_tokens > limit:
             self._problems.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Drafter that builds trees from a draft source, and calibrates its probabilities with the outcomes.
+"""Drafter that builds trees from a draft source and calibrates their probabilities with the outcomes.
 
 Shapes: N nodes of all drafts of a round.
 """
@@ -18,13 +18,8 @@ from decoding.speculation.drafters.best_first import TreeNodes
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
 from decoding.speculation.drafters.source import DraftSource, Floats, Ints
-from decoding.speculation.drafters.tree_builder import (
-    TableSource,
-    TreeLevel,
-    TreeSettings,
-    build_from_table,
-    build_levels,
-)
+from decoding.speculation.drafters.tree_builder import TableSource, TreeSettings, build_from_table, build_levels
+from decoding.speculation.drafters.tree_levels import TreeLevel
 from decoding.speculation.interfaces import Branch, DraftPlan, Feedback
 from decoding.validation import require_choice, require_count
 
@@ -35,7 +30,7 @@ _EMPTY = Draft()
 class TreeDrafter:
     """Implements `Drafter`.
 
-    source      gives the candidates for every next token
+    source      proposes the candidates for every next token
     draw        how children are sampled
     width       maximum children of a node; a template has its own
     depth       maximum levels
@@ -59,7 +54,7 @@ class TreeDrafter:
         self.calibration = AcceptanceCalibration()
         prunable = self.draw in ("coupled", "likely")
         self.table = self.source if prunable and isinstance(self.source, TableSource) else None
-        self.level_seconds = 0.0  # of a level of drafts; with a draft model, of its forward pass
+        self.level_seconds = 0.0  # time to build one level; with a draft model that is its forward pass
 
     @property
     def feedback_k(self) -> int:
@@ -74,7 +69,7 @@ class TreeDrafter:
         begin = time.perf_counter()
         least_gain = -np.inf
         if plan.cost_estimate is not None and plan.cost_estimate.round_seconds > 0:
-            # A level must gain the tokens that plain decoding commits in its time.
+            # A level must add as many expected tokens as plain decoding commits in its time.
             least_gain = len(branches) / plan.cost_estimate.round_seconds * self.level_seconds
         levels = build_levels(self.source, self.calibration, knobs, branches, plan, least_gain)
         seconds = (time.perf_counter() - begin) / (1 + len(levels))
@@ -88,25 +83,27 @@ class TreeDrafter:
             return _to_recorded_drafts(levels, len(branches), self.draw)
         if not levels:
             return [_EMPTY] * len(branches)
+        # The first five fields of `TreeLevel` are those of `TreeNodes`, in the same order.
         columns = (np.concatenate([level[i] for level in levels]) for i in range(5))
         return _to_drafts(TreeNodes(*columns), branches, plan)
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
         self.source.observe(feedback)
-        drafted = [outcome for outcome in feedback if outcome.draft.labels]
-        if drafted:
-            reached, accepted, labels = _node_outcomes(drafted)
-            self.calibration.observe(labels[reached], accepted[reached])  # the others were not tried
+        with_draft = [outcome for outcome in feedback if outcome.draft.labels]
+        if with_draft:
+            is_reached, is_accepted, labels = _node_outcomes(with_draft)
+            # Nodes below a rejected one were not tried: they are no trials of their bucket.
+            self.calibration.observe(labels[is_reached], is_accepted[is_reached])
 
 
 def _to_drafts(nodes: TreeNodes, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
-    """Returns a draft per branch; without a template only the most likely nodes that the plan allows and that pay."""
+    """Returns a draft per branch; without a template only the most likely nodes within the plan."""
     branch, parent, token, probability, label = nodes
-    order = np.argsort(branch, kind="stable")
+    order = np.argsort(branch, kind="stable")  # stable: parents stay before children
     if plan.template is None:
-        kept = np.zeros(len(probability), dtype=bool)
-        kept[_select_likeliest(branch, probability, plan)] = True
-        order = order[kept[order]]
+        is_selected = np.zeros(len(probability), dtype=bool)
+        is_selected[_select_likeliest(branch, probability, plan)] = True
+        order = order[is_selected[order]]
     sizes = np.bincount(branch[order], minlength=len(branches))
     ends = np.cumsum(sizes)
     place = np.full(len(probability) + 1, -1)  # a node's index in its draft; the last element is for the root, -1
@@ -122,7 +119,7 @@ def _to_drafts(nodes: TreeNodes, branches: Sequence[Branch], plan: DraftPlan) ->
 
 
 def _select_likeliest(branch: Ints, probability: Floats, plan: DraftPlan) -> Ints:
-    """Returns the nodes to keep, most likely first."""
+    """Returns the indices of the selected nodes, most likely first."""
     # Stable, so that of equals the earlier comes first: no child before its parent.
     best = np.argsort(-probability, kind="stable")
     if min(plan.max_nodes) < plan.max_total:
@@ -149,6 +146,7 @@ def _to_recorded_drafts(levels: Sequence[TreeLevel], branches: int, kind: DraftS
             *(column.tolist() for column in columns), strict=True
         ):
             possible = level.q_FK[row] > 0
+            # A copy in float64 that sums to 1: tables change later, and residuals subtract these numbers.
             q = level.q_FK[row][possible].astype(np.float64)
             index[count] = drafts[branch].add_node(
                 index[parent], token, probability, label, (level.ids_FK[row][possible], q / q.sum())
@@ -170,8 +168,10 @@ class _RecordedDraft:
         self, parent: int, token: int, probability: float, label: int, q: tuple[Ints, npt.NDArray[np.float64]]
     ) -> int:
         node = self.index.setdefault((parent, token), len(self.index))
-        most, first = self.nodes.get((parent, token), (probability, label))
-        self.nodes[parent, token] = max(most, probability), first
+        # A token drawn twice has the label of its first draw and the larger of the probabilities.
+        highest, first_label = self.nodes.get((parent, token), (probability, label))
+        self.nodes[parent, token] = max(highest, probability), first_label
+        # A repeated node stays repeated: recursive_iid tries every draw.
         self.draws[parent] = (*self.draws.get(parent, ()), node)
         self.q[parent] = q
         return node
@@ -185,13 +185,14 @@ class _RecordedDraft:
 
 
 def _node_outcomes(feedback: Sequence[Feedback]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Ints]:
-    """Returns for every node whether its parent was accepted, whether it was itself, and its label. Arrays `[N]`."""
+    """Returns for every node whether its parent was accepted, whether it was accepted, and its label; arrays `[N]`."""
     sizes = np.array([len(outcome.draft.tokens) for outcome in feedback])
     first = np.cumsum(sizes) - sizes
-    accepted = np.zeros(int(sizes.sum()), dtype=bool)
+    is_accepted = np.zeros(int(sizes.sum()), dtype=bool)
     starts = zip(first.tolist(), feedback, strict=True)
-    accepted[[start + node for start, outcome in starts for node in outcome.accepted_nodes]] = True
+    is_accepted[[start + node for start, outcome in starts for node in outcome.accepted_nodes]] = True
     parent = np.array(list(chain.from_iterable(outcome.draft.parents for outcome in feedback)))
     labels = np.array(list(chain.from_iterable(outcome.draft.labels for outcome in feedback)))
-    reached = (parent < 0) | accepted[np.maximum(parent, 0) + np.repeat(first, sizes)]
-    return reached, accepted, labels
+    # Parents count within their draft, so the draft's first node is added; the root (-1) is always reached.
+    is_reached = (parent < 0) | is_accepted[np.maximum(parent, 0) + np.repeat(first, sizes)]
+    return is_reached, is_accepted, labels

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from decoding.sglang_plugin import OUR_ALGORITHMS
 from decoding.validation import is_count, require_count
 from reason.config.renamed_settings import warn_renamed
 
@@ -113,7 +114,7 @@ class ModelServerSettings(ListenerSettings):
         for name in ("path", "speculation"):
             if getattr(self, name) is not None and not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a text or null, got {getattr(self, name)!r}")
-        if self.speculation is not None and self.speculation.startswith("REASON") and self.tp > 1:
+        if self.speculation is not None and self.speculation.startswith(OUR_ALGORITHMS) and self.tp > 1:
             raise ValueError(f"speculation={self.speculation} is for tp=1, got tp={self.tp}")
 
 

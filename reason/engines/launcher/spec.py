@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from decoding.sglang_plugin import OUR_ALGORITHMS
 from reason.config.compose import as_config_error
 from reason.config.errors import ConfigError, rejected_setting, unknown_key
 from reason.engines.launcher.checkpoints import ServedCheckpoints, find_checkpoints
@@ -32,7 +33,6 @@ SECTIONS: dict[str, type[ListenerSettings]] = {
     "router": ListenerSettings,
 }
 CPU_TOKENS = 16_384
-OUR_ALGORITHMS = "REASON"  # prefix of the names of our speculative algorithms
 OUR_MODELS = "decoding.sglang_plugin.models"
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict, cast
 
+from decoding.sglang_plugin import COUPLED_ALGORITHM
 from reason.engines.http.errors import RequestRejected, TransientError
 from reason.engines.sglang_client.server import SGLangServer
 from reason.engines.sglang_client.wire import GenerateJson, parse_generate_response
 
-_SEEDED_ALGORITHM = "REASON"  # our plugin's speculative algorithm, which draws with the request's seed
 _MAX_COMPARED = 2048  # ids whose texts are compared, spread over the vocabulary
 
 
@@ -91,7 +91,7 @@ async def probe_server(
         raise ConnectionError(f"{error}; is the server up? /health tells") from error
     except RequestRejected as error:
         raise ValueError(f"not a server of this model: {error}") from error
-    is_seeded = info.get("speculative_algorithm") == _SEEDED_ALGORITHM
+    is_seeded = info.get("speculative_algorithm") == COUPLED_ALGORITHM  # samples with the request's seed
     return ServerCapabilities(
         version=str(info.get("version", "unknown")),
         max_total_tokens=_min_known((info.get("context_length"), info.get("max_total_num_tokens"))),

@@ -21,7 +21,7 @@ def fill_template(name: str, data: object) -> str:
 def read_template(name: str) -> str:
     """Reads a file of this package and replaces each `__INCLUDE(other)__` by the text of the other file."""
     text = files("reason.runs.pages").joinpath(name).read_text(encoding="utf-8")
-    return PART.sub(lambda found: read_template(found[1]).rstrip("\n"), text)
+    return PART.sub(lambda match: read_template(match[1]).rstrip("\n"), text)
 
 
 def embed_json(data: object) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from reason.runs.pages.grade_labels import grade_label_of
-from reason.runs.pages.records import TreeRecord
+from reason.runs.pages.records import TreeRecord, grade_label_of
 from reason.runs.result import ProblemResult
 from search.voting import VOTING_RULES, tally_votes
 
@@ -17,7 +16,7 @@ def explain_answer(record: TreeRecord, result: ProblemResult | None) -> str:
     >>> record = {"best": 0, "answer": "4", "votes": {"4": 0.9, "5": 0.5}, "candidates": candidates}
     >>> result = ProblemResult.from_json({"id": "p", "grade": "right", "gold": "4"})
     >>> explain_answer(record | {"strategy": {"select": "weighted"}}, result)
-    '4 won: 1 of 2 solutions says so, together 0.90 of 1.40 votes (weighted by score); it is correct (gold answer 4).'
+    '4 won: 1 of 2 solutions gives it, together 0.90 of 1.40 votes (weighted by score); it is correct (gold answer 4).'
     """
     if result is not None and result.error is not None:
         return f"The problem failed: {result.error}"
@@ -75,20 +74,22 @@ def _won(record: TreeRecord) -> str:
 
 
 def _support(record: TreeRecord, answer: str) -> str:
-    """Says how many solutions have the answer and their weight under the rule that chose."""
+    """Counts the solutions with the answer, and adds up their weight under the rule that chose."""
     candidates, votes, rule = record.get("candidates") or [], record.get("votes") or {}, voting_rule_of(record)
     count = sum(candidate.get("answer") == answer for candidate in candidates)
     if count == len(candidates):
         return f"all {_solutions(record)} agree" if count > 1 else "it is the only solution"
     if rule == "best":
         others = {1: "alone", 2: "as does 1 other"}.get(count, f"as do {count - 1} others")
-        return f"the best scored of {_solutions(record)} says so ({format_number(votes[answer])}), {others}"
-    say = f"{count} of {_solutions(record)} {'says' if count == 1 else 'say'} so"
+        return f"the best scored of {_solutions(record)} gives it ({format_number(votes[answer])}), {others}"
+    support = f"{count} of {_solutions(record)} {'gives' if count == 1 else 'give'} it"
     if rule == "majority":
-        return f"{say} (majority)"
+        return f"{support} (majority)"
+    if len(votes) <= 1:
+        return support
     mine, total = votes.get(answer, 0), math.fsum(votes.values())
     weighted = " (weighted by score)" if rule == "weighted" else ""
-    return f"{say}, together {format_number(mine)} of {format_number(total)} votes{weighted}" if len(votes) > 1 else say
+    return f"{support}, together {format_number(mine)} of {format_number(total)} votes{weighted}"
 
 
 def _solutions(record: TreeRecord) -> str:
@@ -121,9 +122,9 @@ def _missed(record: TreeRecord, result: ProblemResult | None) -> str:
     votes = math.fsum(number for answer, number in (record.get("votes") or {}).items() if answer in right)
     if not count:
         return "which no solution found"
-    say = "say" if count > 1 else "says"
+    give = "give" if count > 1 else "gives"
     return (
-        f"which {count} {say}{'' if voting_rule_of(record) == 'majority' else f', with {format_number(votes)} votes'}"
+        f"which {count} {give}{'' if voting_rule_of(record) == 'majority' else f', with {format_number(votes)} votes'}"
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from reason.runs.metrics import mean_metric
 from reason.runs.pages.embed import fill_template
 from reason.runs.pages.explanation import format_number
-from reason.runs.pages.grade_labels import GRADE_LABELS, grade_label_of
+from reason.runs.pages.records import GRADE_LABELS, grade_label_of
 from reason.runs.result import ProblemResult
 from reason.runs.summary import mean_shape
 
@@ -25,7 +25,7 @@ def index_page(results: Sequence[ProblemResult], links: Mapping[str, str], title
     data = {
         "title": title,
         "totals": _totals(results),
-        "verdicts": {kind: label._asdict() for kind, label in GRADE_LABELS.items()},
+        "labels": {kind: label._asdict() for kind, label in GRADE_LABELS.items()},
         "rows": [_row_data(result, links) for result in results],
     }
     return fill_template("index.html", data)

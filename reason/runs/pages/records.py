@@ -1,9 +1,14 @@
-"""Types of the plain data in `trees/*.json`, which the pages draw."""
+"""Defines what the pages draw: types of the plain data in `trees/*.json`, and labels of grades.
+
+A label has a word and a symbol, so that colour is never the only mark.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
+
+from reason.runs.result import ProblemResult
 
 
 class CandidateRecord(TypedDict, total=False):
@@ -33,3 +38,34 @@ class TreeRecord(TypedDict, total=False):
     strategy: Mapping[str, Any]
     root: Sequence[int]
     nodes: Sequence[Mapping[str, Any]]
+
+
+class GradeLabel(NamedTuple):
+    """`kind` is for programs; `word` and `symbol` are for readers."""
+
+    kind: str
+    word: str
+    symbol: str
+
+
+GRADE_LABELS = {
+    label.kind: label
+    for label in (
+        GradeLabel("right", "correct", "✓"),
+        GradeLabel("wrong", "wrong", "✗"),
+        GradeLabel("no_answer", "no answer", "–"),
+        GradeLabel("error", "error", "!"),
+        GradeLabel("ungraded", "ungraded", "?"),
+    )
+}
+
+
+def grade_label_of(result: ProblemResult | None) -> GradeLabel:
+    """Returns the label of a result; without a result it is `ungraded`.
+
+    >>> grade_label_of(ProblemResult(id="p", error="ValueError: no")).word, grade_label_of(None).word
+    ('error', 'ungraded')
+    """
+    if result is None:
+        return GRADE_LABELS["ungraded"]
+    return GRADE_LABELS["error" if result.error is not None else result.grade.value]

@@ -9,8 +9,7 @@ from typing import Any
 from decoding.core import Usage
 from reason.runs.pages.embed import fill_template
 from reason.runs.pages.explanation import correct_answers, explain_answer, format_number, voting_rule_of
-from reason.runs.pages.grade_labels import grade_label_of
-from reason.runs.pages.records import TreeRecord
+from reason.runs.pages.records import TreeRecord, grade_label_of
 from reason.runs.result import ProblemResult
 
 
@@ -30,7 +29,7 @@ def tree_page_data(record: TreeRecord, result: ProblemResult | None) -> dict[str
         "id": str(record.get("id", "" if result is None else result.id)),
         "question": record.get("question") or ("" if result is None else result.question),
         "why": explain_answer(record, result),
-        "verdict": grade_label_of(result)._asdict(),
+        "grade": grade_label_of(result)._asdict(),
         "best": record.get("best"),
         "strategy": str(strategy.get("_target_", "")).rpartition(".")[2],
         "settings": list(_flat_settings(strategy)),
@@ -92,7 +91,7 @@ def _facts(record: TreeRecord, result: ProblemResult | None) -> Iterator[tuple[s
     yield "steps", format_number(len(nodes))
     peak = max((selection.get("kv_tokens") or 0 for selection in record.get("selections") or []), default=0)
     if peak:
-        yield "KV tokens at most", format_number(peak)
+        yield "peak KV tokens", format_number(peak)
     if result is not None and result.shape is not None:
         yield "depth", format_number(result.shape.max_depth)
         yield "mean branching", f"{result.shape.mean_branching:.2f}"

@@ -45,9 +45,9 @@ def distinct_exercises(
 ) -> Iterator[Exercise]:
     """Yields problems of `split` without end, no question twice; the same on every machine for equal arguments."""
     rng = random.Random(seed)
-    seen: set[str] = set()
+    seen_questions: set[str] = set()
     while True:
         exercise = draw_exercise(rng, split, weights=weights, difficulties=difficulties)
-        if exercise.question not in seen:
-            seen.add(exercise.question)
+        if exercise.question not in seen_questions:
+            seen_questions.add(exercise.question)
             yield exercise

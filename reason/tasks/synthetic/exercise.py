@@ -9,11 +9,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol
 
-from reason.tasks.synthetic.error_injection import ExactWriter, NumberWriter, UnsolvableAfterError
-
 DELIMITER = "\n\n"
 CONCLUSION = "The answer"  # how the last step of every solution begins
 LEADS = ("", "First, ", "Then ", "Next, ", "So ", "We get ")
+
+
+class UnsolvableAfterError(Exception):
+    """A wrong number makes the next step impossible, for instance because of a negative remainder."""
+
+
+class NumberWriter(Protocol):
+    """Returns the number that the solution writes for the exact `value`; later steps build on a wrong one."""
+
+    def __call__(self, value: int) -> int: ...
+
+
+class ExactWriter:
+    """Writes each number as it is and counts them."""
+
+    def __init__(self) -> None:
+        self.num_written = 0
+
+    def __call__(self, value: int) -> int:
+        self.num_written += 1
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +61,7 @@ class Exercise(ABC):
 
         `rng` chooses between orders that are equally correct.
 
-        Raises: UnsolvableAfterError if an injected error makes the next step impossible.
+        Raises: UnsolvableAfterError if a wrong number makes the next step impossible.
         """
 
     @cached_property
@@ -56,7 +75,7 @@ class Exercise(ABC):
         return final_number(self.gold_steps[-1])
 
     def write_solution(self, write_number: NumberWriter, rng: random.Random) -> str:
-        """Returns a whole solution; it ends in a boxed answer unless an injected error made that impossible."""
+        """Returns a whole solution; it ends in a boxed answer unless a wrong number made that impossible."""
         steps: list[str] = []
         try:
             for body in self.solution_steps(write_number, rng):

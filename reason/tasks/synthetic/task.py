@@ -19,7 +19,7 @@ class Synthetic(Task):
     """`size` different problems, the first ones of the endless sequence of a `seed`.
 
     `families` are names, or names with weights; `difficulty` is one number or [lowest, highest], clipped to what a
-    family has: the number of things to work out. `split` is `heldout` (never seen in training) or `train`.
+    family has: the number of values to compute. `split` is `heldout` (never seen in training) or `train`.
 
     Answers are graded like any other; families marked `verifier_only` (Countdown, whose answer is its own target)
     are graded by checking every step, so a text is needed for them.

@@ -20,7 +20,7 @@ def token_array(*tokens: int) -> TokenArray:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), max_size=40))
-def test_the_pool_never_loses_or_doubles_a_slot(operations: list[tuple[bool, int]]) -> None:
+def test_slot_pool_never_loses_or_doubles_a_slot(operations: list[tuple[bool, int]]) -> None:
     pool, held = SlotPool(16), []
     for allocates, count in operations:
         if allocates and count <= pool.num_free:
@@ -36,13 +36,13 @@ def test_the_pool_never_loses_or_doubles_a_slot(operations: list[tuple[bool, int
         assert 0 not in held
 
 
-def test_fresh_slots_are_contiguous() -> None:
+def test_fresh_slots_of_the_pool_are_contiguous() -> None:
     pool = SlotPool(10)
     assert pool.allocate(4).tolist() == [1, 2, 3, 4]
     assert pool.allocate(6).tolist() == [5, 6, 7, 8, 9, 10]
 
 
-def test_freeing_twice_is_an_error() -> None:
+def test_slot_freed_twice_is_an_error() -> None:
     pool = SlotPool(4)
     slots = pool.allocate(2)
     pool.free(slots)
@@ -50,12 +50,12 @@ def test_freeing_twice_is_an_error() -> None:
         pool.free(slots)
 
 
-def test_a_budget_below_one_token_is_refused_with_numbers() -> None:
+def test_kv_budget_below_one_token_is_refused_with_numbers() -> None:
     with pytest.raises(ValueError, match=r"1,000 bytes.*4,096 bytes"):
         SlotPool.from_budget(1000, 4096)
 
 
-def test_common_length() -> None:
+def test_common_length_counts_equal_first_tokens() -> None:
     assert [
         common_length(token_array(1, 2, 3), other)
         for other in (token_array(), token_array(1, 2), token_array(1, 9, 3), token_array(2), token_array(1, 2, 3, 4))
@@ -85,7 +85,7 @@ class PrefixTable:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6))
-def test_random_operations_equal_a_dictionary_that_never_shares(seed: int) -> None:
+def test_prefix_cache_equals_a_dictionary_that_never_shares(seed: int) -> None:
     rng = random.Random(seed)
     pool = SlotPool(60)
     cache, model = PrefixCache(pool), PrefixTable()
@@ -123,7 +123,7 @@ def test_random_operations_equal_a_dictionary_that_never_shares(seed: int) -> No
         pool.assert_invariants()
 
 
-def test_least_recently_used_goes_first_and_tails_before_heads() -> None:
+def test_prefix_cache_evicts_least_recently_used_first_and_tails_before_heads() -> None:
     pool = SlotPool(20)
     cache = PrefixCache(pool)
     cache.insert_prefix(token_array(1, 2, 3, 4), pool.allocate(4))
@@ -134,7 +134,7 @@ def test_least_recently_used_goes_first_and_tails_before_heads() -> None:
     assert len(cache.match_prefix(token_array(1, 2, 3, 4))) == 3
 
 
-def test_inserting_what_another_sequence_inserted_first_frees_the_double() -> None:
+def test_insert_frees_slots_that_another_sequence_inserted_first() -> None:
     kv = KVCache(SlotPool(20))
     one, two = TokenSequence(0, (1, 2, 3, 4)), TokenSequence(1, (1, 2, 3, 9))
     for sequence in (one, two):
@@ -153,7 +153,7 @@ def test_inserting_what_another_sequence_inserted_first_frees_the_double() -> No
     assert kv.prefix_cache.num_tokens == 5
 
 
-def test_recovery_after_a_broken_round_keeps_the_cache() -> None:
+def test_recovery_after_a_failed_round_keeps_the_prefix_cache() -> None:
     kv = KVCache(SlotPool(20))
     one = TokenSequence(0, (1, 2, 3))
     kv.acquire(one, kv.match_prefix(one))

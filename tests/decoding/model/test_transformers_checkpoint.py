@@ -39,7 +39,7 @@ def generate(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_equals_transformers_generate(family: str) -> None:
+def test_greedy_tokens_equal_transformers_generate(family: str) -> None:
     model = random_model(family)
     requests = [
         GenerationRequest(prefix=p, params=SamplingParams(max_tokens=12, temperature=0.0), seed=0) for p in prefixes()
@@ -70,7 +70,7 @@ def test_sampled_tokens_do_not_depend_on_the_batch(knobs: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_drafted_equals_plain(temperature: float) -> None:
+def test_drafted_tokens_equal_plain_decoding(temperature: float) -> None:
     model = random_model("qwen3")
     params = SamplingParams(max_tokens=20, temperature=temperature)
     requests = [GenerationRequest(prefix=p, params=params, seed=s) for s, p in enumerate(prefixes())]
@@ -81,7 +81,7 @@ def test_drafted_equals_plain(temperature: float) -> None:
     assert sum(g.usage.accepted for g in drafted) > 20
 
 
-def test_bfloat16_is_close_to_float32() -> None:
+def test_bfloat16_tokens_are_close_to_float32() -> None:
     model = random_model("llama")
     backend = HFBackend(random_model("llama"), device="cpu", dtype="bfloat16")
     assert backend.kv_bytes_per_token == 2 * 3 * 2 * 8 * 2
@@ -97,7 +97,7 @@ def test_bfloat16_is_close_to_float32() -> None:
     np.testing.assert_allclose(done.logprobs, exact, atol=0.35)
 
 
-def test_other_models_are_refused_by_name() -> None:
+def test_unsupported_models_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"qwen2, qwen3, llama.*gpt2"):
         HFBackend(transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=1)), device="cpu")
     sliding = transformers.Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=4, max_window_layers=1)
@@ -129,7 +129,7 @@ def test_prefill_equals_the_classifier_and_runs_each_prefix_once(max_batched_tok
     reader.close()
 
 
-def test_prefill_under_a_small_pool_and_its_errors() -> None:
+def test_prefill_engine_is_exact_in_a_small_pool_and_refuses_wrong_inputs() -> None:
     model = random_model("llama", transformers.AutoModel)
     backend = HFBackend(model, head=lambda hidden: hidden[:, :2] * 2, device="cpu", dtype="float32")
     reader = PrefillEngine(backend, kv_bytes=backend.kv_bytes_per_token * 90, max_batched_tokens=16)
@@ -148,7 +148,7 @@ def test_prefill_under_a_small_pool_and_its_errors() -> None:
 
 
 @pytest.mark.parametrize("min_products", [0, 10**12])
-def test_a_forward_pass_uses_helper_threads_from_a_minimum_size_on(
+def test_forward_pass_uses_helper_threads_from_a_minimum_size_on(
     min_products: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "MIN_PARALLEL_PRODUCTS", min_products)

@@ -54,7 +54,7 @@ def test_output_equals_plain_decoding(wrong: float, knobs: dict[str, Any]) -> No
     )
 
 
-def test_right_guesses_save_forwards_and_are_counted() -> None:
+def test_accepted_drafts_save_forward_passes_and_are_counted() -> None:
     requests = mixed_requests(10)
     plain, futures = plain_and_futures(requests)
     drafted = generate(requests, FutureDrafter(futures, 0.0))
@@ -83,11 +83,11 @@ def test_observe_sees_every_fed_row_once_with_the_targets_own_distribution() -> 
     oracle = FutureDrafter(futures, 0.5, feedback_k=4)
     generate(requests, oracle)
     committed = 0
-    for seen in oracle.feedback:
-        ids, logprobs = seen.top_tokens()
-        assert ids.shape == logprobs.shape == (1 + len(seen.draft), 4)
+    for outcome in oracle.feedback:
+        ids, logprobs = outcome.top_tokens()
+        assert ids.shape == logprobs.shape == (1 + len(outcome.draft), 4)
         assert (np.diff(logprobs, axis=1) <= 0).all()
-        committed += 1 + len(seen.accepted_nodes)
+        committed += 1 + len(outcome.accepted_nodes)
     assert committed >= sum(len(g.tokens) for g in plain)
 
 

@@ -1,4 +1,4 @@
-"""Every way of guessing, under every controller, gives what plain decoding gives, token for token."""
+"""Every drafter with every controller gives the tokens of plain decoding."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHAPE = {"parents": [-1, 0, -1, 1, 0, 2], "ranks": [0, 0, 1, 0, 1, 0]}
 
 
 def requests_at(temperature: float) -> list[GenerationRequest]:
-    """Branches of two problems, each of them twice: the second time everything has been said before."""
+    """Branches of two problems, each of them twice: the second time every text is a repetition."""
     rng, requests = random.Random(int(10 * temperature)), []
     prompts = [tuple(rng.randrange(6) for _ in range(rng.randint(12, 30))) for _ in range(2)]
     for seed in range(5):
@@ -107,7 +107,7 @@ def test_output_equals_plain_decoding(source: str, controller: str, temperature:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_branches_that_give_way_go_on_as_if_nothing_had_happened(source: str, template: str) -> None:
+def test_preempted_branches_generate_the_same_tokens(source: str, template: str) -> None:
     """Three fit when they start and not when they have grown."""
     params = SamplingParams(max_tokens=60, temperature=0.3)
     requests = [GenerationRequest(prefix=(1, 2, 3), params=params, seed=seed, group="a") for seed in (1, 2, 1)]
@@ -120,7 +120,7 @@ def test_branches_that_give_way_go_on_as_if_nothing_had_happened(source: str, te
 
 
 @pytest.mark.parametrize("source", [name for name in SOURCES if name != "off"])
-def test_what_was_said_before_is_guessed_right(source: str, template: str) -> None:
+def test_repeated_texts_are_drafted_correctly(source: str, template: str) -> None:
     """So equality is not that of engines which never draft."""
     parts = parts_of(source, "fixed", template)
     done = generate(requests_at(0.6), parts, max_running_requests=3)

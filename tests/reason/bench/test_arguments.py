@@ -32,7 +32,7 @@ def load_script(name: str) -> ModuleType:
         ("compare_sglang", "--arms", "--variants", "plain,NGRAM"),
     ],
 )
-def test_an_old_flag_is_read_as_the_new_one_with_one_warning(
+def test_old_flag_is_read_as_the_new_one_with_one_warning(
     script: str, old: str, new: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = load_script(script).make_parser()
@@ -43,7 +43,7 @@ def test_an_old_flag_is_read_as_the_new_one_with_one_warning(
     assert f"{old} " not in parser.format_help()
 
 
-def test_an_alias_keeps_the_default_and_the_checks_of_the_new_flag() -> None:
+def test_alias_keeps_the_default_and_the_checks_of_the_new_flag() -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     accept_old_flag(parser, "--laps", parser.add_argument("--repeats", type=positive_int, default=3))
     assert parser.parse_args([]).repeats == 3
@@ -52,7 +52,7 @@ def test_an_alias_keeps_the_default_and_the_checks_of_the_new_flag() -> None:
         parser.parse_args(["--laps", "0"])
 
 
-def test_values_are_parsed_and_checked() -> None:
+def test_list_arguments_are_parsed_and_checked() -> None:
     assert positive_ints("1,4,16") == (1, 4, 16)
     assert temperature_list("1,0.6,0") == (1.0, 0.6, 0.0)
     assert name_list("stand, suffix") == ("stand", "suffix")

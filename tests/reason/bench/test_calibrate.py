@@ -13,21 +13,21 @@ from reason.scorers.embedders.hidden_states import HiddenStateEmbedder
 from search.tree import Step
 
 
-class TestCalibration:
-    def test_the_same_numbers_in_order_are_the_same(self) -> None:
+class TestDistanceCalibration:
+    def test_steps_with_the_same_numbers_in_order_are_equal(self) -> None:
         assert step_numbers("First, x1: 4*8=32.5") == step_numbers("We get x1: 4*8=32.5") == ("1", "4", "8", "32.5")
         assert step_numbers("8*4") != step_numbers("4*8")
 
-    def test_the_best_threshold_separates_equal_from_different_steps(self) -> None:
+    def test_best_threshold_separates_equal_from_different_steps(self) -> None:
         best = best_threshold([0.1, 0.2, 0.3, 0.7, 0.8, 0.9], [True, True, True, False, False, False])
         assert 0.3 <= best.distance < 0.7
         assert (best.same_below, best.different_above, best.balanced_accuracy) == (1.0, 1.0, 1.0)
 
-    def test_one_kind_only_is_refused(self) -> None:
+    def test_pairs_of_one_kind_only_are_refused(self) -> None:
         with pytest.raises(ValueError, match="compared no equal or no different steps"):
             rate_thresholds([0.1, 0.2], [True, True], [0.1])
 
-    def test_the_recorder_sees_every_pair_and_changes_nothing(self) -> None:
+    def test_distance_recorder_sees_every_pair_and_changes_nothing(self) -> None:
         recorder = DistanceRecorder(HiddenStateEmbedder(distance_threshold=0.5))
         hidden: list[Any] = [np.array(v, dtype=np.float32) for v in ([1, 0], [1, 0], [0, 1])]
         steps = [Step((1,), text) for text in ("so 1", "get 1", "so 2")]

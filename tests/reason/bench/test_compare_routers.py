@@ -1,4 +1,4 @@
-"""Comparing routers: the areas and costs on made-up numbers, and a whole small comparison."""
+"""Comparison of routers: areas and costs of made-up numbers, and a whole small comparison."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERY = np.arange(50)
 
 
 def point(router: str, accuracy: float, target: float, draft: float = 10.0) -> RouterPoint:
-    """The same number for each of 50 problems, accuracy as so many that are right."""
+    """A point with equal tokens for each of 50 problems, of which the share `accuracy` is right."""
     right = (accuracy * 50 > EVERY).astype(float)
     same = np.ones(50)
     return RouterPoint(
@@ -35,14 +35,14 @@ def point(router: str, accuracy: float, target: float, draft: float = 10.0) -> R
 ENDS = (point("draft_only", 0.2, 0), point("target_only", 0.6, 100, draft=0))
 
 
-def test_a_lot_between_the_ends_walks_the_straight_line() -> None:
+def test_curve_area_of_random_routing_is_that_of_the_straight_line() -> None:
     straight = curve_area((), ENDS, EVERY)
     assert straight == pytest.approx(0.4)
     assert curve_area((point("random", 0.4, 50),), ENDS, EVERY) == pytest.approx(straight, abs=1e-6)
     assert curve_area((point("arbitrage", 0.6, 50),), ENDS, EVERY) == pytest.approx(0.5, abs=1e-2)
 
 
-def test_a_larger_area_is_found_with_its_interval() -> None:
+def test_compare_areas_finds_a_larger_area_with_its_interval() -> None:
     good, lot = (point("arbitrage", 0.6, 50),), (point("random", 0.4, 50),)
     apart = compare_areas(good, lot, ENDS, draws=300)
     assert 0 < apart.low < apart.value < apart.high
@@ -50,18 +50,18 @@ def test_a_larger_area_is_found_with_its_interval() -> None:
     assert (none.value, none.low, none.high) == (0, 0, 0)
 
 
-def test_the_cheapest_that_reaches_a_goal_is_named() -> None:
+def test_cheapest_setting_that_reaches_a_goal_is_named() -> None:
     points = [point("entropy", 0.4, 20), point("entropy", 0.6, 50), point("entropy", 0.7, 80)]
-    found = cheapest_within(points, 0.5)
-    assert found is points[1]
+    cheapest = cheapest_within(points, 0.5)
+    assert cheapest is points[1]
     assert cheapest_within(points, 0.9) is None
 
 
-def test_the_cost_is_in_tokens_of_the_large_model() -> None:
+def test_cost_is_in_tokens_of_the_large_model() -> None:
     assert point("oracle", 0.5, 100, draft=40).cost(8).mean() == 105
 
 
-def test_every_knob_is_a_setting_of_its_router() -> None:
+def test_every_swept_value_is_a_valid_setting_of_its_router() -> None:
     from reason.build import validate_settings
     from reason.config.compose import compose_settings
 
@@ -84,7 +84,7 @@ def test_only_routers_that_read_scores_get_the_reward() -> None:
 
 
 @pytest.mark.slow
-def test_a_small_comparison_is_made_and_made_again_from_disk(tmp_path: Path) -> None:
+def test_router_comparison_is_made_once_and_again_from_disk(tmp_path: Path) -> None:
     out = tmp_path / "report.md"
     command = [
         sys.executable,

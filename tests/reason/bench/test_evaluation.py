@@ -1,4 +1,4 @@
-"""Comparing searches at equal tokens: the arithmetic on made-up rows, and a whole small comparison."""
+"""Comparison of searches at equal tokens: the arithmetic on made-up rows, and a whole small comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.paths import SCRIPTS
 
 
 def row(
-    problem: int, grade: str, *, tokens: int, samples: list[tuple[str, float]], kept: float = 100.0
+    problem: int, grade: str, *, tokens: int, samples: list[tuple[str, float]], mean_kv: float = 100.0
 ) -> ProblemResult:
     """A result row; the gold answer is "1"; samples are (answer, score)."""
     return ProblemResult.from_json({
@@ -32,7 +32,7 @@ def row(
             for i, (answer, score) in enumerate(samples)
         ],
         "usage": asdict(Usage(tokens=tokens, forwards=tokens, scorer_calls=len(samples))),
-        "kv": asdict(KVFootprint(steps=2, frontier_tokens=kept, kept_tokens=kept, peak_tokens=200)),
+        "kv": asdict(KVFootprint(steps=2, frontier_tokens=mean_kv, kept_tokens=mean_kv, peak_tokens=200)),
     })  # fmt: skip
 
 
@@ -50,21 +50,21 @@ def samples(good: float, bad: float) -> list[tuple[str, float]]:
 BEST_OF_4 = outcome("best_of_n", 4, [row(i, "right", tokens=400, samples=samples(0.9, 0.2)) for i in range(40)])
 
 
-def test_a_run_is_compared_with_as_many_samples_as_its_tokens_buy() -> None:
+def test_run_is_compared_with_as_many_samples_as_its_tokens_buy() -> None:
     run = outcome("rebase", 2, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)])
-    found = {against.baseline: against for against in compare_at_equal_tokens(run, BEST_OF_4)}
-    assert all(against.num_samples == 2 and against.enough_samples for against in found.values())
+    comparisons = {against.baseline: against for against in compare_at_equal_tokens(run, BEST_OF_4)}
+    assert all(against.num_samples == 2 and against.enough_samples for against in comparisons.values())
     # of two samples of four, half of the pairs hold the right one, which scores best where it is
-    assert found["best-of-N"].difference.value == pytest.approx(0.5)
-    assert found["majority vote"].difference.value > 0.5
+    assert comparisons["best-of-N"].difference.value == pytest.approx(0.5)
+    assert comparisons["majority vote"].difference.value > 0.5
 
 
-def test_a_run_that_spent_more_than_all_samples_is_marked() -> None:
+def test_run_that_spent_more_than_all_samples_is_marked() -> None:
     run = outcome("rebase", 2, [row(i, "right", tokens=900, samples=[("1", 0.9)]) for i in range(40)])
     assert [(a.num_samples, a.enough_samples) for a in compare_at_equal_tokens(run, BEST_OF_4)] == [(4, False)] * 3
 
 
-def test_a_baseline_grows_with_its_samples_and_says_what_an_accuracy_costs() -> None:
+def test_baseline_grows_with_its_samples_and_has_the_cost_of_an_accuracy() -> None:
     tokens, accuracy = baseline_curve(BEST_OF_4, "best-of-N")
     assert tokens == [100, 200, 400]
     assert accuracy == pytest.approx([0.25, 0.5, 1.0])
@@ -73,7 +73,7 @@ def test_a_baseline_grows_with_its_samples_and_says_what_an_accuracy_costs() -> 
     assert tokens_to_reach(BEST_OF_4, "majority vote", 0.9) is None
 
 
-def test_a_summary_has_means_per_problem() -> None:
+def test_run_summary_has_means_per_problem() -> None:
     summary = summarize_run(BEST_OF_4)
     assert (summary.accuracy, summary.low, summary.high) == (1.0, 1.0, 1.0)
     assert (summary.tokens, summary.forwards, summary.scorer_calls, summary.kept_kv) == (400, 400, 4, 100)
@@ -81,7 +81,7 @@ def test_a_summary_has_means_per_problem() -> None:
 
 def test_sentences_name_the_best_search_the_others_and_what_ets_saves() -> None:
     good = outcome("rebase", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)])
-    frugal = outcome("ets", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)], kept=40.0) for i in range(40)])
+    frugal = outcome("ets", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)], mean_kv=40.0) for i in range(40)])
     bad = outcome("mcts", 4, [row(i, "wrong", tokens=200, samples=[("2", 0.9)]) for i in range(40)])
     outcomes = [BEST_OF_4, good, frugal, bad]
     text = "\n".join(summary_sentences(outcomes, compare_tree_searches(outcomes)))
@@ -92,7 +92,7 @@ def test_sentences_name_the_best_search_the_others_and_what_ets_saves() -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_comparison_goes_on_where_it_was_and_refuses_other_settings(tmp_path: Path) -> None:
+def test_whole_comparison_resumes_and_refuses_other_settings(tmp_path: Path) -> None:
     def evaluate(*more: str) -> subprocess.CompletedProcess[str]:
         command = [
             sys.executable, str(SCRIPTS / "bench" / "evaluate.py"), "--searches", "best_of_n", "ets", "--widths", "2",

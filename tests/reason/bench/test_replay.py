@@ -1,4 +1,4 @@
-"""Drafters on recorded texts: what is counted, the feedback they get, and what a file must hold."""
+"""Replay of drafters on recorded texts: the counts, the feedback, and the format of a file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEXT = tuple(b"the cat sat on the mat, and then the dog sat on the cat")
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_every_token_is_committed_once(name: str) -> None:
+def test_replay_commits_every_token_once(name: str) -> None:
     drafter = TreeDrafter(AcceptedPathSource(DRAFTERS[name]()), draw="likely")
     steps = list(replay_text(drafter, (1, 2), TEXT, group="g", request=1, n=8))
     assert sum(steps) == len(TEXT)
@@ -41,7 +41,7 @@ def test_every_token_is_committed_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_a_text_seen_before_is_guessed_better(name: str) -> None:
+def test_replay_of_a_repeated_text_accepts_more_drafts(name: str) -> None:
     row = replay_drafter(name, [EncodedProblem((1, 2), (TEXT, TEXT, TEXT))], nodes=16)
     first, second, third = row["by_trajectory"]
     assert row["tokens"] == 3 * len(TEXT)
@@ -53,7 +53,7 @@ def test_a_text_seen_before_is_guessed_better(name: str) -> None:
         assert third > 4
 
 
-def test_trajectories_are_counted_by_their_number_and_problems_apart() -> None:
+def test_replay_counts_trajectories_by_number_and_problems_apart() -> None:
     both = replay_drafter(
         "published_stand", [EncodedProblem((1,), (TEXT,)), EncodedProblem((2,), (TEXT, TEXT))], nodes=8
     )
@@ -62,7 +62,7 @@ def test_trajectories_are_counted_by_their_number_and_problems_apart() -> None:
     assert both["by_trajectory"][0] == pytest.approx(alone["by_trajectory"][0], rel=0.2)  # no table of the other's
 
 
-def test_nothing_is_drafted_beyond_the_end_and_empty_texts_do_no_harm() -> None:
+def test_replay_drafts_nothing_beyond_the_end_and_accepts_empty_texts() -> None:
     row = replay_drafter("stand", [EncodedProblem((1, 2), ((), (5,), (5, 6), (5, 6)))], nodes=8)
     assert row["by_trajectory"][:2] == [0.0, 1.0]
     assert row["tokens"] == 5
@@ -71,13 +71,13 @@ def test_nothing_is_drafted_beyond_the_end_and_empty_texts_do_no_harm() -> None:
 class Listening(Stand):
     """Stores its feedback."""
 
-    heard: Sequence[Feedback] = ()
+    received: Sequence[Feedback] = ()
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
-        object.__setattr__(self, "heard", feedback)
+        object.__setattr__(self, "received", feedback)
 
 
-def test_a_source_hears_of_accepted_nodes_alone_with_their_rows() -> None:
+def test_accepted_path_source_gets_accepted_nodes_alone_with_their_rows() -> None:
     source = Listening()
     draft = Draft(
         (5, 6, 9), (-1, -1, 1), (0.5, 0.4, 0.3), (0, 1, 2), SamplingRecord("likely", {-1: (0, 1), 1: (2,)}, {})
@@ -85,28 +85,28 @@ def test_a_source_hears_of_accepted_nodes_alone_with_their_rows() -> None:
     ids = np.arange(40).reshape(4, 10)
     branch = Branch(1, "g", (1,), 1, SamplingParams(), 9)
     AcceptedPathSource(source).observe([Feedback(branch, draft, (1, 2), ids, ids.astype(np.float32))])
-    (seen,) = source.heard
-    assert (seen.draft.tokens, seen.draft.parents, seen.accepted_nodes) == ((6, 9), (-1, 0), (0, 1))
-    assert seen.top_tokens()[0][:, 0].tolist() == [0, 20, 30]
+    (accepted,) = source.received
+    assert (accepted.draft.tokens, accepted.draft.parents, accepted.accepted_nodes) == ((6, 9), (-1, 0), (0, 1))
+    assert accepted.top_tokens()[0][:, 0].tolist() == [0, 20, 30]
 
 
-def test_what_was_written_is_all_the_probability_there_is() -> None:
+def test_replay_feedback_gives_the_recorded_token_all_probability() -> None:
     class Spy(TreeDrafter):
         def observe(self, feedback: Sequence[Feedback]) -> None:
-            seen.extend(feedback)
+            feedback_seen.extend(feedback)
 
-    seen: list[Feedback] = []
+    feedback_seen: list[Feedback] = []
     drafter = Spy(Stand(), draw="likely")
     list(replay_text(drafter, (1,), (7, 8), group="g", request=1, n=4))
-    assert [each.branch.tokens for each in seen] == [(1,), (1, 7)]
-    ids, logprobs = seen[0].top_tokens()
+    assert [each.branch.tokens for each in feedback_seen] == [(1,), (1, 7)]
+    ids, logprobs = feedback_seen[0].top_tokens()
     assert ids[0, 0] == 7
     assert np.exp(logprobs).sum() == 1
-    assert drafter.propose([seen[0].branch], DraftPlan((4,), 4)) is not None
+    assert drafter.propose([feedback_seen[0].branch], DraftPlan((4,), 4)) is not None
 
 
 @pytest.mark.parametrize("keys", [("problem", "samples"), ("question", "completions"), ("prompt", "solutions")])
-def test_the_usual_names_of_fields_will_do(tmp_path: Path, keys: tuple[str, str]) -> None:
+def test_recordings_are_read_under_every_usual_field_name(tmp_path: Path, keys: tuple[str, str]) -> None:
     file = tmp_path / "traces.jsonl"
     file.write_text(json.dumps({keys[0]: "ab", keys[1]: ["c", "dd"], "id": 3}) + "\n\n")
     assert read_recordings(file) == [RecordedProblem("ab", ("c", "dd"))]
@@ -127,7 +127,9 @@ def test_the_usual_names_of_fields_will_do(tmp_path: Path, keys: tuple[str, str]
         ('{"problem": "x", "samples": []}', r"traces.jsonl:2: the samples must be a list of texts, got \[\]"),
     ],
 )
-def test_a_bad_line_is_named_with_what_it_must_hold(tmp_path: Path, line: str, complaint: str) -> None:
+def test_invalid_line_of_a_recording_is_named_with_the_required_fields(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
     file = tmp_path / "traces.jsonl"
     file.write_text('{"problem": "x", "samples": ["a"]}\n' + line + "\n")
     with pytest.raises(ValueError, match=complaint):
@@ -142,10 +144,10 @@ def test_an_empty_file_and_an_unknown_drafter_are_refused(tmp_path: Path) -> Non
         validate_names(("parrot",))
 
 
-def test_texts_become_ids_of_the_tokenizer() -> None:
-    (found,) = encode_recordings([RecordedProblem("ab", ("", "ab ab"))], "bundled:target")
-    assert found.samples[0] == ()
-    assert found.samples[1][: len(found.prompt)] == found.prompt
+def test_recorded_texts_become_ids_of_the_tokenizer() -> None:
+    (recording,) = encode_recordings([RecordedProblem("ab", ("", "ab ab"))], "bundled:target")
+    assert recording.samples[0] == ()
+    assert recording.samples[1][: len(recording.prompt)] == recording.prompt
     with pytest.raises(ValueError, match="bundled:parrot"):
         encode_recordings([], "bundled:parrot")
 
@@ -155,7 +157,7 @@ def script(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
-def test_the_script_tabulates_and_ends_with_json(tmp_path: Path) -> None:
+def test_replay_script_prints_tables_and_ends_with_json(tmp_path: Path) -> None:
     file = tmp_path / "traces.jsonl"
     file.write_text(json.dumps({"problem": "What is 1+1?", "samples": ["1+1 is 2, so 2."] * 3}) + "\n")
     arguments = [str(file), "--nodes", "4,8", "--drafters", "stand,suffix", "--out", "report.md"]
@@ -177,7 +179,7 @@ def test_the_script_tabulates_and_ends_with_json(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").exists() == ("![plot.png](plot.png)" in report) == ("--plot" in arguments)
 
 
-def test_the_script_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+def test_replay_script_reports_an_error_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "traces.jsonl").write_text('{"text": "x"}\n')
     done = script("traces.jsonl", cwd=tmp_path)
     assert done.returncode != 0

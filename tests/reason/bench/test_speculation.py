@@ -1,4 +1,4 @@
-"""The speculation benchmark on sizes too small for conclusions: what it counts, what must equal plain decoding."""
+"""The speculation benchmark on sizes too small for conclusions: its counts, and texts equal to plain decoding."""
 
 from __future__ import annotations
 
@@ -39,13 +39,15 @@ def target() -> BundledTarget:
 
 @pytest.fixture(scope="module")
 def result(target: BundledTarget, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    said: list[str] = []
-    found = SpeculationBench(target, TOY, tmp_path_factory.mktemp("templates"), log_line=said.append).measure_parts()
-    assert len(said) >= len(found["acceptance"]) + len(found["speed"])
-    return found
+    log_lines: list[str] = []
+    measured = SpeculationBench(
+        target, TOY, tmp_path_factory.mktemp("templates"), log_line=log_lines.append
+    ).measure_parts()
+    assert len(log_lines) >= len(measured["acceptance"]) + len(measured["speed"])
+    return measured
 
 
-def test_every_setup_is_measured_at_every_point(result: dict[str, Any]) -> None:
+def test_every_drafter_setup_is_measured_at_every_point(result: dict[str, Any]) -> None:
     assert [row["setup"] for row in result["acceptance"]] == [*AT_EQUAL_NODES, ORACLE]
     rows = Counter((row["temperature"], row["live"]) for row in result["speed"])
     assert rows == {(1.0, 8): len(AT_FULL_SPEED) + 2}
@@ -57,14 +59,14 @@ def test_coupled_acceptance_gives_the_texts_of_plain_decoding(result: dict[str, 
     assert [row["num_differing"] for row in exact] == [0] * len(exact)
 
 
-def test_no_setup_gets_more_nodes_than_the_budget(result: dict[str, Any]) -> None:
+def test_no_drafter_setup_gets_more_nodes_than_the_budget(result: dict[str, Any]) -> None:
     for row in result["acceptance"]:
         assert row["nodes_per_forward"] <= row["nodes"]
         assert all(tokens >= 1 for tokens in row["by_family"].values())
         assert row["tokens_per_forward"] <= 1 + row["nodes"]
 
 
-def test_the_oracle_accepts_all_it_drafts(result: dict[str, Any]) -> None:
+def test_oracle_accepts_all_drafts(result: dict[str, Any]) -> None:
     for row in result["speed"]:
         if row["setup"] == ORACLE:
             assert row["nodes_per_forward"] > 0
@@ -72,7 +74,7 @@ def test_the_oracle_accepts_all_it_drafts(result: dict[str, Any]) -> None:
             assert row["tokens_per_forward"] > everything
 
 
-def test_the_report_has_verdicts_tables_and_the_json_line(result: dict[str, Any]) -> None:
+def test_report_has_goals_tables_and_the_json_line(result: dict[str, Any]) -> None:
     complete = {**result, "machine": {"cpus": 2}}
     text = format_report(complete, "python scripts/bench/speculation.py", ["plot.png"])
     assert "short by" in text or "PASS" in text
@@ -85,31 +87,31 @@ def test_the_report_has_verdicts_tables_and_the_json_line(result: dict[str, Any]
         assert {len(row) for row in table.rows} == {len(table.header)}, table.title
 
 
-def test_a_part_alone_leaves_the_other_unmeasured(target: BundledTarget, tmp_path: Path) -> None:
+def test_single_part_leaves_the_other_unmeasured(target: BundledTarget, tmp_path: Path) -> None:
     settings = replace(TOY, speed_setups=("stand", ORACLE), live=(1, 2), temperatures=(0.0, 0.6))
-    found = SpeculationBench(target, settings, tmp_path).measure_parts(nodes=False)
-    assert found["acceptance"] == []
-    assert [(row["temperature"], row["live"], row["num_differing"]) for row in found["speed"][::2]] == [
+    measured = SpeculationBench(target, settings, tmp_path).measure_parts(nodes=False)
+    assert measured["acceptance"] == []
+    assert [(row["temperature"], row["live"], row["num_differing"]) for row in measured["speed"][::2]] == [
         (0.0, 1, 0), (0.0, 2, 0), (0.6, 1, 0), (0.6, 2, 0),
     ]  # fmt: skip
-    assert {goal["verdict"] for goal in found["goals"]} == {"not measured"}
-    assert "## Goals" in format_report({**found, "machine": {}}, "command")
+    assert {goal["verdict"] for goal in measured["goals"]} == {"not measured"}
+    assert "## Goals" in format_report({**measured, "machine": {}}, "command")
 
 
-def test_plots_are_drawn(result: dict[str, Any], tmp_path: Path) -> None:
+def test_plot_files_are_drawn(result: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for name, plot in (("acceptance", plot_acceptance), ("speed", plot_speed)):
         plot(tmp_path / f"{name}.png", result)
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_missing_matplotlib_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_matplotlib_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reason.bench.plots.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"reason-search\[plots\]"):
         require_matplotlib()
 
 
-def test_a_wrong_name_is_refused_with_the_right_ones() -> None:
+def test_unknown_name_is_refused_with_the_valid_ones() -> None:
     with pytest.raises(ValueError, match=r"drafter_setups must be from stand_coupled, .*; got standard"):
         SpeculationSettings(drafter_setups=("standard",))
     with pytest.raises(ValueError, match=r"speed_setups must be from .*oracle, plain; got miracle"):
@@ -119,21 +121,21 @@ def test_a_wrong_name_is_refused_with_the_right_ones() -> None:
     assert len(QUICK.drafter_setups) < len(SpeculationSettings().drafter_setups)
 
 
-def test_a_workload_has_equally_many_of_each_family_turn_by_turn(target: BundledTarget) -> None:
-    asked = make_questions(target.prompt, per_family=2, split="heldout")
-    families = [question.family for question in asked]
+def test_workload_alternates_equally_many_questions_of_each_family(target: BundledTarget) -> None:
+    questions = make_questions(target.prompt, per_family=2, split="heldout")
+    families = [question.family for question in questions]
     assert Counter(families) == dict.fromkeys(families, 2)
     assert families[:4] == families[4:]
     assert len(set(families)) == 4
-    work = Workload(asked, 3, 1.0, 20)
+    work = Workload(questions, 3, 1.0, 20)
     assert len({request.seed for request in work.requests()}) == 24
-    assert [request.group for request in work.requests()][:4] == [asked[0].id] * 3 + [asked[1].id]
+    assert [request.group for request in work.requests()][:4] == [questions[0].id] * 3 + [questions[1].id]
     assert work.requests() == work.requests()
     others = replace(work, first=3).requests()
     assert not {request.seed for request in others} & {request.seed for request in work.requests()}
 
 
-def test_templates_are_learned_from_other_problems_than_they_are_judged_by(target: BundledTarget) -> None:
+def test_template_training_and_heldout_questions_are_disjoint(target: BundledTarget) -> None:
     train = make_questions(target.prompt, per_family=8, split="train")
     heldout = make_questions(target.prompt, per_family=8, split="heldout")
     assert not {question.prompt for question in train} & {question.prompt for question in heldout}
@@ -146,7 +148,7 @@ def branch(tokens: Tokens, remaining: int = 9, seed: int = 1) -> Branch:
     return Branch(7, "p", tokens, seed, SamplingParams(), remaining)
 
 
-def test_the_oracle_drafts_the_future_as_far_as_it_may() -> None:
+def test_oracle_drafts_the_future_within_depth_plan_and_length() -> None:
     oracle = OracleDrafter({("p", 1): (1, 2, 3, 4, 5, 6)}, depth=3)
     here = branch((1, 2))
     for plan, remaining, tokens in (
@@ -167,7 +169,7 @@ def test_the_oracle_drafts_the_future_as_far_as_it_may() -> None:
 # --- templates
 
 
-def test_the_static_tree_is_as_large_and_deep_as_published() -> None:
+def test_static_tree_is_as_large_and_deep_as_published() -> None:
     tree = static_tree()
     depths: list[int] = []
     for parent in tree.parents:
@@ -182,16 +184,16 @@ class Scripted:
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.heard: list[Feedback] = []
+        self.received: list[Feedback] = []
 
     def propose(self, branches: Any, plan: DraftPlan) -> list[Draft]:
         return [self.draft] * len(branches)
 
     def observe(self, feedback: Any) -> None:
-        self.heard += feedback
+        self.received += feedback
 
 
-def test_accepted_nodes_are_counted_by_their_place_in_the_template() -> None:
+def test_accepted_nodes_are_counted_by_their_template_node() -> None:
     """A draft whose anchor has only one child, so that its nodes' numbers are not the template's."""
     template = TreeTemplate((-1, -1, 0, 0, 2), (0, 1, 0, 1, 0))
     draft = Draft((5, 6, 7, 8), (-1, 0, 0, 1))  # places 0, 2, 3, 4
@@ -203,10 +205,10 @@ def test_accepted_nodes_are_counted_by_their_place_in_the_template() -> None:
     feedback = [Feedback(here, draft, (0, 1, 3)), Feedback(here, draft, (0, 2)), Feedback(here, Draft(), ())]
     counter.observe(feedback)
     assert counter.counts == [2, 0, 1, 1, 1]
-    assert inner.heard == feedback
+    assert inner.received == feedback
 
 
-def test_the_best_nodes_come_first_parents_and_elder_siblings_before_them() -> None:
+def test_best_nodes_are_sorted_with_parents_and_elder_siblings_first() -> None:
     template = TreeTemplate((-1, -1, 0, -1), (0, 1, 0, 2))
     tuned = best_nodes(template, [5, 1, 3, 4], keep=9)
     assert tuned.template == TreeTemplate((-1, 0, -1, -1), (0, 0, 1, 2))
@@ -214,7 +216,7 @@ def test_the_best_nodes_come_first_parents_and_elder_siblings_before_them() -> N
     assert best_nodes(template, [0, 0, 0, 0], keep=2).template == TreeTemplate((-1, -1), (0, 1))
 
 
-def test_a_learned_template_is_a_file_the_controller_reads(target: BundledTarget, tmp_path: Path) -> None:
+def test_learned_template_is_a_file_that_the_controller_reads(target: BundledTarget, tmp_path: Path) -> None:
     setup = find_tunable_setup("stand_rejection")
     work = Workload(make_questions(target.prompt, per_family=1, split="train")[:1], 2, 1.0, 12)
     tuned = tune_template(target, work, setup.make_drafter(), setup.rule, static_tree(20, 6), keep=8, live=2)
@@ -237,13 +239,13 @@ def _depths(template: TreeTemplate) -> list[int]:
 
 
 def make_run(tokens: list[int], seconds: float = 1.0) -> SpeculationRun:
-    """Two families, two trajectories each, ten passes a trajectory."""
+    """A run of two families with two trajectories each and ten passes per trajectory."""
     work = Workload((WorkloadQuestion("a", "0", (1,)), WorkloadQuestion("b", "1", (1,))), 2, 1.0, 99)
     spent = tuple(Usage(tokens=n, forwards=10, drafted=40) for n in tokens)
     return SpeculationRun(work, seconds, spent, tuple((n,) for n in tokens), EngineStats())
 
 
-def test_a_run_averages_over_families_not_over_tokens() -> None:
+def test_run_averages_over_families_not_over_tokens() -> None:
     run = make_run([10, 30, 60, 60])
     assert run.by_family() == {"a": 2.0, "b": 6.0}
     assert run.by_family(without=0) == {"a": 3.0, "b": 6.0}
@@ -259,8 +261,8 @@ def test_goals_compare_means_and_the_worst_family() -> None:
         "likely_best_first": make_run([25, 25, 35, 35]),
         "token_recycling": make_run([20, 20, 30, 30]),
     }
-    found = evaluate_goals([AcceptancePoint(name, 1.0, 8, run, None) for name, run in runs.items()], [], [8])
-    gain, deterministic, recycling, lookup, worst = found[:5]
+    goals = evaluate_goals([AcceptancePoint(name, 1.0, 8, run, None) for name, run in runs.items()], [], [8])
+    gain, deterministic, recycling, lookup, worst = goals[:5]
     assert (gain.measured, gain.error, gain.verdict) == (4.5 / 4.0, 0.0, "PASS")
     assert deterministic.measured == 4.5 / 3.0
     assert recycling.verdict == "short by 0.200"
@@ -268,7 +270,7 @@ def test_goals_compare_means_and_the_worst_family() -> None:
     assert (worst.measured, worst.required, worst.verdict) == (1.0, 0.98, "PASS")
 
 
-def test_errors_tell_how_much_trajectories_differ() -> None:
+def test_standard_errors_are_over_trajectories() -> None:
     """The jackknife of a mean is its standard error."""
     ours, theirs = make_run([30, 50, 30, 50]), make_run([20, 20, 20, 20])
     points = [
@@ -278,7 +280,7 @@ def test_errors_tell_how_much_trajectories_differ() -> None:
     assert evaluate_goals(points, [], [8])[0].error == pytest.approx(0.5)  # of 1.5 and 2.5
 
 
-def test_speed_is_the_median_of_ratios_to_the_plain_run_beside() -> None:
+def test_speedup_is_the_median_of_ratios_to_the_adjacent_plain_run() -> None:
     speed_run = SpeedRun("stand", 1.0, 16)
     for mine, plain in ((1.0, 2.0), (2.0, 2.0), (1.0, 9.0)):
         speed_run.runs.append(make_run([10] * 4, mine))

@@ -1,4 +1,4 @@
-"""The user's code runs where `plugins` names it, and nowhere else."""
+"""Code of the user runs only where `plugins` names it."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ def task_name(*settings: str) -> str:
     return build.select_task(build.validate_settings(config, choices), choices)[0].name
 
 
-def test_a_file(file: Path) -> None:
+def test_plugin_may_be_a_file(file: Path) -> None:
     assert task_name(f"plugins=[{file}]") == "sums"
     assert task_name(f"plugins=[{file}]") == "sums"  # again, in the same process
 
 
-def test_a_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_may_be_a_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(file.parent))
     assert task_name("plugins=[mine_sums]") == "sums"
 
 
-def test_nothing_is_trusted_that_is_only_importable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_importable_module_that_is_no_plugin_is_not_trusted(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(file.parent))
     with pytest.raises(ConfigError, match=r"task\._target_ must be one of ours .* or of plugins=\[...\], got 'mine_s"):
         task_name()
     assert "mine_sums" not in sys.modules
 
 
-def test_trust_is_in_the_module_and_not_in_names_that_begin_like_it(file: Path) -> None:
+def test_trust_is_in_the_module_and_not_in_its_name_prefix(file: Path) -> None:
     plugins.load_plugins([str(file)])
     with pytest.raises(ConfigError, match="must be one of ours"):
         instantiate("task", {"_target_": "mine_sums_too.Sums"})
@@ -79,7 +79,7 @@ def test_trust_is_in_the_module_and_not_in_names_that_begin_like_it(file: Path) 
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("entries", "message"),
     [
         ("no_such_module_here", "plugins must be a list of modules or files, got 'no_such_module_here'"),
         ([3], "plugins must be a list of modules or files, got [3]"),
@@ -88,19 +88,19 @@ def test_trust_is_in_the_module_and_not_in_names_that_begin_like_it(file: Path) 
         (["no/such/mine-file.py"], "plugins: the name of no/such/mine-file.py is not that of a module"),
     ],
 )
-def test_what_cannot_be_imported_is_named(given: object, message: str) -> None:
+def test_plugin_that_cannot_be_imported_is_named(entries: object, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        plugins.load_plugins(given)
+        plugins.load_plugins(entries)
 
 
-def test_a_file_does_not_take_the_place_of_another_module(tmp_path: Path) -> None:
+def test_plugin_file_does_not_replace_another_module(tmp_path: Path) -> None:
     for name in ("json.py", "colorsys.py"):  # one that is imported here, one that need not be
         (tmp_path / name).write_text("")
         with pytest.raises(ConfigError, match="there is another one; rename the file"):
             plugins.load_plugins([str(tmp_path / name)])
 
 
-def test_a_file_that_fails_is_the_settings_fault_and_leaves_nothing(tmp_path: Path) -> None:
+def test_failing_plugin_file_is_a_setting_error_and_is_not_imported(tmp_path: Path) -> None:
     file = tmp_path / "mine_broken.py"
     file.write_text("raise RuntimeError('half way')")
     with pytest.raises(ConfigError, match=r"cannot import .*mine_broken\.py \(half way\)"):
@@ -110,8 +110,8 @@ def test_a_file_that_fails_is_the_settings_fault_and_leaves_nothing(tmp_path: Pa
         instantiate("task", {"_target_": "mine_broken.Task"})
 
 
-def test_a_saved_run_cannot_have_code_run(file: Path, tmp_path: Path) -> None:
-    """To finish a run that had plugins, they are given again."""
+def test_resumed_run_does_not_run_plugin_code_of_its_saved_settings(file: Path, tmp_path: Path) -> None:
+    """A run with plugins is resumed by naming them again."""
     config, choices = compose_settings(
         [f"plugins=[{file}]", "search._target_=mine_sums.Searches", "model.path=/no/such"]
     )

@@ -91,7 +91,7 @@ def warned_of_nothing() -> Iterator[None]:
 
 
 def composition_with(key: str) -> tuple[str, list[str]]:
-    """A program and choices of groups whose settings have `key`."""
+    """Returns a program and choices of groups whose settings have `key`."""
     group = key.partition(".")[0]
     groups = {"small": "engine@small"}
     named = groups.get(group, group)
@@ -118,7 +118,7 @@ def nested(key: str, value: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("old", ROWS)
-def test_an_override_by_an_old_name_sets_the_new_one_and_warns_once(
+def test_old_override_sets_the_new_name_and_warns_once(
     old: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -134,7 +134,7 @@ def test_an_override_by_an_old_name_sets_the_new_one_and_warns_once(
 
 
 @pytest.mark.parametrize("old", ROWS)
-def test_a_file_of_the_user_may_have_an_old_name(old: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_user_file_may_have_an_old_name(old: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert rename_settings(nested(old, 3)) == nested(ROWS[old], 3)
     assert f"is now called {ROWS[old]}" in caplog.text
@@ -149,14 +149,14 @@ def test_every_form_of_override_is_rewritten(sign: str, monkeypatch: pytest.Monk
     assert rename_overrides([f"{sign}draft.path=x"]) == [f"{sign}small.path=x"]
 
 
-def test_what_is_no_override_or_has_no_old_name_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_without_an_old_name_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renamed_settings, "renamed_settings", lambda: {"draft": "small"})
     arguments = ["-m", "--config-dir", "draft", "question='the draft.path=x'", "hydra/launcher=joblib", "drafts.n=1"]
     assert rename_overrides(arguments) == arguments
     assert rename_overrides(["~draft.path"]) == ["~small.path"]
 
 
-def test_a_knob_renamed_together_with_its_group_has_both_new_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_knob_renamed_together_with_its_group_has_both_new_names(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = {"draft": "small", "small.wide": "small.width"}
     monkeypatch.setattr(renamed_settings, "renamed_settings", lambda: pairs)
     assert rename_overrides(["draft.wide=1"]) == ["small.width=1"]
@@ -173,16 +173,16 @@ def test_knobs_of_each_source_of_a_hybrid_are_rewritten(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("target", LAST_RELEASE)
-def test_a_class_of_the_last_release_is_found(target: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_class_of_the_last_release_is_found(target: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        found = rename_settings({"search": {"_target_": target}})
+        renamed = rename_settings({"search": {"_target_": target}})
     new = current_target(target)
-    assert found == {"search": {"_target_": new}}
+    assert renamed == {"search": {"_target_": new}}
     assert callable(get_object(new))
     assert caplog.text.count(f"is now called {new};") == (new != target)
 
 
-def test_a_users_yaml_of_the_last_release_still_composes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_user_yaml_of_the_last_release_composes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings, _ = compose_settings(["search=self_consistency", "model.path=x"])
     settings["search"]["_target_"] = "search.self_consistency.SelfConsistency"
     with caplog.at_level(logging.WARNING), pytest.raises(reason.ConfigError, match=r"^model\.path=x"):
@@ -190,7 +190,7 @@ def test_a_users_yaml_of_the_last_release_still_composes(tmp_path: Path, caplog:
     assert "search.self_consistency.SelfConsistency is now called search.strategies." in caplog.text
 
 
-def test_a_plugins_class_keeps_its_own_names_and_gets_new_ones_it_takes(
+def test_plugin_class_keeps_its_own_old_names_and_gets_new_ones_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renamed_settings, "renamed_settings", lambda: {"search.wide": "search.width"})

@@ -59,7 +59,7 @@ def solve(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     return solve_with_plug_in(folder, MODULE, ("engine/parrot.yaml", OPTION), *SETTINGS, *overrides)
 
 
-def test_an_engine_of_two_files_solves(tmp_path: Path) -> None:
+def test_engine_of_two_files_solves(tmp_path: Path) -> None:
     done = solve(tmp_path)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
@@ -67,13 +67,13 @@ def test_an_engine_of_two_files_solves(tmp_path: Path) -> None:
     assert "42" in done.stdout
 
 
-def test_its_wrong_setting_is_one_sentence_with_the_setting(tmp_path: Path) -> None:
+def test_wrong_setting_of_the_plug_in_is_one_sentence_with_the_setting(tmp_path: Path) -> None:
     done = solve(tmp_path, "engine.words=''")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "engine.words must not be empty, got ''" in done.stderr
 
 
-def test_a_class_that_is_no_engine_setting_is_refused(tmp_path: Path) -> None:
+def test_class_without_engine_settings_is_refused(tmp_path: Path) -> None:
     done = solve(tmp_path, "engine._target_=mine.Parrot", "~engine.words", "+engine.tokens=[]", "+engine.end=0")
     assert done.returncode == 2
     assert "engine._target_ must be a subclass of reason.engines.base.EngineSettings" in done.stderr

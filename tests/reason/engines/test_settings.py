@@ -25,7 +25,7 @@ def load_settings(name: str) -> EngineSettings:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_field_is_in_the_yaml_with_its_default_and_vice_versa(name: str) -> None:
+def test_every_field_of_engine_settings_is_in_the_yaml_with_its_default_and_vice_versa(name: str) -> None:
     settings = load_settings(name)
     assert dataclasses.is_dataclass(settings)
     node = OmegaConf.to_container(OmegaConf.create(files("conf").joinpath("engine", f"{name}.yaml").read_text()))
@@ -39,7 +39,7 @@ def test_every_field_is_in_the_yaml_with_its_default_and_vice_versa(name: str) -
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_line_of_a_yaml_says_what_it_is(name: str) -> None:
+def test_every_line_of_an_engine_yaml_has_a_comment(name: str) -> None:
     text = files("conf").joinpath("engine", f"{name}.yaml").read_text()
     knobs = [line for line in text.splitlines() if re.match(r"[a-z]\w*:", line) and not line.startswith("defaults:")]
     assert [line for line in knobs if " # " not in line] == []
@@ -54,6 +54,6 @@ def test_no_other_module_takes_a_client_knob_as_an_argument() -> None:
     assert {str(file.relative_to(ROOT)) for file in listed} <= homes
 
 
-def test_where_a_model_runs_is_an_attribute_of_its_settings() -> None:
+def test_place_of_a_model_is_an_attribute_of_its_engine_settings() -> None:
     assert {name: load_settings(name).is_remote for name in ENGINES} == {"local": False, "openai": True, "sglang": True}
     assert {name for name in ENGINES if not load_settings(name).needs_checkpoint} == {"openai"}

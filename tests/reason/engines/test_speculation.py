@@ -1,4 +1,4 @@
-"""Settings of speculation: every combination runs or says why not, and none changes what is found."""
+"""Settings of speculation: every combination runs or is refused with a reason, and none changes a tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reason.problem import Problem
 from reason.runs.run import TaskRun
 from reason.tasks.base import Task
 from search.strategy import Strategy
-from tests.support.fakes import ByteTokenizer, HashBackend
+from tests.support.fakes import HashBackend, ToyTokenizer
 from tests.support.toy_solver import BytePrompt, toy_solver
 
 VOCABULARY = 32
@@ -33,7 +33,9 @@ def settings(**chosen: str) -> dict[str, Any]:
 @pytest.mark.parametrize("source", list_options("speculation"))
 @pytest.mark.parametrize("controller", list_options("controller"))
 @pytest.mark.parametrize("acceptance", list_options("acceptance"))
-def test_every_combination_is_fit_to_run_or_says_what_would_be(source: str, controller: str, acceptance: str) -> None:
+def test_every_combination_of_speculation_runs_or_is_refused_with_the_valid_choice(
+    source: str, controller: str, acceptance: str
+) -> None:
     chosen = settings(speculation=source, controller=controller, acceptance=acceptance)
     rule, dealer = instantiate("acceptance", chosen["acceptance"]), instantiate("controller", chosen["controller"])
     draw = "likely" if source in RANKS_ONLY else rule.supported_sampling[0]
@@ -82,7 +84,7 @@ def test_every_combination_is_fit_to_run_or_says_what_would_be(source: str, cont
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
 )
-def test_a_wrong_setting_is_named_before_any_model_loads(overrides: tuple[str, ...], message: str) -> None:
+def test_wrong_speculation_setting_is_named_before_any_model_loads(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         build.validate_settings(*compose_settings(overrides))
     assert message in str(raised.value)
@@ -108,12 +110,12 @@ def toy_task(count: int) -> Task:
 
 
 def trees(folder: Path, one: Strategy, chosen: dict[str, Any]) -> dict[str, bytes]:
-    """What a run leaves in its `trees` folder. The toy model's arithmetic is exact, whatever else is in its batch."""
+    """Returns the `trees` folder of a run. The toy model's arithmetic is exact for every batch."""
     folder.mkdir(parents=True)
     parts = speculation.validate_speculation(chosen).make_speculation(None, "the writer")
     engine = LocalEngine(
         HashBackend(VOCABULARY, scale=4.0),
-        decode=ByteTokenizer().decode,
+        decode=ToyTokenizer().decode,
         eos_ids=[31],
         kv_bytes=2000,
         speculation=parts,
@@ -131,7 +133,7 @@ def trees(folder: Path, one: Strategy, chosen: dict[str, Any]) -> dict[str, byte
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("name", list_options("search"))
-def test_a_saved_tree_is_the_same_byte_for_byte_with_speculation(name: str, temperature: float, tmp_path: Path) -> None:
+def test_saved_tree_is_the_same_byte_for_byte_with_speculation(name: str, temperature: float, tmp_path: Path) -> None:
     one = strategy(name, temperature)
     plain = trees(tmp_path / "off", one, settings(speculation="off"))
     assert len(plain) == 3

@@ -1,4 +1,4 @@
-"""Answers are found where they stand, spelled one way, and any garbage is survived in linear time."""
+"""Answers are found in texts and made canonical; any text is read in linear time."""
 
 import json
 import time
@@ -43,7 +43,7 @@ GARBAGE = st.lists(PIECES, max_size=30).map("".join)
         ("", None),
     ],
 )
-def test_the_last_balanced_box_wins(text: str, answer: str | None) -> None:
+def test_last_balanced_box_is_the_answer(text: str, answer: str | None) -> None:
     assert boxed_content(text) == answer
 
 
@@ -62,7 +62,7 @@ def test_the_last_balanced_box_wins(text: str, answer: str | None) -> None:
         ("I think 5", None),
     ],
 )
-def test_other_marks_are_read_where_there_is_no_box(text: str, answer: str | None) -> None:
+def test_answer_marks_are_read_where_there_is_no_box(text: str, answer: str | None) -> None:
     assert find_answer(text) == answer
 
 
@@ -88,7 +88,7 @@ def test_other_marks_are_read_where_there_is_no_box(text: str, answer: str | Non
         ("", None),
     ],
 )
-def test_letters_are_found_in_the_forms_models_use(text: str, letter: str | None) -> None:
+def test_choice_letters_are_found_in_the_forms_that_models_use(text: str, letter: str | None) -> None:
     assert find_letter(text) == letter
 
 
@@ -123,7 +123,7 @@ def test_letters_are_found_in_the_forms_models_use(text: str, letter: str | None
         [r"25\%", "25%"],
     ],
 )
-def test_a_vote_counts_all_spellings_together(spellings: list[str]) -> None:
+def test_canonical_answer_is_equal_for_all_spellings(spellings: list[str]) -> None:
     assert {canonical_answer(spelling) for spelling in spellings} == {spellings[0]}
 
 
@@ -145,18 +145,18 @@ def test_a_vote_counts_all_spellings_together(spellings: list[str]) -> None:
         ("1.2.3", "123"),
     ],
 )
-def test_different_answers_stay_apart(one: str, other: str) -> None:
+def test_canonical_answers_of_different_answers_differ(one: str, other: str) -> None:
     assert canonical_answer(one) != canonical_answer(other)
 
 
 @given(GARBAGE)
 @settings(max_examples=300, deadline=None)
-def test_anything_is_survived_and_canonical_is_idempotent(text: str) -> None:
+def test_answer_functions_accept_any_text_and_canonical_answer_is_idempotent(text: str) -> None:
     once = canonical_answer(text)
     assert canonical_answer(once) == once
     for find in (boxed_content, find_answer, find_letter):
-        found = find(text)
-        assert found is None or found.strip()
+        answer = find(text)
+        assert answer is None or answer.strip()
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_anything_is_survived_and_canonical_is_idempotent(text: str) -> None:
         "(",
     ],
 )
-def test_a_megabyte_of_anything_takes_seconds_at_most(unit: str) -> None:
+def test_answer_functions_read_a_megabyte_in_seconds(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
     started = time.perf_counter()
     canonical_answer(text), find_answer(text), find_letter(text)
     assert time.perf_counter() - started < 20  # a quadratic scan would take hours
 
 
-def test_real_answers_keep_their_spelling_after_one_pass() -> None:
+def test_canonical_answers_of_real_data_are_distinct_and_stable() -> None:
     """No gold answer of MATH-500 is lost, and no two different ones of a kind become one by accident."""
     if not (DATA / "math500.jsonl").exists():
         pytest.skip("no copy of MATH-500")

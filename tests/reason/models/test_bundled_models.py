@@ -14,8 +14,9 @@ from reason.config.compose import instantiate, load_option
 from reason.models.checkpoint import bundled_names, find_model
 from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct_exercises
-from reason.tasks.synthetic.error_injection import ErrorWriter, ExactWriter
+from reason.tasks.synthetic.exercise import ExactWriter
 from reason.training.tokenizer import render_prompt
+from tests.support.error_injection import ErrorWriter
 from tests.support.solutions import split_solution
 
 MODELS: dict[str, Any] = {
@@ -39,7 +40,7 @@ def scorer(request: pytest.FixtureRequest) -> Iterator[PrmScorer]:
     scorer.close()
 
 
-def test_a_right_solution_scores_far_above_one_with_a_slip(tokenizer: Any, scorer: PrmScorer) -> None:
+def test_bundled_prm_scores_right_solutions_far_above_wrong_ones(tokenizer: Any, scorer: PrmScorer) -> None:
     """On average, by their worst steps."""
     rng = random.Random(1)
     source = distinct_exercises(3, "heldout", weights=WEIGHTS, difficulties=(2, 3))
@@ -59,7 +60,7 @@ def test_a_right_solution_scores_far_above_one_with_a_slip(tokenizer: Any, score
     assert sum(wrong) / len(wrong) < 0.5 * sum(right) / len(right)
 
 
-def test_they_load_with_the_classes_of_transformers_and_share_one_vocabulary() -> None:
+def test_bundled_models_load_with_transformers_and_share_one_vocabulary() -> None:
     text = render_prompt("x0 = 12. Find x3.") + "We get x1: 5*12=60, 60+8=68.\n\nThe answer is \\boxed{20}."
     assert set(bundled_names()) == {*MODELS, "router"}
     for name, model in MODELS.items():

@@ -36,7 +36,7 @@ QUESTION = "question='x0 = 3. Each next term is 5 times the one before plus 8, m
 SETTINGS = ("router=mine", QUESTION, "search.n=2", "speculation=off")
 
 
-def test_a_router_of_two_files_routes(tmp_path: Path) -> None:
+def test_router_of_two_files_routes(tmp_path: Path) -> None:
     done = solve_with_plug_in(tmp_path, MODULE, OPTION, *SETTINGS, "hydra.run.dir=run")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["router"] == "mine"
@@ -46,13 +46,13 @@ def test_a_router_of_two_files_routes(tmp_path: Path) -> None:
     assert '"target"' in text
 
 
-def test_its_wrong_setting_is_one_sentence_with_the_setting(tmp_path: Path) -> None:
+def test_wrong_setting_of_the_plug_in_is_one_sentence_with_the_setting(tmp_path: Path) -> None:
     done = solve_with_plug_in(tmp_path, MODULE, OPTION, *SETTINGS, "router.most=-1")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "router.most must be an int >= 0, got -1" in done.stderr
 
 
-def test_the_scores_it_needs_are_checked_by_its_class_attribute(tmp_path: Path) -> None:
+def test_needed_scores_are_checked_by_the_class_attribute_of_the_router(tmp_path: Path) -> None:
     settings = ("router._target_=mine.ScoreRouter", "scorer=none", "search=self_consistency")
     done = solve_with_plug_in(tmp_path, MODULE, OPTION, *SETTINGS, *settings)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The routed engine: which model runs for a step, whose step is accepted, and how both are counted."""
+"""The routed engine: the model that runs for a step, the accepted step, and the counts of both models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reason.routing.fixed import SmallModelOnly, TargetModelOnly
 from reason.routing.oracle import OracleRouter
 from reason.routing.random_rate import RandomRouter
 from reason.routing.reward_threshold import RewardThresholdRouter
-from search.seeds import derive_seed
+from search.expand import derive_seed
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
 from search.strategy import SearchResult
@@ -48,8 +48,8 @@ def engines(router: Router) -> tuple[ToyEngine, ToyEngine, RoutedEngine]:
 def search(router: Router, strategy: Any = None) -> tuple[ToyEngine, ToyEngine, SearchResult]:
     draft, target, both = engines(router)
     scorer = ToyScorer()
-    given = toy_resources(engine=both.bind("toy?", ROOT, scorer), scorer=scorer)
-    result: SearchResult = asyncio.run((strategy or Rebase(n=6))(ROOT, given))
+    resources = toy_resources(engine=both.bind("toy?", ROOT, scorer), scorer=scorer)
+    result: SearchResult = asyncio.run((strategy or Rebase(n=6))(ROOT, resources))
     result.tree.assert_invariants()
     return draft, target, result
 
@@ -60,19 +60,19 @@ def authors(result: SearchResult) -> list[str | None]:
 
 @pytest.mark.parametrize("strategy", [Rebase(n=6), BestOfN(n=6)], ids=["steps", "solutions"])
 class TestModelsRun:
-    def test_the_target_is_really_not_run_for_steps_that_stay(self, strategy: Any) -> None:
+    def test_target_does_not_run_for_accepted_small_steps(self, strategy: Any) -> None:
         draft, target, result = search(SmallModelOnly(), strategy)
         assert draft.requests
         assert not target.requests
         assert set(authors(result)) == {"draft"}
 
-    def test_the_draft_is_not_asked_where_nothing_is_read(self, strategy: Any) -> None:
+    def test_small_model_does_not_run_where_the_router_reads_no_step(self, strategy: Any) -> None:
         draft, target, result = search(TargetModelOnly(), strategy)
         assert target.requests
         assert not draft.requests
         assert set(authors(result)) == {"target"}
 
-    def test_the_target_runs_once_for_every_step_that_it_wrote(self, strategy: Any) -> None:
+    def test_target_runs_once_for_every_step_that_it_wrote(self, strategy: Any) -> None:
         draft, target, result = search(RandomRouter(rate=0.5), strategy)
         written = authors(result)
         assert set(written) == {"draft", "target"}
@@ -81,7 +81,7 @@ class TestModelsRun:
         for node in result.tree.nodes:
             assert ("small" in node.step.text) == (node.step.model == "draft")
 
-    def test_what_was_thrown_away_is_counted(self, strategy: Any) -> None:
+    def test_discarded_tokens_are_counted(self, strategy: Any) -> None:
         _, _, result = search(RandomRouter(rate=0.5), strategy)
         num_tokens = {
             model: sum(len(n.step.tokens) for n in result.tree.nodes if n.step.model == model)
@@ -94,7 +94,7 @@ class TestModelsRun:
         assert spent.discarded_tokens > 0
 
 
-def test_both_write_for_the_oracle_and_the_better_stays() -> None:
+def test_oracle_router_runs_both_models_and_keeps_the_better_step() -> None:
     draft, target, result = search(OracleRouter())
     assert len(draft.requests) == len(target.requests) == len(result.tree)
     swap = {"draft": ("small", "large"), "target": ("large", "small")}
@@ -124,17 +124,17 @@ def test_both_write_for_the_oracle_and_the_better_stays() -> None:
     ],
     ids=repr,
 )
-def test_a_threshold_at_its_end_leaves_one_author(router: Router, model: str) -> None:
+def test_threshold_at_its_end_leaves_one_model(router: Router, model: str) -> None:
     assert set(authors(search(router)[2])) == {model}
 
 
-def test_the_threshold_decides_by_the_score_and_the_score_is_told() -> None:
+def test_threshold_router_decides_by_the_recorded_score() -> None:
     for node in search(RewardThresholdRouter(threshold=0.5))[2].tree.nodes:
         assert node.step.routing_score is not None
         assert (node.step.model == "target") == (node.step.routing_score < 0.5)
 
 
-def test_authors_are_on_disk() -> None:
+def test_step_models_and_routing_scores_are_saved() -> None:
     tree = search(RandomRouter(rate=0.5))[2].tree
     saved = json.loads(json.dumps(tree.to_dict()))
     back = SearchTree.from_dict(saved)
@@ -143,12 +143,12 @@ def test_authors_are_on_disk() -> None:
     ]
 
 
-def test_the_same_seed_gives_the_same_tree_however_branches_interleave() -> None:
+def test_routed_tree_does_not_depend_on_the_order_of_branches() -> None:
     one, other = (search(RandomRouter(rate=0.5))[2].tree.to_dict() for _ in range(2))
     assert one == other
 
 
-def test_a_draft_with_nothing_to_say_is_the_targets_step() -> None:
+def test_empty_small_step_is_replaced_by_the_target_step() -> None:
     class Mute(ToyEngine):
         async def generate(self, requests: Any) -> Any:
             generations = await super().generate(requests)
@@ -160,7 +160,7 @@ def test_a_draft_with_nothing_to_say_is_the_targets_step() -> None:
     assert {author.model for author in generation.origins} == {"target"}
 
 
-def test_limits_and_stops_hold_across_steps() -> None:
+def test_token_limits_and_stops_hold_across_routed_steps() -> None:
     _, _, both = engines(RandomRouter(rate=0.5))
     bound = both.bind("toy?", ROOT, None)
     for limit in (1, 9, 17, 25, 300):
@@ -173,7 +173,7 @@ def test_limits_and_stops_hold_across_steps() -> None:
     assert (generation.finish, decode_bytes(generation.tokens)[-5:]) == ("stop", "boxed")
 
 
-def test_a_route_has_the_same_number_wherever_it_is_drawn() -> None:
+def test_random_router_draws_by_the_seed_of_the_step() -> None:
     router = RandomRouter(rate=0.3)
     at = RoutingContext((), Step((1,), "x"), None, 12345, None)
     verdicts = [asyncio.run(router.choose_author(at)) for _ in range(3)]
@@ -187,27 +187,27 @@ QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. 
 
 
 def tree(*overrides: str) -> list[dict[str, Any]]:
-    """Tokens, scores and ends of a search with the bundled models."""
+    """Returns tokens, scores and finish reasons of a search with the bundled models."""
     with reason.load("search.n=4", *overrides) as solver:
         nodes = solver.solve(QUESTION).tree.to_dict()["nodes"]
     return [{key: node[key] for key in ("parent", "tokens", "finish")} for node in nodes]
 
 
 @pytest.mark.parametrize("search_name", ["best_of_n", "rebase"])
-def test_one_author_alone_writes_what_its_own_engine_would_have(search_name: str) -> None:
+def test_router_of_one_model_equals_the_engine_of_that_model(search_name: str) -> None:
     common = (f"search={search_name}", "speculation=off")
     assert tree(*common, "router=target_only") == tree(*common)
     assert tree(*common, "router=draft_only") == tree(*common, "model.path=bundled:draft")
 
 
 @pytest.mark.parametrize("name", ["best_of_n", "beam_search", "rebase", "ets", "mcts"])
-def test_speculation_changes_nothing_of_a_routed_search(name: str) -> None:
+def test_speculation_does_not_change_a_routed_search(name: str) -> None:
     common = (f"search={name}", "router=arbitrage", "embedder=words")
     assert tree(*common, "speculation=stand") == tree(*common, "speculation=off")
 
 
-def test_the_bundled_router_sends_some_steps_either_way() -> None:
-    """The threshold decides, and so does the step: neither model writes all."""
+def test_bundled_router_uses_both_models() -> None:
+    """Scores lie on both sides of the threshold: neither model writes all steps."""
     with reason.load("search.n=8", "router=arbitrage", "router.threshold=0.2", "speculation=off") as solver:
         nodes = solver.solve(QUESTION).tree.nodes
     assert {node.step.model for node in nodes} == {"draft", "target"}
@@ -233,7 +233,7 @@ def test_the_bundled_router_sends_some_steps_either_way() -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_named_before_anything_loads(overrides: tuple[str, ...], message: str) -> None:
+def test_wrong_router_setting_is_named_before_anything_loads(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         reason.load(*overrides)
     assert message in str(caught.value)

@@ -27,7 +27,7 @@ SAYS = "ab c.\n\nThen é.\n\nSo 7."
 
 
 class Pairs:
-    """Two characters a token; 0 ends a text."""
+    """A tokenizer of two characters per token; 0 ends a text."""
 
     chat_template = None
 
@@ -87,7 +87,7 @@ def write(engine: BoundTokenBridge, answer: Tokens = (), **params: Any) -> Gener
     return generation
 
 
-def test_steps_come_in_our_ids_and_go_back_in_theirs() -> None:
+def test_small_steps_are_translated_to_target_ids_and_prefixes_back() -> None:
     speaker, engine = bound()
     answer = Tokens()
     steps: list[Generation] = []
@@ -101,7 +101,7 @@ def test_steps_come_in_our_ids_and_go_back_in_theirs() -> None:
         assert longer[: len(shorter)] == shorter, "what is in the small model's cache stays a prefix"
 
 
-def test_the_log_probability_of_the_whole_is_the_small_models() -> None:
+def test_step_log_probability_is_that_of_the_small_model() -> None:
     _, engine = bound()
     generation = write(engine, stop=())
     assert len(generation.logprobs) == len(generation.tokens)
@@ -109,7 +109,7 @@ def test_the_log_probability_of_the_whole_is_the_small_models() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 9])
-def test_no_more_tokens_than_asked_for_in_either_vocabulary(most: int) -> None:
+def test_translated_step_has_at_most_the_requested_tokens_in_either_vocabulary(most: int) -> None:
     _, engine = bound()
     generation = write(engine, stop=(), max_tokens=most)
     assert len(generation.tokens) == most
@@ -117,7 +117,7 @@ def test_no_more_tokens_than_asked_for_in_either_vocabulary(most: int) -> None:
     assert generation.finish == "length"
 
 
-def test_half_a_character_at_the_end_is_left_out() -> None:
+def test_incomplete_character_at_the_end_is_left_out() -> None:
     class Half(Speaker):
         def _continue(self, request: GenerationRequest) -> Generation:
             return self._build(tuple("aé".encode()[:2]), "length")
@@ -128,14 +128,14 @@ def test_half_a_character_at_the_end_is_left_out() -> None:
     assert THEIRS.decode(generation.tokens) == "a"
 
 
-def test_a_prompt_that_is_more_than_the_question_goes_over_as_text() -> None:
+def test_prompt_beyond_the_question_is_translated_as_text() -> None:
     root = OURS.encode_text("We spoke before. Ask: why?\n")
     speaker, engine = bound(root)
     asyncio.run(engine.generate([GenerationRequest(prefix=root, params=SamplingParams(), seed=1)]))
     assert Pairs().decode(speaker.prefixes[0]) == "We spoke before. Ask: why?\n"
 
 
-def test_vocabularies_that_differ_are_refused_where_ids_are_handed_over() -> None:
+def test_different_vocabularies_are_refused_without_a_bridge() -> None:
     require_step_vocabulary("own", "A", {"a": 0}, "B", {"a": 1})
     with pytest.raises(ValueError, match=r"A cannot draft steps for B.*small\.vocabulary=own"):
         require_step_vocabulary("same", "A", {"a": 0}, "B", {"a": 1})
@@ -164,7 +164,7 @@ def other_ids(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("search", ["best_of_n", "rebase"])
-def test_where_nothing_is_drawn_another_vocabulary_changes_no_word(other_ids: Path, search: str) -> None:
+def test_greedy_routed_texts_do_not_depend_on_the_small_vocabulary(other_ids: Path, search: str) -> None:
     def texts(*draft: str) -> list[tuple[str | None, str]]:
         greedy = ("search.n=2", "search.sampling.temperature=0", "engine.dtype=float32", "small.dtype=float32")
         with reason.load(f"search={search}", "router=random", *greedy, *draft) as solver:

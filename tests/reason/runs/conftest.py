@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def tab() -> Iterator[Page]:
-    """One for the module; it is closed with it, since its event loop would be in the way of other tests' loops."""
+    """One tab per module, closed with it: its event loop would block the loops of other tests."""
     if importlib.util.find_spec("playwright") is None:
         pytest.skip("no playwright: pip install playwright")
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -36,13 +36,13 @@ def tab() -> Iterator[Page]:
 
 @pytest.fixture
 def visit(tab: Page, tmp_path: Path) -> Iterator[Opener]:
-    """Opens a page's text; in the end no page has complained or asked for anything but itself."""
+    """Opens the text of a page; asserts at the end that no page had errors or requested another address."""
     file = tmp_path / "page.html"
-    complaints: list[str] = []
+    page_errors: list[str] = []
     listeners: dict[Any, Callable[[Any], None]] = {
-        "console": lambda message: complaints.append(f"{message.type}: {message.text}"),
-        "pageerror": lambda error: complaints.append(str(error)),
-        "request": lambda request: complaints.append(request.url) if request.url != file.as_uri() else None,
+        "console": lambda message: page_errors.append(f"{message.type}: {message.text}"),
+        "pageerror": lambda error: page_errors.append(str(error)),
+        "request": lambda request: page_errors.append(request.url) if request.url != file.as_uri() else None,
     }
     for event, listener in listeners.items():
         tab.on(event, listener)
@@ -57,4 +57,4 @@ def visit(tab: Page, tmp_path: Path) -> Iterator[Opener]:
     yield open_page
     for event, listener in listeners.items():
         tab.remove_listener(event, listener)
-    assert complaints == []
+    assert page_errors == []

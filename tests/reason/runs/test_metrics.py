@@ -1,4 +1,4 @@
-"""Metrics agree with brute force, do not depend on the order of samples, and order themselves as they must."""
+"""Metrics equal brute force, do not depend on the order of samples, and are bounded by pass@n."""
 
 import math
 import random
@@ -45,11 +45,11 @@ def answers(text: str) -> list[GradedSample]:
     ("text", "value"),
     [("112", 1.0), ("122", 0.0), ("12", 0.5), ("123", 1 / 3), ("1---", 1.0), ("--", 0.0), ("", 0.0), ("1122-", 0.5)],
 )
-def test_majority_by_hand(text: str, value: float) -> None:
+def test_majority_equals_values_by_hand(text: str, value: float) -> None:
     assert maj_at_n(answers(text)) == pytest.approx(value)
 
 
-def test_weighted_and_best_by_hand() -> None:
+def test_weighted_and_best_equal_values_by_hand() -> None:
     solutions = [sample("2", 0.9), sample("1", 0.5), sample("1", 0.5), sample(None, 1.0), sample("3", None)]
     assert (weighted_at_n(solutions), best_at_n(solutions), maj_at_n(solutions)) == (1.0, 0.0, 1.0)
     assert weighted_at_n([sample("1", 0.5), sample("2", 0.5)]) == best_at_n([sample("1", 0.5), sample("2", 0.5)]) == 0.5
@@ -57,7 +57,7 @@ def test_weighted_and_best_by_hand() -> None:
 
 
 @given(SAMPLES, st.randoms(use_true_random=False))
-def test_no_metric_depends_on_the_order_of_samples(samples: list[GradedSample], rng: random.Random) -> None:
+def test_metrics_do_not_depend_on_the_order_of_samples(samples: list[GradedSample], rng: random.Random) -> None:
     shuffled = list(samples)
     rng.shuffle(shuffled)
     for rule in (avg_at_n, maj_at_n, weighted_at_n, best_at_n):
@@ -65,20 +65,20 @@ def test_no_metric_depends_on_the_order_of_samples(samples: list[GradedSample], 
 
 
 @given(SAMPLES)
-def test_majority_is_the_expected_result_of_a_fair_draw(samples: list[GradedSample]) -> None:
+def test_majority_is_the_expected_result_of_a_uniform_tie_break(samples: list[GradedSample]) -> None:
     votes = Counter(s.answer for s in samples if s.answer is not None)
     top = [answer for answer, count in votes.items() if count == max(votes.values())]
     assert maj_at_n(samples) == pytest.approx(top.count(GOLD) / len(top) if top else 0)
 
 
 @given(SAMPLES)
-def test_equal_scores_make_weighted_the_majority(samples: list[GradedSample]) -> None:
+def test_weighted_with_equal_scores_is_the_majority(samples: list[GradedSample]) -> None:
     same = [GradedSample(s.answer, s.is_correct, 0.7) for s in samples]
     assert weighted_at_n(same) == pytest.approx(maj_at_n(samples))
 
 
 @given(SAMPLES)
-def test_any_right_bounds_every_choice(samples: list[GradedSample]) -> None:
+def test_pass_at_n_bounds_every_selection_rule(samples: list[GradedSample]) -> None:
     ceiling = pass_at_k(samples, len(samples))
     assert ceiling == float(any(s.is_correct for s in samples))
     for rule in (avg_at_n, maj_at_n, weighted_at_n, best_at_n):
@@ -86,13 +86,13 @@ def test_any_right_bounds_every_choice(samples: list[GradedSample]) -> None:
 
 
 @given(SAMPLES, st.integers(1, 7))
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(samples: list[GradedSample], k: int) -> None:
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(samples: list[GradedSample], k: int) -> None:
     subsets = list(combinations(samples, min(k, len(samples))))
     expected = sum(any(s.is_correct for s in chosen) for chosen in subsets) / len(subsets)
     assert pass_at_k(samples, k) == pytest.approx(expected)
 
 
-def test_the_summary_has_every_metric_under_its_name() -> None:
+def test_metrics_summary_has_every_metric_under_its_name() -> None:
     problems = [[sample("1", 0.9), sample("2", 0.1)], [sample("2", 0.9), sample("1", 0.1)]]
     summary = compute_metrics(problems)
     assert {name: metric.value for name, metric in summary.items()} == {
@@ -108,7 +108,7 @@ def test_the_summary_has_every_metric_under_its_name() -> None:
 
 
 def test_standard_errors_are_over_problems_not_samples() -> None:
-    """A hundred copies of each sample say nothing new about the problems."""
+    """A hundred copies of each sample add no information about the problems."""
     problems = [answers("1"), answers("2"), answers("1"), answers("1")]
     once, often = (compute_metrics([p * times for p in problems])["pass@1"] for times in (1, 100))
     assert once.stderr == pytest.approx(often.stderr)
@@ -116,7 +116,7 @@ def test_standard_errors_are_over_problems_not_samples() -> None:
     assert compute_metrics([answers("1")])["pass@1"].stderr is None
 
 
-def test_the_standard_error_covers() -> None:
+def test_standard_error_interval_covers_the_truth() -> None:
     """Mean plus or minus 1.96 standard errors holds the truth about 95 times in 100."""
     rng = np.random.default_rng(0)
     hits = 0
@@ -129,7 +129,7 @@ def test_the_standard_error_covers() -> None:
     assert 0.91 < hits / 400 < 0.985
 
 
-def test_failed_problems_count_as_zero_and_those_without_gold_not_at_all() -> None:
+def test_failed_problems_count_as_zero_and_those_without_gold_are_left_out() -> None:
     no_gold = [GradedSample("1", None), GradedSample(None, None)]
     summary = compute_metrics([answers("11"), [], no_gold])
     assert (summary["pass@1"].value, summary["pass@1"].problems) == (0.5, 2)
@@ -137,13 +137,13 @@ def test_failed_problems_count_as_zero_and_those_without_gold_not_at_all() -> No
     assert compute_metrics([late])["pass@1"].value == 0.0
 
 
-def test_nothing_at_all_is_not_a_number() -> None:
+def test_metrics_of_no_problems_are_nan() -> None:
     metric = compute_metrics([])["pass@1"]
     assert math.isnan(metric.value)
     assert (metric.stderr, metric.problems) == (None, 0)
 
 
-def test_a_curve_ends_at_the_metric_itself_and_is_exact_where_subsets_are_few() -> None:
+def test_accuracy_curve_ends_at_the_metric_and_is_exact_for_few_subsets() -> None:
     problems: list[Sequence[GradedSample]] = [answers("11122"), answers("12---"), answers("22211")]
     points = accuracy_curve(problems, maj_at_n, "maj")
     assert [point.name for point in points] == ["maj@1", "maj@2", "maj@4"]
@@ -155,7 +155,7 @@ def test_a_curve_ends_at_the_metric_itself_and_is_exact_where_subsets_are_few() 
     assert full.value == maj_at_n(answers("1112"))
 
 
-def test_a_sampled_curve_is_near_the_exact_one_and_the_same_every_time() -> None:
+def test_sampled_accuracy_curve_is_near_the_exact_one_and_repeatable() -> None:
     rng = random.Random(0)
     problems = [answers("".join(rng.choice("1123") for _ in range(64))) for _ in range(20)]
     sampled = accuracy_curve(problems, lambda chosen: pass_at_k(chosen, len(chosen)), "pass")
@@ -165,7 +165,7 @@ def test_a_sampled_curve_is_near_the_exact_one_and_the_same_every_time() -> None
         assert point.value == pytest.approx(exact, abs=0.02)
 
 
-def test_paired_bootstrap_finds_the_difference_and_its_spread() -> None:
+def test_paired_bootstrap_finds_the_difference_and_its_standard_error() -> None:
     rng = np.random.default_rng(1)
     difficulty = rng.random(300)
     a, b = difficulty + rng.normal(0.05, 0.1, 300), difficulty

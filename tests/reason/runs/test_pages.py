@@ -1,4 +1,4 @@
-"""The pages hold what is in the records, and no text of a record can act in them."""
+"""The pages hold the data of the records, and no text of a record runs in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.search_records import NASTY, embedded, make_record, make_resu
 TEMPLATES = ("tree.html", "index.html")
 
 
-def test_every_step_is_on_the_page_and_what_is_heavy_is_not() -> None:
+def test_tree_page_holds_every_step_without_token_ids() -> None:
     record = make_record()
     page = tree_page(record, result_of(record))
     nodes = embedded(page)["nodes"]
@@ -35,7 +35,7 @@ def test_every_step_is_on_the_page_and_what_is_heavy_is_not() -> None:
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_no_text_gets_out_of_its_script_element(text: str) -> None:
+def test_embedded_text_cannot_close_its_script_element(text: str) -> None:
     record = make_record(text=lambda _: text) | {"question": text, "id": text, "answer": text, "votes": {text: 1.0}}
     result = ProblemResult.from_json({"id": text, "gold": text, "grade": "wrong", "reason": text})
     bare_result = ProblemResult(id=text, question=text, answer=text)
@@ -52,21 +52,21 @@ def test_no_text_gets_out_of_its_script_element(text: str) -> None:
         assert text in json.dumps(embedded(page), ensure_ascii=False).replace("\\\\", "\\").replace('\\"', '"')
 
 
-def test_embedded_data_is_the_data() -> None:
+def test_embedded_data_equals_the_data() -> None:
     data = {"a": [*NASTY, 1, 2.5, None, True], "</b>": {"c": ("d",)}}
     assert json.loads(embed_json(data)) == json.loads(json.dumps(data))
     assert json.loads(embed_json([math.nan, math.inf, {"x": -math.inf}])) == [None, None, {"x": None}]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_page_needs_no_network_and_never_parses_text_as_html(name: str) -> None:
+def test_page_templates_need_no_network_and_never_parse_text_as_html(name: str) -> None:
     text = read_template(name)
     assert not re.findall(r"https?:|//\w+\.\w|@import|url\(|\bfetch\(|XMLHttpRequest|src=", text)
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text)
     assert "default-src 'none'" in text
 
 
-def test_an_old_record_without_selections_strategy_or_scores_makes_a_page() -> None:
+def test_old_record_without_selections_strategy_or_scores_makes_a_page() -> None:
     node = {
         "id": 0,
         "parent": -1,
@@ -90,7 +90,7 @@ def test_an_old_record_without_selections_strategy_or_scores_makes_a_page() -> N
         assert len(embedded(tree_page(record, None))["nodes"]["text"]) == len(record["nodes"])
 
 
-def test_reasons_are_found_whether_their_keys_are_numbers_or_text() -> None:
+def test_pruning_reasons_are_found_under_int_and_text_keys() -> None:
     record = make_record()
     with_numbers = [
         {**one, "reasons": {int(node): why for node, why in one["reasons"].items()}}
@@ -105,18 +105,18 @@ def test_reasons_are_found_whether_their_keys_are_numbers_or_text() -> None:
         (
             solutions(("42", 0.9), ("42", 0.7), ("7", 0.5)),
             {"grade": "right", "gold": "42"},
-            "42 won: 2 of 3 finished solutions say so, together 1.60 of 2.10 votes (weighted by score); "
+            "42 won: 2 of 3 finished solutions give it, together 1.60 of 2.10 votes (weighted by score); "
             "it is correct (gold answer 42).",
         ),
         (
             solutions(("42", None), ("42", None), ("7", None)),
             {"grade": "wrong", "gold": "7"},
-            "42 won: 2 of 3 finished solutions say so (majority); it is wrong (gold answer 7, which 1 says).",
+            "42 won: 2 of 3 finished solutions give it (majority); it is wrong (gold answer 7, which 1 gives).",
         ),
         (
             solutions(("42", 0.9), ("7", 0.5), ("7", 0.6), rule="best"),
             {"grade": "wrong", "gold": "8"},
-            "42 won: the best scored of 3 finished solutions says so (0.90), alone; "
+            "42 won: the best scored of 3 finished solutions gives it (0.90), alone; "
             "it is wrong (gold answer 8, which no solution found).",
         ),
         (
@@ -134,12 +134,12 @@ def test_reasons_are_found_whether_their_keys_are_numbers_or_text() -> None:
         ({"nodes": []}, {"error": "RuntimeError: out of pages"}, "The problem failed: RuntimeError: out of pages"),
     ],
 )
-def test_one_sentence_says_why_the_answer_won(record: TreeRecord, row: dict[str, Any], sentence: str) -> None:
+def test_explanation_of_the_answer_is_one_sentence(record: TreeRecord, row: dict[str, Any], sentence: str) -> None:
     result = ProblemResult.from_json({"id": "p", **row}) if row else None
     assert explain_answer(record, result) == sentence
 
 
-def test_totals_have_a_standard_error_and_leave_out_what_is_not_known() -> None:
+def test_totals_have_a_standard_error_and_leave_out_unknown_values() -> None:
     totals = dict(embedded(index_page(make_results(10), {}, "run"))["totals"])
     assert totals["accuracy"] == "0.500 ± 0.189"  # 4 of 8: sqrt(.25 * 8/7 / 8)
     assert dict(embedded(index_page([ProblemResult(id="a")], {}, "run"))["totals"]) == {"problems": "1"}

@@ -40,7 +40,7 @@ def row(problem: int, right: bool, tokens: int) -> dict[str, Any]:
 
 
 def make_run(home: Path, n: int, rights: list[bool], *, stopped: str | None = "done", search: str = "rebase") -> Path:
-    """A run's folder as scripts/solve.py leaves it."""
+    """Writes the folder of a run as scripts/solve.py does."""
     home.mkdir(parents=True)
     config, about = {"search": {"n": n}, "seed": 0}, {"task": "synthetic", "model": "bundled"}
     resume.save_settings(home, config=config, choices={"search": search}, about=about)
@@ -54,7 +54,7 @@ def make_run(home: Path, n: int, rights: list[bool], *, stopped: str | None = "d
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Two whole runs, one under way with a line half written, one broken, one that has only begun."""
+    """Two finished runs, one with a half-written line, one broken, one without a result."""
     home = tmp_path / "multirun"
     make_run(home / "0", 4, [True, False] * 5)
     make_run(home / "1", 8, [True] * 8 + [False] * 2, search="ets")
@@ -65,15 +65,15 @@ def runs(tmp_path: Path) -> Path:
     return home
 
 
-def test_every_run_is_found_and_nothing_on_disk_is_changed(runs: Path) -> None:
+def test_find_runs_finds_every_run_and_changes_no_file(runs: Path) -> None:
     before = {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()}
-    found = find_runs([runs])
-    assert [run.folder.name for run in found] == ["0", "1", "2", "3", "4"]
-    assert [run.state for run in found] == ["done", "done", "unfinished", "done", "unfinished"]
-    assert [run.broken and run.broken.split(":")[0] for run in found] == [
+    runs_found = find_runs([runs])
+    assert [run.folder.name for run in runs_found] == ["0", "1", "2", "3", "4"]
+    assert [run.state for run in runs_found] == ["done", "done", "unfinished", "done", "unfinished"]
+    assert [run.broken and run.broken.split(":")[0] for run in runs_found] == [
         None, None, None, "ValueError", "no result yet",
     ]  # fmt: skip
-    whole, better, half = (run.measured for run in found[:3])
+    whole, better, half = (run.measured for run in runs_found[:3])
     assert whole is not None
     assert whole.accuracy is not None
     assert (whole.accuracy.value, whole.costs["tokens"], whole.costs["kv"], whole.problems) == (0.5, 400, 90, 10)
@@ -81,18 +81,18 @@ def test_every_run_is_found_and_nothing_on_disk_is_changed(runs: Path) -> None:
     assert half.problems == 4  # the half-written one waits
     assert better is not None
     assert {file: file.read_bytes() for file in before} == before
-    assert find_runs([runs, runs / "0"])[0].folder == found[0].folder  # a run named twice is there once
+    assert find_runs([runs, runs / "0"])[0].folder == runs_found[0].folder  # a run named twice is there once
     assert len(find_runs([runs, runs / "0"])) == 5
 
 
-def test_a_job_that_was_refused_is_listed_with_the_reason(runs: Path) -> None:
+def test_refused_job_of_a_sweep_is_listed_with_the_reason(runs: Path) -> None:
     write_json(runs / "5" / REFUSED, {"overrides": ["search.n=0"], "error": "search.n must be an int >= 1, got 0"})
     refused = find_runs([runs])[-1]
     assert (refused.label, refused.state) == ("search.n=0", "refused")
     assert refused.broken == "search.n must be an int >= 1, got 0"
 
 
-def test_runs_are_named_by_what_differs() -> None:
+def test_run_labels_hold_the_settings_that_differ() -> None:
     one = {"search": {"n": 4, "width": 2}, "seed": 0}
     other = {"search": {"n": 8, "penalty": 1}, "seed": 0}
     assert distinguishing_labels([(one, {"search": "rebase"}), (other, {"search": "ets"})]) == [
@@ -104,7 +104,7 @@ def test_runs_are_named_by_what_differs() -> None:
     assert distinguishing_labels([(one, {"search": "rebase"})]) == ["run"]
 
 
-def test_the_front_is_what_no_other_run_beats() -> None:
+def test_pareto_front_holds_runs_that_no_other_run_dominates() -> None:
     rng = random.Random(0)
     for _ in range(200):
         points = [(float(rng.randrange(6)), rng.randrange(6) / 5) for _ in range(rng.randrange(1, 9))]
@@ -119,16 +119,16 @@ def test_the_front_is_what_no_other_run_beats() -> None:
         assert sorted(pareto_front(points)) == [i for i in range(len(points)) if not beaten(i)]
 
 
-def test_the_page_holds_every_run_and_leads_to_it(runs: Path) -> None:
-    found = find_runs([runs])
-    assert front_of_runs(found, "tokens") == [0, 1]
-    page = report_page(found, "five runs", runs)
+def test_report_page_holds_every_run_with_a_link(runs: Path) -> None:
+    runs_found = find_runs([runs])
+    assert front_of_runs(runs_found, "tokens") == [0, 1]
+    page = report_page(runs_found, "five runs", runs)
     data = json.loads(page.split('<script id="data" type="application/json">')[1].split("</script>")[0])
     assert [run["href"] for run in data["runs"]] == ["0/index.html", "1/index.html", None, "3/index.html", None]
     assert set(data["fronts"]) == set(COSTS)
 
 
-def test_the_script_writes_page_and_table(runs: Path, tmp_path: Path) -> None:
+def test_report_script_writes_page_and_table(runs: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "report.py")]
     done = subprocess.run([*command, str(runs)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -179,7 +179,7 @@ def test_the_shape_of_the_trees_is_in_rows_summary_index_and_report(run_folder: 
     assert f'["depth of a tree, mean","{depth:.1f}"]' in (run_folder / "index.html").read_text()
 
 
-def test_the_script_exports_trees(run_folder: Path, tmp_path: Path) -> None:
+def test_report_script_exports_trees(run_folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "report.py"), "trees"]
     arguments = [str(run_folder), "--format", "dot", "--out", str(tmp_path / "dots")]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)

@@ -1,4 +1,4 @@
-"""Rows survive being killed at any byte, and the file never shows half of anything."""
+"""Rows survive a process killed at any byte, and a file is never half written."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def written(folder: Path) -> ResultFile:
     return results
 
 
-def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+def test_result_rows_are_read_back_unchanged(tmp_path: Path) -> None:
     assert list(written(tmp_path).read_results().values()) == RESULTS
     assert ResultFile(tmp_path / "none.jsonl").read_results() == {}
 
 
-def test_cut_at_any_byte_the_whole_rows_remain_and_appending_goes_on(tmp_path: Path) -> None:
+def test_result_file_cut_at_any_byte_keeps_whole_rows_and_can_be_appended(tmp_path: Path) -> None:
     whole = written(tmp_path).path.read_bytes()
     for cut in range(len(whole)):
         results = ResultFile(tmp_path / "cut.jsonl")
         results.path.write_bytes(whole[:cut])
-        kept = results.read_results()
-        assert len(kept) == whole[:cut].count(b"\n")
+        whole_rows = results.read_results()
+        assert len(whole_rows) == whole[:cut].count(b"\n")
         results.append_result(RESULTS[2])
-        assert list(results.read_results()) == list(dict.fromkeys([*kept, "c"]))
+        assert list(results.read_results()) == list(dict.fromkeys([*whole_rows, "c"]))
 
 
-def test_a_broken_line_in_the_middle_is_not_passed_over(tmp_path: Path) -> None:
+def test_invalid_line_in_the_middle_of_a_result_file_is_an_error(tmp_path: Path) -> None:
     results = ResultFile(tmp_path / "results.jsonl")
     results.path.write_text('{"id": "a"}\nrubbish\n{"id": "b"}\n')
     with pytest.raises(ValueError, match="line 2: not a result row"):
         results.read_results()
 
 
-def test_the_last_row_of_a_problem_counts_and_order_is_restored(tmp_path: Path) -> None:
+def test_last_row_of_a_problem_counts_and_order_is_restored(tmp_path: Path) -> None:
     results = written(tmp_path)
     results.append_result(ProblemResult(id="a", text="again"))
     rows = results.reorder_results(["c", "never", "a", "b/1"])
@@ -55,7 +55,7 @@ def test_the_last_row_of_a_problem_counts_and_order_is_restored(tmp_path: Path) 
     assert list(results.read_results().values()) == rows
 
 
-def test_writing_replaces_a_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_atomic_write_replaces_a_file_and_leaves_no_other_file(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "summary.json"
     write_json(file, {"a": 1})
     write_json(file, {"a": 2})
@@ -63,7 +63,7 @@ def test_writing_replaces_a_file_and_leaves_nothing_beside_it(tmp_path: Path) ->
     assert [f.name for f in file.parent.iterdir()] == ["summary.json"]
 
 
-def test_file_names_are_safe_and_differ() -> None:
+def test_safe_file_names_are_safe_and_distinct() -> None:
     ids = ["a/b", "a_b", "../x", "..", ".hidden", "x" * 300, "x" * 301, "é", "a b", ""]
     names = [safe_file_name(i) for i in ids]
     assert len(set(names)) == len(ids)

@@ -1,4 +1,4 @@
-"""A run leaves every finished problem on disk, and goes on where it was stopped to the same end."""
+"""A run writes every finished problem to disk, and resumes to the same result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stable(results: Sequence[ProblemResult]) -> list[ProblemResult]:
     return [replace(result, usage=replace(result.usage, **unstable)) for result in results]
 
 
-def test_a_row_says_everything_about_its_problem(tmp_path: Path) -> None:
+def test_result_row_holds_grade_samples_usage_and_metadata(tmp_path: Path) -> None:
     _, rows = run_task(tmp_path)
     for row in rows:
         assert row.gold == str(int(row.id[4:]) % 3)
@@ -63,7 +63,7 @@ def test_a_row_says_everything_about_its_problem(tmp_path: Path) -> None:
         assert (row.error, row.stopped, row.metadata["task"], row.metadata["seed"]) == (None, "done", "toy", 0)
 
 
-def test_the_tree_on_disk_is_the_tree(tmp_path: Path) -> None:
+def test_saved_tree_equals_the_tree_of_the_search(tmp_path: Path) -> None:
     _, rows = run_task(tmp_path)
     for row in rows:
         saved = json.loads((tmp_path / "trees" / f"{safe_file_name(row.id)}.json").read_text())
@@ -73,7 +73,7 @@ def test_the_tree_on_disk_is_the_tree(tmp_path: Path) -> None:
         assert [c["answer"] for c in saved["candidates"]] == [s.answer for s in row.samples]
 
 
-def test_every_problem_has_a_page_and_the_list_leads_to_it(tmp_path: Path) -> None:
+def test_every_problem_has_a_page_and_the_index_links_to_it(tmp_path: Path) -> None:
     run, rows = run_task(tmp_path)
     listed = run.start_page.read_text(encoding="utf-8")
     for row in rows:
@@ -82,7 +82,7 @@ def test_every_problem_has_a_page_and_the_list_leads_to_it(tmp_path: Path) -> No
         assert "../index.html" in (tmp_path / page).read_text(encoding="utf-8")
 
 
-def test_a_single_problem_is_its_own_page(tmp_path: Path) -> None:
+def test_start_page_of_a_single_problem_is_its_tree_page(tmp_path: Path) -> None:
     with toy_solver() as one:
         run = TaskRun(one, make_task(1), tmp_path, run_metadata=METADATA)
         list(run.solve_missing())
@@ -91,7 +91,7 @@ def test_a_single_problem_is_its_own_page(tmp_path: Path) -> None:
     assert run.start_page.exists()
 
 
-def test_a_row_has_the_kv_its_search_pinned_and_the_tree_its_decisions(tmp_path: Path) -> None:
+def test_result_row_has_the_kv_of_its_search_and_the_tree_its_selections(tmp_path: Path) -> None:
     _, rows = run_task(tmp_path, strategy=Rebase(n=4))
     for row in rows:
         saved = json.loads((tmp_path / "trees" / f"{safe_file_name(row.id)}.json").read_text())
@@ -103,7 +103,7 @@ def test_a_row_has_the_kv_its_search_pinned_and_the_tree_its_decisions(tmp_path:
     assert any(row.kv.kept_tokens > 0 for row in rows)
 
 
-def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path: Path) -> None:
+def test_resumed_run_equals_an_uninterrupted_run(tmp_path: Path) -> None:
     _, unbroken = run_task(tmp_path / "unbroken")
     stopped, some = run_task(tmp_path / "broken", stop_after=3, concurrency=2)
     assert 3 <= len(some) < len(unbroken)
@@ -116,7 +116,7 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path: Path) -> None:
 
 
 class Moody(ToyEngine):
-    """Breaks on one problem."""
+    """A strategy that raises on one problem."""
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         if b"What is 5?" in bytes(requests[0].prefix):
@@ -124,7 +124,7 @@ class Moody(ToyEngine):
         return await super().generate(requests)
 
 
-def test_a_failing_problem_is_recorded_and_tried_again_on_resume(tmp_path: Path) -> None:
+def test_failed_problem_is_recorded_and_solved_again_on_resume(tmp_path: Path) -> None:
     _, unbroken = run_task(tmp_path / "unbroken")
     _, rows = run_task(tmp_path / "run", engine=Moody())
     assert [row.id for row in rows if row.error] == ["toy/5"]
@@ -135,7 +135,7 @@ def test_a_failing_problem_is_recorded_and_tried_again_on_resume(tmp_path: Path)
     assert stable(rows) == stable(unbroken)
 
 
-def test_every_row_is_on_disk_when_it_is_shown(tmp_path: Path) -> None:
+def test_result_row_is_on_disk_before_it_is_returned(tmp_path: Path) -> None:
     with toy_solver() as one:
         run = TaskRun(one, make_task(), tmp_path, run_metadata=METADATA)
         for number, row in enumerate(run.solve_missing(), 1):
@@ -144,7 +144,7 @@ def test_every_row_is_on_disk_when_it_is_shown(tmp_path: Path) -> None:
             assert rows[row.id] == row
 
 
-def test_a_limit_takes_the_first_and_may_be_raised(tmp_path: Path) -> None:
+def test_problem_limit_takes_the_first_problems_and_may_be_raised(tmp_path: Path) -> None:
     with toy_solver() as one:
         run = TaskRun(one, make_task(), tmp_path, run_metadata=METADATA, limit=3)
         assert len(list(run.solve_missing())) == 3
@@ -153,7 +153,7 @@ def test_a_limit_takes_the_first_and_may_be_raised(tmp_path: Path) -> None:
         assert [row.id for row in run.finish_run()] == [f"toy/{i}" for i in range(5)]
 
 
-def test_the_summary_adds_up(tmp_path: Path) -> None:
+def test_run_summary_equals_sums_over_rows(tmp_path: Path) -> None:
     _, rows = run_task(tmp_path)
     summary = summarise_results(rows)
     right = sum(row.grade.value == "right" for row in rows)
@@ -164,7 +164,7 @@ def test_the_summary_adds_up(tmp_path: Path) -> None:
     assert sum(summary["grades"].values()) == summary["problems"] == 8
 
 
-def test_without_gold_answers_nothing_is_claimed(tmp_path: Path) -> None:
+def test_run_summary_without_gold_answers_has_no_metrics(tmp_path: Path) -> None:
     with toy_solver() as one:
         run = TaskRun(one, Task("question", [Problem.from_question("What is 3?")]), tmp_path, run_metadata=METADATA)
         list(run.solve_missing())
@@ -173,11 +173,11 @@ def test_without_gold_answers_nothing_is_claimed(tmp_path: Path) -> None:
     assert summarise_results(rows)["metrics"] == {}
 
 
-def test_a_run_of_nothing_has_a_summary() -> None:
+def test_run_summary_without_rows_has_no_metrics() -> None:
     assert summarise_results([])["metrics"] == {}
 
 
-def test_out_of_budget_is_counted(tmp_path: Path) -> None:
+def test_run_summary_counts_problems_out_of_budget(tmp_path: Path) -> None:
     _, rows = run_task(tmp_path, budget=Budget(tokens=60))
     assert summarise_results(rows)["out_of_budget"] == 8
     assert all(row.usage.tokens <= 60 for row in rows)
@@ -198,7 +198,7 @@ def shown(folder: Path, *, terminal: bool) -> str:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_is_shown_names_failures_metrics_and_where_results_are(tmp_path: Path, terminal: bool) -> None:
+def test_run_display_names_failures_metrics_and_the_results_folder(tmp_path: Path, terminal: bool) -> None:
     text = shown(tmp_path, terminal=terminal)
     for expected in (
         "failed, RuntimeError: out of luck",
@@ -216,7 +216,7 @@ def test_what_is_shown_names_failures_metrics_and_where_results_are(tmp_path: Pa
         assert "0 s left" in text
 
 
-def test_a_result_row_is_the_golden_one() -> None:
+def test_result_row_equals_the_golden_row() -> None:
     """Regenerate with `REGENERATE_GOLDEN=1 pytest tests/reason/runs/test_run.py`, and read the difference."""
     file = GOLDEN / "result_row.json"
     one_task = make_task(4)
@@ -243,7 +243,7 @@ def test_rows_of_the_last_release_are_read() -> None:
     assert "spent" not in result.to_json()
 
 
-def test_a_lossy_setting_is_in_heading_row_log_summary_and_pages(tmp_path: Path) -> None:
+def test_lossy_setting_is_in_heading_row_log_summary_and_pages(tmp_path: Path) -> None:
     metadata = METADATA | {"model": "m", "search": "s", "scorer": "p", "engine": "e", "speculation": "off"}
     metadata |= {"lossy": "acceptance=greedy_match"}
     with toy_solver() as one:

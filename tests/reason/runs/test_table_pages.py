@@ -21,7 +21,7 @@ def ids(page: Page) -> list[str]:
     return [str(line.get_attribute("data-id")) for line in lines.all()]
 
 
-def test_the_index_sorts_filters_and_links(visit: Opener) -> None:
+def test_index_page_sorts_filters_and_links(visit: Opener) -> None:
     rows = make_results(40)
     page = visit(index_page(rows, {"aime/3": "trees/3.html"}, "aime, best_of_n"))
     assert ids(page) == [row.id for row in rows]
@@ -40,15 +40,15 @@ def test_the_index_sorts_filters_and_links(visit: Opener) -> None:
     assert (links.count(), links.get_attribute("href")) == (1, "trees/3.html")
 
 
-def test_the_index_holds_a_thousand_rows(visit: Opener) -> None:
+def test_index_page_holds_a_thousand_rows(visit: Opener) -> None:
     page = visit(index_page(make_results(1000), {}, "many"))
     page.get_by_role("columnheader", name="seconds").get_by_role("button").click()
     page.get_by_role("searchbox").fill("out of pages")
     assert page.get_by_role("status").inner_text() == "20 of 1000 problems"
 
 
-def test_a_report_draws_every_run_against_each_cost_and_leads_to_it(visit: Opener, tmp_path: Path) -> None:
-    def found(i: int, accuracy: float, cost: float) -> FoundRun:
+def test_report_page_draws_every_run_against_each_cost_with_a_link(visit: Opener, tmp_path: Path) -> None:
+    def make_run(i: int, accuracy: float, cost: float) -> FoundRun:
         interval = PairedDifference(accuracy, accuracy - 0.05, accuracy + 0.05, 50)
         costs = {"tokens": cost, "forwards": 900 - cost, "seconds": 2.0, "kv": cost / 2}
         measured = RunMeasurement(interval, costs, problems=50, failed=0)
@@ -56,7 +56,7 @@ def test_a_report_draws_every_run_against_each_cost_and_leads_to_it(visit: Opene
             tmp_path / str(i), f"search.n={i}", {}, "done", measured, None, tmp_path / str(i) / "index.html"
         )
 
-    runs = [found(0, 0.4, 100), found(1, 0.6, 400), found(2, 0.5, 500)]
+    runs = [make_run(0, 0.4, 100), make_run(1, 0.6, 400), make_run(2, 0.5, 500)]
     broken = FoundRun(tmp_path / "3", "search=<b>ets</b>", {}, "unfinished", None, "OSError: gone", None)
     page = visit(report_page([*runs, broken], "Four runs", tmp_path))
     points = page.locator("#plot a")

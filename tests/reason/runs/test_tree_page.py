@@ -30,7 +30,9 @@ def path_of(record: TreeRecord, node: int | None) -> list[int]:
     return SearchTree.from_dict(record).path_nodes(node)
 
 
-def test_a_stranger_reads_why_and_sees_the_winning_path(visit: Opener, record: TreeRecord, tree_text: str) -> None:
+def test_tree_page_shows_the_explanation_and_the_winning_path(
+    visit: Opener, record: TreeRecord, tree_text: str
+) -> None:
     page = visit(tree_text)
     heading = page.get_by_role("heading", level=1).inner_text()
     assert heading == explain_answer(record, result_of(record))
@@ -44,7 +46,7 @@ def test_a_stranger_reads_why_and_sees_the_winning_path(visit: Opener, record: T
     assert pixels(page, "--won") == 0
 
 
-def test_the_slider_hides_what_was_not_there_yet_and_playing_brings_it_back(visit: Opener) -> None:
+def test_slider_hides_later_steps_and_play_shows_them_again(visit: Opener) -> None:
     record = make_record(n=3, levels=2)
     page = visit(tree_page(record, None))
     places = len(record["nodes"]) + len(record["selections"])
@@ -57,7 +59,7 @@ def test_the_slider_hides_what_was_not_there_yet_and_playing_brings_it_back(visi
     page.get_by_role("button", name="Play").wait_for()  # again, and not Pause: it has come to its end
 
 
-def test_a_selection_is_a_place_of_its_own(visit: Opener, record: TreeRecord, tree_text: str) -> None:
+def test_selection_is_a_slider_position(visit: Opener, record: TreeRecord, tree_text: str) -> None:
     page = visit(tree_text)
     first = record["selections"][0]
     slide(page, first["size"])
@@ -74,7 +76,7 @@ def test_a_selection_is_a_place_of_its_own(visit: Opener, record: TreeRecord, tr
     assert page.get_by_text(f"Selection 1: pruned: {reason}").is_visible()
 
 
-def test_a_step_may_be_selected_often_and_end_in_many_ways(visit: Opener) -> None:
+def test_step_page_lists_every_selection_and_the_finish_of_a_step(visit: Opener) -> None:
     finishes = [None, "length", "eos", "deadline", None]
     nodes = [{"parent": -1, "text": f"step {i}", "finish": finish} for i, finish in enumerate(finishes)]
     selections: list[dict[str, Any]] = [
@@ -85,13 +87,13 @@ def test_a_step_may_be_selected_often_and_end_in_many_ways(visit: Opener) -> Non
     assert page.get_by_role("slider").get_attribute("max") == "7"
     assert tree_shown(page, "pruned") == "1"
     ends = [
-        ["Selection 1: given 2 continuations", "Selection 2: pruned: cost"],
+        ["Selection 1: 2 continuations", "Selection 2: pruned: cost"],
         ["Cut off (length) without an answer"],
         ["Finished without an answer"],
         ["Cut off (deadline) without an answer"],
         [
-            "Selection 1: given 1 continuation",
-            "Selection 2: given none",
+            "Selection 1: 1 continuation",
+            "Selection 2: not continued",
             "Open when the search ended, without an answer",
         ],
     ]
@@ -105,7 +107,7 @@ def test_a_step_may_be_selected_often_and_end_in_many_ways(visit: Opener) -> Non
     assert page.locator("#fate li").all_inner_texts() == ends[0][:1]
 
 
-def test_search_finds_counts_and_goes_through_the_hits(visit: Opener, record: TreeRecord, tree_text: str) -> None:
+def test_search_box_finds_counts_and_walks_through_hits(visit: Opener, record: TreeRecord, tree_text: str) -> None:
     page = visit(tree_text)
     hits = [node["id"] for node in record["nodes"] if "boxed{4}" in node["text"]]
     page.keyboard.press("/")
@@ -121,7 +123,7 @@ def test_search_finds_counts_and_goes_through_the_hits(visit: Opener, record: Tr
     assert page.evaluate("document.activeElement.id") == "tree"
 
 
-def test_the_keyboard_walks_the_tree(visit: Opener, record: TreeRecord, tree_text: str) -> None:
+def test_keyboard_walks_the_tree(visit: Opener, record: TreeRecord, tree_text: str) -> None:
     page = visit(tree_text)
     path = path_of(record, record["best"])
     for node in reversed(path[:-1]):
@@ -153,7 +155,7 @@ def test_the_keyboard_walks_the_tree(visit: Opener, record: TreeRecord, tree_tex
     assert not page.get_by_role("dialog").is_visible()
 
 
-def test_a_click_selects_a_drag_pans_and_the_wheel_zooms(visit: Opener, tree_text: str) -> None:
+def test_click_selects_drag_pans_and_wheel_zooms(visit: Opener, tree_text: str) -> None:
     page = visit(tree_text)
     box = page.get_by_role("tree").bounding_box()
     assert box
@@ -179,7 +181,7 @@ def test_a_click_selects_a_drag_pans_and_the_wheel_zooms(visit: Opener, tree_tex
 
 
 @pytest.mark.parametrize("text", NASTY[:3])
-def test_text_is_shown_and_never_runs(visit: Opener, text: str) -> None:
+def test_step_text_is_shown_and_never_runs(visit: Opener, text: str) -> None:
     record = make_record(n=4, levels=3, text=lambda _: text) | {"question": text, "id": text, "votes": {text: 1.0}}
     page = visit(tree_page(record, ProblemResult.from_json({"id": text, "gold": text, "grade": "wrong"})))
     page.keyboard.press("Home")
@@ -192,7 +194,7 @@ def test_text_is_shown_and_never_runs(visit: Opener, text: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_small_windows_and_the_dark(visit: Opener, tree_text: str, scheme: str) -> None:
+def test_tree_page_fits_small_windows_and_dark_mode(visit: Opener, tree_text: str, scheme: str) -> None:
     for text in (tree_text, index_page(make_results(30), {}, "aime, best_of_n")):
         page = visit(text, width=400, height=800, scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -200,7 +202,7 @@ def test_small_windows_and_the_dark(visit: Opener, tree_text: str, scheme: str) 
         assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 27)")
 
 
-def test_two_thousand_steps_can_be_walked_and_played(visit: Opener) -> None:
+def test_tree_page_of_two_thousand_steps_can_be_walked_and_played(visit: Opener) -> None:
     record = make_record(n=280, levels=12, seed=1)
     assert len(record["nodes"]) >= 2000
     page = visit(tree_page(record, result_of(record)))
@@ -219,7 +221,7 @@ def test_two_thousand_steps_can_be_walked_and_played(visit: Opener) -> None:
     assert page.locator("body *").count() < 1000
 
 
-def test_a_tree_without_nodes_or_selections_is_a_page_too(visit: Opener) -> None:
+def test_tree_page_without_nodes_or_selections_opens(visit: Opener) -> None:
     older: Any = {**make_record(n=3, levels=3), "selections": None, "best": None, "votes": {}}
     nothing: Any = {"nodes": []}
     for record in (nothing, older):

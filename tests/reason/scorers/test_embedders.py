@@ -21,7 +21,7 @@ from search.tree import Step
 
 
 @pytest.mark.parametrize("speculation", ["off", "stand"])
-def test_hidden_states_are_those_the_last_token_was_chosen_from(tiny_writer: Path, speculation: str) -> None:
+def test_hidden_states_are_those_that_predicted_the_last_token(tiny_writer: Path, speculation: str) -> None:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(tiny_writer, dtype=torch.float32).eval()
@@ -46,12 +46,12 @@ def test_hidden_states_are_those_the_last_token_was_chosen_from(tiny_writer: Pat
         assert np.allclose(generation.hidden, states[-2].numpy(), atol=1e-4)
 
 
-def test_an_engine_without_hidden_states_needs_another_embedder() -> None:
+def test_engine_without_hidden_states_needs_another_embedder() -> None:
     with pytest.raises(ValueError, match="choose embedder=words"):
         asyncio.run(HiddenStateEmbedder(distance_threshold=0.1).embed([Step((1,), "a")], [None]))
 
 
-def test_a_wrong_threshold_is_named(tmp_path: Path) -> None:
+def test_wrong_distance_threshold_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"embedder\.distance_threshold must be a number > 0, got 0"):
         reason.load("search=ets", "embedder.distance_threshold=0")
     with pytest.raises(ConfigError, match=r"embedder\.path must be set"):
@@ -79,7 +79,7 @@ def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "whole"
 
 
-def test_a_sentence_transformers_model_embeds_texts(sentence_model: Path) -> None:
+def test_sentence_transformers_embedder_embeds_texts(sentence_model: Path) -> None:
     embedder = SentenceTransformerEmbedder(path=str(sentence_model), distance_threshold=0.1, device="cpu")
     embedder.validate()
     embedder.load()
@@ -90,7 +90,7 @@ def test_a_sentence_transformers_model_embeds_texts(sentence_model: Path) -> Non
     assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
 
 
-def test_it_runs_a_whole_search(sentence_model: Path, tiny_writer: Path) -> None:
+def test_sentence_transformers_embedder_serves_a_whole_search(sentence_model: Path, tiny_writer: Path) -> None:
     with reason.load(
         "search=ets", "search.n=4", "search.depth=2", "search.step_tokens=8", "scorer=likelihood", "speculation=off",
         "model=hf", f"model.path={tiny_writer}", "model.prompt.raw='{question}'",
@@ -99,13 +99,13 @@ def test_it_runs_a_whole_search(sentence_model: Path, tiny_writer: Path) -> None
         assert len(solver.solve("ab").tree) >= 4
 
 
-def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
+def test_folder_that_is_no_sentence_transformers_model_is_named(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     with pytest.raises((ValueError, OSError)):
         SentenceTransformerEmbedder(path=str(tmp_path / "nothing"), distance_threshold=0.1, device="cpu").load()
 
 
-def test_words_and_numbers_tell_steps_apart_and_order_counts() -> None:
+def test_word_embedder_separates_steps_by_words_numbers_and_order() -> None:
     texts = ["First, x1: 4*8=32.", "First, x1: 4*8=32.", "x1: 4*8=32.", "x1: 8*4=32.", "no more"]
     vectors = asyncio.run(WordEmbedder(distance_threshold=0.1).embed([Step((1,), text) for text in texts], [None] * 5))
     distances = cosine_distances(vectors)
@@ -114,7 +114,7 @@ def test_words_and_numbers_tell_steps_apart_and_order_counts() -> None:
 
 
 @pytest.mark.parametrize("search", ["search=ets", "search=rebase"])
-def test_a_router_refuses_hidden_states_as_embedder(search: str) -> None:
+def test_router_refuses_hidden_states_as_embedder(search: str) -> None:
     merge = "search.merge=true"
     with pytest.raises(ConfigError, match="choose embedder=words"):
         reason.load(search, merge, "router=random")

@@ -1,4 +1,4 @@
-"""A language model as a verifier: a step is as good as its least expected token."""
+"""A language model as a verifier: the score of a step is that of its least expected token."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from reason.models.checkpoint import find_model
 from reason.scorers.formats.expectation import ExpectationPrm
 from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct_exercises
-from reason.tasks.synthetic.error_injection import ExactWriter
-from reason.tasks.synthetic.exercise import Exercise
+from reason.tasks.synthetic.exercise import ExactWriter, Exercise
 from reason.training.tokenizer import render_prompt
 from search.tree import Step
 from tests.support.solutions import encode_plain, split_solution
@@ -56,7 +55,7 @@ def reference(model: Any, prompt: Tokens, steps: list[Step]) -> list[float]:
     return scores
 
 
-def test_scores_are_those_of_the_definition_however_they_arrive(tokenizer: Any, scorer: PrmScorer) -> None:
+def test_expectation_scores_equal_the_definition_step_by_step_and_at_once(tokenizer: Any, scorer: PrmScorer) -> None:
     model = AutoModelForCausalLM.from_pretrained(SOURCE, dtype=torch.float32).eval()
     rng = random.Random(0)
     for exercise in exercises(3):

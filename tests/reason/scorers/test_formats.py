@@ -59,7 +59,7 @@ def ready(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Ready(case, model, tiny.PlainReader(parts.trunk, parts.head))
 
 
-def test_scores_equal_the_reference(ready: Ready) -> None:
+def test_format_scores_equal_the_reference(ready: Ready) -> None:
     scored = asyncio.run(ready.bind().score([ready.path(s) for s in SOLUTIONS]))
     for solution, scores in zip(SOLUTIONS, scored.scores, strict=True):
         assert scores is not None
@@ -69,13 +69,13 @@ def test_scores_equal_the_reference(ready: Ready) -> None:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(solution=st.lists(TEXTS, min_size=1, max_size=4))
-def test_any_text_scores_as_in_the_reference(ready: Ready, solution: list[str]) -> None:
+def test_format_scores_of_any_text_equal_the_reference(ready: Ready, solution: list[str]) -> None:
     """Merges across the seam between two steps would show here."""
     [scores] = asyncio.run(ready.bind().score([ready.path(solution)])).scores
     assert scores == pytest.approx(ready.expected(solution), abs=1e-5)
 
 
-def test_step_by_step_equals_all_at_once(ready: Ready) -> None:
+def test_scores_step_by_step_equal_scores_of_whole_paths(ready: Ready) -> None:
     whole = asyncio.run(ready.bind().score([ready.path(s) for s in SOLUTIONS]))
     scorer, spent = ready.bind(), 0
     for depth in range(1, 5):
@@ -89,14 +89,14 @@ def test_step_by_step_equals_all_at_once(ready: Ready) -> None:
     assert spent == whole.usage.scored_tokens, "a child runs its own tokens only"
 
 
-def test_a_path_too_long_for_the_model_is_not_scored(ready: Ready) -> None:
+def test_path_too_long_for_the_model_is_not_scored(ready: Ready) -> None:
     short, long = ready.path(SOLUTIONS[0][:1]), ready.path(["Then 2x + 7 = 31.\n\n"] * 60)
     scored = asyncio.run(ready.bind(limit=300).score([long, short]))
     assert scored.scores[0] is None
     assert scored.scores[1] is not None
 
 
-def test_a_checkpoint_without_its_head_is_refused(ready: Ready, tmp_path: Path) -> None:
+def test_checkpoint_without_its_head_is_refused(ready: Ready, tmp_path: Path) -> None:
     """transformers fills what is missing with random numbers and logs a line about it."""
     if isinstance(ready.case.adapter.head, LabelTokensHead):
         pytest.skip("a language model's head may be tied")
@@ -110,7 +110,7 @@ def test_a_checkpoint_without_its_head_is_refused(ready: Ready, tmp_path: Path) 
         ready.case.adapter.head.load_parts(str(tmp_path), (), torch.float32)
 
 
-def test_skywork_reads_a_blank_line_as_step_token_too(tmp_path: Path) -> None:
+def test_skywork_format_reads_a_blank_line_as_step_token_too(tmp_path: Path) -> None:
     """As in Arbitrage; a step may then have several lines."""
     model = save_skywork(tmp_path / "checkpoint")
     form = SkyworkPrm(step_token="\n\n").build_format(model.tokenizer)
@@ -121,7 +121,7 @@ def test_skywork_reads_a_blank_line_as_step_token_too(tmp_path: Path) -> None:
     )
 
 
-def test_shepherds_tag_and_words_are_looked_up_in_context() -> None:
+def test_math_shepherd_ids_are_looked_up_in_context() -> None:
     """The published ids 12902, 648 and 387 are those of ▁ки, ▁+ and ▁-, not of the bare signs."""
     tokenizer = tiny.sentence_piece_tokenizer(["ки", "+", "-"])
     adapter = MathShepherd()
@@ -139,13 +139,13 @@ def test_shepherds_tag_and_words_are_looked_up_in_context() -> None:
         (RlhflowPrm(), "chat template"),
     ],
 )
-def test_a_tokenizer_of_another_kind_is_refused(adapter: PrmAdapter, message: str) -> None:
+def test_tokenizer_of_another_kind_is_refused(adapter: PrmAdapter, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         adapter.build_format(tiny.byte_tokenizer(["<|endoftext|>"]))
 
 
-def test_a_chat_template_that_rewrites_old_turns_is_refused() -> None:
-    """Then a child's encoding would not begin with its parent's, and cached scores would be wrong."""
+def test_chat_template_that_rewrites_old_turns_is_refused() -> None:
+    """Otherwise a child's encoding would not begin with its parent's, and cached scores would be wrong."""
     counting = "{{ messages | length }}{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}"
     tokenizer = tiny.byte_tokenizer(["<|im_start|>"], counting)
     with pytest.raises(ValueError, match="every turn alike"):

@@ -72,7 +72,7 @@ PATHS = st.lists(st.lists(st.sampled_from([(1,), (2, 1), (3, 1, 1), (4,)]), max_
 
 
 @given(batches=st.lists(PATHS, max_size=4))
-def test_scores_are_those_of_whole_paths(batches: list[list[list[Tokens]]]) -> None:
+def test_incremental_scores_equal_scores_of_whole_paths(batches: list[list[list[Tokens]]]) -> None:
     reader = HashReader()
     scorer = bound(reader)
     for batch in batches:
@@ -87,14 +87,14 @@ def test_scores_are_those_of_whole_paths(batches: list[list[list[Tokens]]]) -> N
 
 
 class Worst(OwnTokens):
-    """A step is as good as the worst so far."""
+    """The score of a step is the lowest so far."""
 
     def score_steps(self, outputs: Sequence[Floats]) -> Floats:
         return np.minimum.accumulate(super().score_steps(outputs))
 
 
 @given(batches=st.lists(PATHS, max_size=4))
-def test_a_score_may_depend_on_the_steps_before(batches: list[list[list[Tokens]]]) -> None:
+def test_incremental_score_may_depend_on_earlier_steps(batches: list[list[list[Tokens]]]) -> None:
     scorer = IncrementalScorer(reader=HashReader(), step_format=Worst(), max_tokens=1000, question="?", prompt=PROMPT)
     for batch in batches:
         paths = [steps(*pieces) for pieces in batch]
@@ -102,7 +102,7 @@ def test_a_score_may_depend_on_the_steps_before(batches: list[list[list[Tokens]]
             assert scores == pytest.approx(list(np.minimum.accumulate(expected(path))) if path else [])
 
 
-def test_a_child_costs_its_own_tokens() -> None:
+def test_child_step_costs_its_own_tokens() -> None:
     scorer = bound(HashReader())
     first = asyncio.run(scorer.score([steps((1, 2))])).usage
     child = asyncio.run(scorer.score([steps((1, 2), (3, 4, 5))])).usage
@@ -118,7 +118,7 @@ def test_all_paths_go_to_the_reader_in_one_call_and_equal_ones_once() -> None:
     assert sorted(reader.calls) == [((*PROMPT, 1, 2), 3), ((*PROMPT, 1, 3), 4)]
 
 
-def test_a_path_over_the_limit_is_not_scored_and_the_others_are() -> None:
+def test_path_over_the_limit_is_not_scored_and_the_others_are() -> None:
     short, long = steps((1,)), steps((1,), (2, 2, 2))
     scored = asyncio.run(bound(HashReader(), limit=len(PROMPT) + 3).score([long, short]))
     assert scored.scores[0] is None
@@ -133,7 +133,7 @@ def test_no_paths_and_a_path_without_steps_cost_nothing() -> None:
     assert reader.calls == []
 
 
-def test_calls_at_once_agree() -> None:
+def test_concurrent_score_calls_agree() -> None:
     async def both() -> None:
         scorer = bound(HashReader())
         a, b = steps((1,), (2,)), steps((1,), (3,))
@@ -144,7 +144,7 @@ def test_calls_at_once_agree() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), 1.5, -0.1])
-def test_scores_that_are_no_scores_are_an_error(bad: float) -> None:
+def test_invalid_scores_of_a_format_are_an_error(bad: float) -> None:
     class Broken(HashReader):
         async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
             return [np.full((len(t) - s, 1), bad) for t, s in zip(sequences, starts, strict=True)]
@@ -154,7 +154,7 @@ def test_scores_that_are_no_scores_are_an_error(bad: float) -> None:
 
 
 def test_fewer_scores_than_steps_are_an_error() -> None:
-    """Silent in other code: a separator that got lost shifts every later score to another step."""
+    """Silent in other code: a missing separator shifts every later score to another step."""
 
     class Short(OwnTokens):
         def score_steps(self, outputs: Sequence[Floats]) -> Floats:
@@ -165,7 +165,7 @@ def test_fewer_scores_than_steps_are_an_error() -> None:
         asyncio.run(scorer.score([steps((1,), (2,))]))
 
 
-def test_a_failed_call_leaves_nothing_behind() -> None:
+def test_failed_call_leaves_no_encoded_prefix() -> None:
     class Flaky(HashReader):
         failed = False
 

@@ -22,7 +22,7 @@ def score(*paths: list[Step]) -> ScoredPaths:
 
 
 @given(st.lists(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=5), max_size=4))
-def test_a_score_is_the_geometric_mean_of_its_own_steps_probabilities(probabilities: list[list[float]]) -> None:
+def test_likelihood_score_is_the_geometric_mean_of_the_step_probabilities(probabilities: list[list[float]]) -> None:
     path = [Step(tuple(range(len(ps))), "x", tuple(map(math.log, ps))) for ps in probabilities]
     [scores] = score(path).scores
     assert scores is not None
@@ -31,20 +31,20 @@ def test_a_score_is_the_geometric_mean_of_its_own_steps_probabilities(probabilit
     )
 
 
-def test_it_spends_nothing() -> None:
+def test_likelihood_scorer_has_empty_usage() -> None:
     assert score([Step((1,), "a", (-0.5,))]).usage == Usage()
 
 
-def test_a_path_with_an_unlogged_step_is_not_scored() -> None:
+def test_likelihood_scorer_skips_a_path_with_a_step_without_logprobs() -> None:
     logged, unlogged = Step((1,), "a", (-1.0,)), Step((1,), "a")
     assert score([logged], [logged, unlogged]).scores == [[math.exp(-1)], None]
 
 
-def test_an_impossible_token_scores_zero_and_rounding_never_exceeds_one() -> None:
+def test_likelihood_score_is_zero_for_an_impossible_token_and_never_above_one() -> None:
     assert score([Step((1,), "a", (-math.inf,)), Step((1,), "a", (1e-7,))]).scores == [[0.0, 1.0]]
 
 
-def test_no_scorer_binds_to_nothing() -> None:
+def test_no_scorer_binds_to_none() -> None:
     scorer: Scorer = NoScorer()
     assert scorer.bind("question", (1,)) is None
     assert not scorer.gives_scores

@@ -74,20 +74,20 @@ QUESTION = "question='x0 = 3. Each next term is 5 times the one before plus 8, m
 SETTINGS = ("scorer=mine", QUESTION, "search=beam_search", "search.n=4", "speculation=off")
 
 
-def test_a_format_of_two_files_scores(tmp_path: Path) -> None:
+def test_format_of_two_files_scores(tmp_path: Path) -> None:
     done = solve_with_plug_in(tmp_path, MODULE, OPTION, *SETTINGS)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["scorer"] == "mine"
 
 
-def test_a_head_of_its_own_scores(tmp_path: Path) -> None:
+def test_plug_in_head_scores(tmp_path: Path) -> None:
     settings = ("scorer.path=bundled:verifier", "scorer.adapter._target_=mine.VerifierLikelihood")
     done = solve_with_plug_in(tmp_path, MODULE, OPTION, *SETTINGS, *settings)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["scorer"] == "mine"
 
 
-def test_a_checkpoint_of_another_architecture_is_named(tmp_path: Path) -> None:
+def test_checkpoint_of_another_architecture_is_named(tmp_path: Path) -> None:
     done = solve_with_plug_in(tmp_path, MODULE, OPTION, *SETTINGS, "scorer.path=bundled:verifier")
     assert done.returncode == 2
     assert "scorer.path=bundled:verifier is a LlamaForCausalLM, but LastTokenPrm reads" in done.stderr

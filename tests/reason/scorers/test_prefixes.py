@@ -1,4 +1,4 @@
-"""What is read to score paths: every new step once, nothing twice, whatever the order."""
+"""Prefixes that are encoded to score paths: every new step once, in any order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settle(readings: list[PrefixReading]) -> None:
 
 
 @given(batches=st.lists(st.lists(PIECES, max_size=5), max_size=4))
-def test_every_unscored_prefix_is_read_exactly_once(batches: list[list[list[tuple[int, int]]]]) -> None:
+def test_every_unscored_prefix_is_encoded_exactly_once(batches: list[list[list[tuple[int, int]]]]) -> None:
     root = EncodedPrefix.make_root((9, 9))
     for batch in batches:
         paths = [walk(root, pieces) for pieces in batch]
@@ -39,7 +39,7 @@ def test_every_unscored_prefix_is_read_exactly_once(batches: list[list[list[tupl
 
 
 @given(batch=st.lists(PIECES, max_size=6))
-def test_a_reading_is_a_path_and_its_tail(batch: list[list[tuple[int, int]]]) -> None:
+def test_encoding_request_is_a_path_and_its_tail(batch: list[list[tuple[int, int]]]) -> None:
     root = EncodedPrefix.make_root((9, 9))
     for reading in plan_readings([walk(root, pieces) for pieces in batch]):
         last = reading.prefixes[-1]
@@ -52,12 +52,12 @@ def test_a_reading_is_a_path_and_its_tail(batch: list[list[tuple[int, int]]]) ->
             assert tail[rows] == prefix.piece
 
 
-def test_paths_that_encode_alike_are_one_path() -> None:
+def test_paths_with_equal_encodings_share_one_prefix() -> None:
     root = EncodedPrefix.make_root((1,))
     assert root.get_child((2, 3)) is root.get_child((2, 3))
 
 
-def test_a_piece_without_tokens_is_refused() -> None:
+def test_step_encoding_without_tokens_is_refused() -> None:
     """It would be scored at the token of the step before it."""
     with pytest.raises(ValueError, match="at least one token"):
         EncodedPrefix.make_root((1,)).get_child(())

@@ -1,4 +1,4 @@
-"""The scorer as a user configures it: wrong settings say what is wrong, early; nothing loads before it must."""
+"""Configured reward models: wrong settings are named before weights load."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def checkpoint_of(folder: Path, **config: Any) -> str:
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda f: f.stem)
-def test_every_config_builds_without_a_model(file: Path) -> None:
+def test_every_scorer_config_builds_without_a_model(file: Path) -> None:
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
@@ -62,7 +62,7 @@ def test_building_a_scorer_imports_no_torch() -> None:
         ({"kv_mib": "1GB"}, "kv_mib must be"),
     ],
 )
-def test_a_wrong_knob_names_itself_at_construction(knobs: dict[str, Any], message: str) -> None:
+def test_wrong_scorer_knob_is_named_at_construction(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PrmScorer(**{"adapter": QwenPrm(), "path": "bundled:prm", **knobs})
 
@@ -79,53 +79,53 @@ def test_a_wrong_knob_names_itself_at_construction(knobs: dict[str, Any], messag
         (lambda: MathShepherd(right="-"), "two words"),
     ],
 )
-def test_a_wrong_adapter_knob_names_itself_at_construction(build: Any, message: str) -> None:
+def test_wrong_adapter_knob_is_named_at_construction(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
 
 
 @pytest.mark.parametrize("path", ["./missing", "/missing/folder", "~/missing", "~missing-user/x", "missing", "a/b/c"])
-def test_a_missing_folder_is_named_with_its_setting(path: str) -> None:
+def test_missing_folder_is_named_with_its_setting(path: str) -> None:
     with pytest.raises(ValueError, match=rf"^scorer\.path={path}: there is no such folder.* hub id .* bundled:NAME$"):
         PrmScorer(adapter=QwenPrm(), path=path).validate()
 
 
 @pytest.mark.parametrize("adapter", [QwenPrm(), SkyworkPrm(), MathShepherd(), TokenClassifier()])
-def test_the_wrong_architecture_is_named_with_the_right_ones(adapter: PrmAdapter, tmp_path: Path) -> None:
+def test_wrong_architecture_is_named_with_the_valid_ones(adapter: PrmAdapter, tmp_path: Path) -> None:
     path = checkpoint_of(tmp_path, architectures=["BertForMaskedLM"])
     with pytest.raises(ValueError, match=r"^scorer\.path=.* is a BertForMaskedLM") as caught:
         PrmScorer(adapter=adapter, path=path).load()
     assert all(name in str(caught.value) for name in adapter.architectures)
 
 
-def test_the_limit_is_the_least_of_model_format_and_caller(tmp_path: Path) -> None:
+def test_token_limit_is_the_least_of_model_format_and_caller(tmp_path: Path) -> None:
     path = checkpoint_of(tmp_path, architectures=list(QwenPrm.architectures), max_position_embeddings=5000)
     checkpoint = find_reward_model(path, QwenPrm(), "scorer")
     assert [token_limit(checkpoint, QwenPrm(), at_most, "scorer") for at_most in (None, 9, 9999)] == [4096, 9, 4096]
 
 
-def test_a_model_without_a_limit_needs_one_before_it_is_loaded(tmp_path: Path) -> None:
-    """The weights used to be read first."""
+def test_model_without_a_context_length_needs_one_before_it_is_loaded(tmp_path: Path) -> None:
+    """The weights are not read first."""
     path = checkpoint_of(tmp_path, architectures=["Qwen2ForTokenClassification"])
     with pytest.raises(ValueError, match=r"^scorer\.max_tokens must be set"):
         PrmScorer(adapter=TokenClassifier(), path=path).validate()
     PrmScorer(adapter=TokenClassifier(), path=path, max_tokens=9).validate()
 
 
-def test_the_shared_format_needs_the_prompt() -> None:
+def test_shared_format_needs_the_prompt() -> None:
     form = TokenClassifier(reads="tokens").build_format(ByteTokenizer())
     with pytest.raises(ValueError, match="prompt's token ids"):
         form.encode_prompt("question", ())
 
 
-def test_a_writer_with_another_vocabulary_is_refused() -> None:
+def test_target_with_another_vocabulary_is_refused() -> None:
     """Its ids would name other words to the reward model, and every score would be noise."""
     require_writer_vocabulary("bundled", {"a": 0, "b": 1}, {"b": 1, "a": 0})
     with pytest.raises(ValueError, match="vocabulary is another one"):
         require_writer_vocabulary("bundled", {"a": 0, "b": 1}, {"a": 1, "b": 0})
 
 
-def test_the_tokenizer_is_the_one_in_the_file(tiny_writer: Path) -> None:
+def test_scorer_tokenizer_is_read_from_the_file(tiny_writer: Path) -> None:
     """`AutoTokenizer` replaces the pre-tokenizer of a qwen2 checkpoint."""
     with closing(PrmScorer(adapter=ExpectationPrm(), path=str(tiny_writer), device="cpu", kv_mib=1)) as scorer:
         text = "Try this. \n\nThe answer is \\boxed{3}."

@@ -1,4 +1,4 @@
-"""Configured scorers over the engine's reader: what a run really uses, against the plain references."""
+"""Configured scorers over the prefill engine against the plain references."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from search.tree import Step
 from tests.support import tiny_prm as tiny
-from tests.support.pretended_gpu import some_gpu
+from tests.support.pretended_gpu import real_or_pretended_gpu
 from tests.support.prm_cases import CASES, SOLUTIONS, FormatCase
 
 QUESTIONS = ["How many apples does Sam have?", "What is 5+8?", "Let x = 12. Find 2x."]
@@ -32,7 +32,7 @@ class Run:
         return [Step(tuple(self.model.tokenizer.encode(text)), text) for text in solution]
 
     async def grow(self, question: str) -> tuple[list[list[float] | None], int]:
-        """Scores of the solutions, each scored after every step; tokens spent."""
+        """Returns the scores of the solutions, scored after every step, and the scored tokens."""
         bound = self.scorer.bind(question, tuple(self.model.tokenizer.encode(question)))
         spent = 0
         for depth in range(1, 1 + max(map(len, SOLUTIONS))):
@@ -54,7 +54,7 @@ def reader_of(run: Run) -> PrefillEngine:
     return reader
 
 
-def test_problems_at_once_score_as_their_references(run: Run) -> None:
+def test_concurrent_problems_score_as_their_references(run: Run) -> None:
     async def together() -> list[tuple[list[list[float] | None], int]]:
         return list(await asyncio.gather(*map(run.grow, QUESTIONS)))
 
@@ -64,14 +64,14 @@ def test_problems_at_once_score_as_their_references(run: Run) -> None:
     reader_of(run).assert_invariants()
 
 
-def test_what_is_spent_is_what_the_model_ran(run: Run) -> None:
+def test_scorer_usage_equals_the_tokens_that_the_model_ran(run: Run) -> None:
     """A child step runs its own tokens: nothing before it is run again."""
     run.scorer.close()
     _, spent = asyncio.run(run.grow(QUESTIONS[0]))
     assert spent == reader_of(run).processed_tokens
 
 
-def test_a_closed_scorer_loads_again(run: Run) -> None:
+def test_closed_scorer_loads_again(run: Run) -> None:
     first, _ = asyncio.run(run.grow(QUESTIONS[0]))
     run.scorer.close()
     again, _ = asyncio.run(run.grow(QUESTIONS[0]))
@@ -79,7 +79,7 @@ def test_a_closed_scorer_loads_again(run: Run) -> None:
         assert one == pytest.approx(two, abs=1e-5)
 
 
-def test_a_family_the_engine_does_not_run_is_named_before_weights_load(tmp_path: Path) -> None:
+def test_unsupported_model_family_is_named_before_weights_load(tmp_path: Path) -> None:
     tokenizer = tiny.byte_tokenizer(["<|endoftext|>"])
     tokenizer.save_pretrained(tmp_path)
     config = {"architectures": ["Qwen2ForTokenClassification"], "model_type": "gpt2", "max_position_embeddings": 64}
@@ -88,8 +88,8 @@ def test_a_family_the_engine_does_not_run_is_named_before_weights_load(tmp_path:
         PrmScorer(adapter=TokenClassifier(), path=str(tmp_path)).load()
 
 
-def test_a_mistral_is_never_read_beyond_its_window(tmp_path: Path) -> None:
-    """Within the window its attention is plain, which is all the engine knows."""
+def test_mistral_prm_is_never_run_beyond_its_window(tmp_path: Path) -> None:
+    """Within the window its attention is full attention, the only kind that the engine has."""
     tokenizer = tiny.sentence_piece_tokenizer(["ки", "+", "-"])
     config = tiny.mistral_config(tokenizer)
     config.sliding_window = 40
@@ -103,8 +103,8 @@ def test_a_mistral_is_never_read_beyond_its_window(tmp_path: Path) -> None:
     scorer.close()
 
 
-def test_a_path_beyond_the_cache_is_not_scored(tmp_path: Path) -> None:
-    """A path larger than the whole pool must not bring the search down."""
+def test_path_beyond_the_kv_cache_is_not_scored(tmp_path: Path) -> None:
+    """A path larger than the whole pool does not end the search."""
     tokenizer = tiny.byte_tokenizer(["<|endoftext|>"])
     config = tiny.qwen_config(tokenizer, num_labels=2)
     config.max_position_embeddings = 100_000
@@ -117,7 +117,7 @@ def test_a_path_beyond_the_cache_is_not_scored(tmp_path: Path) -> None:
     scorer.close()
 
 
-def test_a_writer_with_another_vocabulary_is_refused_at_load(tmp_path: Path) -> None:
+def test_target_with_another_vocabulary_is_refused_at_load(tmp_path: Path) -> None:
     tokenizer = tiny.byte_tokenizer(["<|endoftext|>"])
     tiny.save_classifier(tmp_path, tokenizer, tiny.qwen_config(tokenizer, num_labels=2))
     scorer = PrmScorer(adapter=TokenClassifier(reads="tokens"), path=str(tmp_path), device="cpu", kv_mib=1)
@@ -127,7 +127,7 @@ def test_a_writer_with_another_vocabulary_is_refused_at_load(tmp_path: Path) -> 
     scorer.close()
 
 
-def test_a_classifier_with_three_labels_is_refused(tmp_path: Path) -> None:
+def test_classifier_with_three_labels_is_refused(tmp_path: Path) -> None:
     tokenizer = tiny.byte_tokenizer(["<|endoftext|>"])
     tiny.save_classifier(tmp_path, tokenizer, tiny.qwen_config(tokenizer, num_labels=3))
     with pytest.raises(ValueError, match="3 labels"):
@@ -135,7 +135,7 @@ def test_a_classifier_with_three_labels_is_refused(tmp_path: Path) -> None:
 
 
 def test_scores_on_a_gpu_are_close_to_those_on_the_cpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with some_gpu(monkeypatch):
+    with real_or_pretended_gpu(monkeypatch):
         on_gpu = PrmScorer(
             adapter=run.case.adapter, path=str(run.model.folder), device="cuda", dtype="float32", kv_mib=8
         )

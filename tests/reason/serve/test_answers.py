@@ -32,44 +32,44 @@ def stream_events(client: httpx.Client, path: str = CHAT, **fields: Any) -> list
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
-def tree_of(client: httpx.Client, found: dict[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = client.get(found["search"]["tree"] + ".json").json()
+def tree_of(client: httpx.Client, reply: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = client.get(reply["search"]["tree"] + ".json").json()
     return tree
 
 
-def test_the_usage_is_the_sum_over_the_tree(toy: httpx.Client) -> None:
-    found = answer(toy, n=2, search={"n": 6})
-    tree = tree_of(toy, found)
+def test_answer_usage_is_the_sum_over_the_tree(toy: httpx.Client) -> None:
+    reply = answer(toy, n=2, search={"n": 6})
+    tree = tree_of(toy, reply)
     sizes = {node["id"]: len(node["tokens"]) for node in tree["nodes"]}
     parents = {node["id"]: node["parent"] for node in tree["nodes"]}
     returned: set[int] = set()
-    for choice in found["choices"]:
+    for choice in reply["choices"]:
         node = next(
             c["node"] for c in tree["candidates"] if c["answer"] == choice["answer"] and c["score"] == choice["score"]
         )
         while node >= 0:
             returned.add(node)
             node = parents[node]
-    usage = found["usage"]
-    assert usage["completion_tokens"] == sum(sizes.values()) == found["search"]["usage"]["tokens"]
+    usage = reply["usage"]
+    assert usage["completion_tokens"] == sum(sizes.values()) == reply["search"]["usage"]["tokens"]
     reasoning = usage["completion_tokens_details"]["reasoning_tokens"]
     assert usage["completion_tokens"] - reasoning == sum(sizes[node] for node in returned)
     assert usage["prompt_tokens"] == len(tree["root"]) == len(f"Question: {QUESTION}\n")
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-def test_choices_are_the_chosen_one_then_other_answers(toy: httpx.Client) -> None:
-    found = answer(toy, model="majority-16", n=16)
-    answers = [choice["answer"] for choice in found["choices"]]
+def test_choices_are_the_chosen_answer_then_other_answers_by_votes(toy: httpx.Client) -> None:
+    reply = answer(toy, model="majority-16", n=16)
+    answers = [choice["answer"] for choice in reply["choices"]]
     different = list(dict.fromkeys(answers))
     assert len(answers) == 16
-    assert answers[0] == found["search"]["answer"]
+    assert answers[0] == reply["search"]["answer"]
     assert answers[: len(different)] == different
-    votes = [found["search"]["votes"][each] for each in different]
+    votes = [reply["search"]["votes"][each] for each in different]
     assert votes == sorted(votes, reverse=True)
 
 
-def test_the_order_of_candidates() -> None:
+def test_candidates_are_sorted_with_distinct_answers_first() -> None:
     tree = SearchTree((1,))
     nodes = [tree.add_node(tree.ROOT, Step((i,), str(i)), finish="eos") for i in range(5)]
     answers = [("7", 0.2), ("8", 0.9), (None, 0.99), ("7", 0.6), ("9", None)]
@@ -78,49 +78,49 @@ def test_the_order_of_candidates() -> None:
     assert [candidate.node for candidate in rank_candidates(result)] == [3, 1, 4, 2, 0]
 
 
-def test_same_request_same_answer_and_another_seed_another_tree(toy: httpx.Client) -> None:
+def test_same_request_has_the_same_answer_and_another_seed_another_tree(toy: httpx.Client) -> None:
     one, two, other = answer(toy), answer(toy), answer(toy, seed=5)
     assert one["choices"] == two["choices"]
     assert tree_of(toy, one)["nodes"] == tree_of(toy, two)["nodes"] != tree_of(toy, other)["nodes"]
 
 
-def test_settings_of_the_request_reach_the_search(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
+def test_request_settings_reach_the_search(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
-    asked = {"search": {"n": 3, "sampling": {"top_k": 7}}, "temperature": 0.25, "top_p": 0.5, "stop": ["xyz"]}
-    found = answer(client, **asked, max_completion_tokens=77)
+    settings = {"search": {"n": 3, "sampling": {"top_k": 7}}, "temperature": 0.25, "top_p": 0.5, "stop": ["xyz"]}
+    reply = answer(client, **settings, max_completion_tokens=77)
     params = {request.params for request in service.writer.requests}
-    assert len(service.writer.requests) == found["search"]["usage"]["calls"] == 3
+    assert len(service.writer.requests) == reply["search"]["usage"]["calls"] == 3
     (only,) = params
     assert (only.temperature, only.top_p, only.top_k, only.max_tokens) == (0.25, 0.5, 7, 77)
     assert only.stop == ("xyz",)
-    strategy = tree_of(client, found)["strategy"]
+    strategy = tree_of(client, reply)["strategy"]
     assert strategy["n"] == 3
     assert strategy["sampling"]["top_k"] == 7
 
 
-def test_the_preset_is_unchanged_by_settings_of_requests(toy: httpx.Client) -> None:
+def test_preset_is_unchanged_by_request_settings(toy: httpx.Client) -> None:
     before = answer(toy)
     answer(toy, search={"n": 2}, temperature=0.1)
     assert answer(toy)["search"]["usage"]["calls"] == before["search"]["usage"]["calls"] == 4
 
 
-def test_the_text_ends_before_a_stop(toy: httpx.Client) -> None:
-    found = answer(toy, stop="answer")
-    assert "answer" not in found["choices"][0]["message"]["content"]
-    assert found["choices"][0]["finish_reason"] == "stop"
+def test_answer_text_ends_before_a_stop(toy: httpx.Client) -> None:
+    reply = answer(toy, stop="answer")
+    assert "answer" not in reply["choices"][0]["message"]["content"]
+    assert reply["choices"][0]["finish_reason"] == "stop"
 
 
-def test_a_truncated_solution_has_finish_reason_length(toy: httpx.Client) -> None:
+def test_truncated_solution_has_finish_reason_length(toy: httpx.Client) -> None:
     choice = answer(toy, max_tokens=4)["choices"][0]
     assert (choice["finish_reason"], len(choice["message"]["content"])) == ("length", 4)
 
 
-@pytest.mark.parametrize(("path", "asked"), [(CHAT, {}), (TEXT, {"prompt": "Question: What is 3?\n"})])
-def test_a_stream_is_progress_then_the_answer_then_the_usage(
-    toy: httpx.Client, path: str, asked: dict[str, Any]
+@pytest.mark.parametrize(("path", "fields"), [(CHAT, {}), (TEXT, {"prompt": "Question: What is 3?\n"})])
+def test_stream_is_progress_then_the_answer_then_the_usage(
+    toy: httpx.Client, path: str, fields: dict[str, Any]
 ) -> None:
-    chunks = stream_events(toy, path, stream_options={"include_usage": True}, n=2, **asked)
-    whole = toy.post(path, json={**(chat_body() if path == CHAT else {"model": "best-of-4"}), "n": 2, **asked}).json()
+    chunks = stream_events(toy, path, stream_options={"include_usage": True}, n=2, **fields)
+    whole = toy.post(path, json={**(chat_body() if path == CHAT else {"model": "best-of-4"}), "n": 2, **fields}).json()
     *answer_chunks, usage = chunks
     assert usage["choices"] == []
     assert usage["usage"] == whole["usage"]
@@ -139,18 +139,18 @@ def test_a_stream_is_progress_then_the_answer_then_the_usage(
     assert answer_chunks[-1]["search"]["votes"] == whole["search"]["votes"]
 
 
-def test_a_stream_has_no_usage_unless_requested(toy: httpx.Client) -> None:
+def test_stream_has_no_usage_unless_requested(toy: httpx.Client) -> None:
     assert all("usage" not in chunk and chunk["choices"] for chunk in stream_events(toy))
 
 
-def test_a_completion_continues_the_prompt_as_it_is(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
+def test_completion_continues_the_prompt_as_it_is(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
-    found = client.post(TEXT, json={"model": "best-of-4", "prompt": ["once upon"]}).json()
-    assert (found["object"], found["usage"]["prompt_tokens"]) == ("text_completion", 9)
+    reply = client.post(TEXT, json={"model": "best-of-4", "prompt": ["once upon"]}).json()
+    assert (reply["object"], reply["usage"]["prompt_tokens"]) == ("text_completion", 9)
     assert {request.prefix for request in service.writer.requests} == {tuple(b"once upon")}
 
 
-def test_the_tree_is_a_page_and_data_under_the_address_in_the_header(toy: httpx.Client) -> None:
+def test_tree_header_links_to_a_page_and_its_data(toy: httpx.Client) -> None:
     response = toy.post(CHAT, json=chat_body())
     address = response.headers["x-reason-tree"]
     assert response.json()["search"]["tree"] == address
@@ -172,14 +172,14 @@ def test_recent_trees_are_in_memory_and_all_trees_on_disk(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "trees" / f"{name}.json").read_text())["question"] == QUESTION
 
 
-def test_models_are_the_presets(toy: httpx.Client) -> None:
+def test_models_endpoint_lists_the_presets(toy: httpx.Client) -> None:
     listed = toy.get("/v1/models").json()
     assert [model["id"] for model in listed["data"]] == ["best-of-4", "majority-16"]
     assert toy.get("/v1/models/best-of-4").json() == listed["data"][0]
     assert listed["data"][1]["search"] == "self_consistency"
 
 
-def test_the_metrics_count(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
+def test_metrics_endpoint_counts_requests_and_tokens(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, _ = own_toy
     tokens = answer(client)["usage"]["completion_tokens"]
     client.post(CHAT, json=chat_body(n=0))

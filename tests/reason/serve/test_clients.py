@@ -28,7 +28,7 @@ CLIENTS = script()
 
 
 @pytest.mark.parametrize("name", CLIENTS.CHECKS)
-def test_a_client_completes_its_conversation(
+def test_client_completes_its_conversation(
     name: str, bundled: tuple[str, SearchService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package, check = CLIENTS.CHECKS[name]
@@ -42,24 +42,24 @@ def test_a_client_completes_its_conversation(
     service.solver.assert_invariants()
 
 
-def test_the_answer_is_the_one_solve_gives_for_the_same_settings(bundled: tuple[str, SearchService]) -> None:
+def test_answer_equals_that_of_solve_with_the_same_settings(bundled: tuple[str, SearchService]) -> None:
     messages = [{"role": "user", "content": CLIENTS.QUESTION}]
-    asked = chat_body(messages=messages, seed=3, n=4, search={"agg_strategy": "prod"}, max_tokens=150)
-    found = httpx.post(f"{bundled[0]}/v1/chat/completions", json=asked, timeout=60).json()
+    body = chat_body(messages=messages, seed=3, n=4, search={"agg_strategy": "prod"}, max_tokens=150)
+    reply = httpx.post(f"{bundled[0]}/v1/chat/completions", json=body, timeout=60).json()
     settings = ["search.n=4", "search.agg_strategy=prod", "search.sampling.max_tokens=150", "seed=3"]
     with reason.load("search=best_of_n", "speculation=off", *settings) as solver:
         solution = solver.solve(CLIENTS.QUESTION)
-    assert found["choices"][0]["message"]["content"] == solution.text
-    assert found["search"]["answer"] == solution.answer
-    assert found["usage"]["completion_tokens"] == solution.usage.tokens
-    tree = httpx.get(f"{bundled[0]}{found['search']['tree']}.json", timeout=60).json()
+    assert reply["choices"][0]["message"]["content"] == solution.text
+    assert reply["search"]["answer"] == solution.answer
+    assert reply["usage"]["completion_tokens"] == solution.usage.tokens
+    tree = httpx.get(f"{bundled[0]}{reply['search']['tree']}.json", timeout=60).json()
     assert [node["tokens"] for node in tree["nodes"]] == [list(node.step.tokens) for node in solution.tree.nodes]
 
 
-def test_time_that_is_up_ends_a_search_with_what_it_has(bundled: tuple[str, SearchService]) -> None:
-    """The whole search takes many times as long on any machine."""
-    asked = chat_body(model="beam-16", timeout=0.3, search={"n": 64, "beam_width": 1})
-    response = httpx.post(f"{bundled[0]}/v1/chat/completions", json=asked, timeout=60)
+def test_search_at_its_time_limit_returns_its_candidates(bundled: tuple[str, SearchService]) -> None:
+    """The whole search takes many times the limit on any machine."""
+    body = chat_body(model="beam-16", timeout=0.3, search={"n": 64, "beam_width": 1})
+    response = httpx.post(f"{bundled[0]}/v1/chat/completions", json=body, timeout=60)
     if response.status_code == 200:
         assert response.json()["search"]["stopped"] == "budget"
     else:
@@ -78,10 +78,10 @@ EXTREMES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("extreme", EXTREMES, ids=str)
-def test_no_sampling_setting_breaks_the_engine_that_all_share(
+def test_extreme_sampling_settings_do_not_break_the_shared_engine(
     bundled: tuple[str, SearchService], extreme: dict[str, Any]
 ) -> None:
-    asked = chat_body() | {"max_tokens": 20} | extreme
-    response = httpx.post(f"{bundled[0]}/v1/chat/completions", json=asked, timeout=60)
+    body = chat_body() | {"max_tokens": 20} | extreme
+    response = httpx.post(f"{bundled[0]}/v1/chat/completions", json=body, timeout=60)
     assert response.status_code == 200, response.text
     assert response.json()["usage"]["completion_tokens"] > 0

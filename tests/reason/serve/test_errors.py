@@ -50,13 +50,13 @@ ASKING = {
 
 
 @pytest.mark.parametrize("field", UNSUPPORTED_FIELDS)
-def test_what_cannot_be_honoured_is_refused_by_name(toy: httpx.Client, field: str) -> None:
+def test_unsupported_field_is_refused_by_name(toy: httpx.Client, field: str) -> None:
     error = refused(toy, chat_body(**{field: ASKING[field]}))
     assert (error["param"], error["code"], error["type"]) == (field, "unsupported_field", "invalid_request_error")
     assert error["message"].startswith(f"{field} is not supported: ")
 
 
-def test_fields_that_ask_for_nothing_are_accepted(toy: httpx.Client) -> None:
+def test_unsupported_fields_with_neutral_values_are_accepted(toy: httpx.Client) -> None:
     neutral = {field: values[0] if values else None for field, (values, _) in UNSUPPORTED_FIELDS.items()}
     harmless = {"user": "me", "metadata": {"run": "1"}, "safety_identifier": "x", "prompt_cache_key": "y"}
     assert toy.post(CHAT, json=chat_body(**neutral, **harmless)).status_code == 200
@@ -103,20 +103,20 @@ def test_fields_that_ask_for_nothing_are_accepted(toy: httpx.Client) -> None:
         ({"messages": [{"role": "user", "content": "x" * 1001}]}, "messages"),
     ],
 )
-def test_a_wrong_value_names_its_field(toy: httpx.Client, body: dict[str, Any], param: str) -> None:
+def test_wrong_value_is_refused_with_its_field(toy: httpx.Client, body: dict[str, Any], param: str) -> None:
     error = refused(toy, chat_body(**body))
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
     assert param.split(".")[-1] in error["message"] or param.startswith("messages")
 
 
-def test_an_unknown_search_setting_says_which_there_are(toy: httpx.Client) -> None:
+def test_unknown_search_setting_is_refused_with_the_valid_ones(toy: httpx.Client) -> None:
     message = refused(toy, chat_body(search={"agg_stratgy": "min"}))["message"]
     expected = "there is no setting search.agg_stratgy (did you mean search.agg_strategy?)"
     assert message == f"{expected}; search has: agg_strategy, n, sampling"
 
 
-def test_a_setting_is_text_and_nothing_is_read_into_it(toy: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_setting_is_text_without_interpolation(toy: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hydra would put the value of the environment variable into its error message."""
     monkeypatch.setenv("SECRET", "hunter2")
     message = refused(toy, chat_body(search={"agg_strategy": "${oc.env:SECRET}"}))["message"]
@@ -124,7 +124,7 @@ def test_a_setting_is_text_and_nothing_is_read_into_it(toy: httpx.Client, monkey
     assert "hunter2" not in message
 
 
-def test_missing_fields_and_models_that_are_not_there(toy: httpx.Client) -> None:
+def test_missing_fields_and_unknown_models_are_named(toy: httpx.Client) -> None:
     assert refused(toy, {"model": "best-of-4"})["param"] == "messages"
     assert refused(toy, {"prompt": "x"}, TEXT)["param"] == "model"
     error = refused(toy, chat_body(model="gpt"), status=404)
@@ -133,11 +133,11 @@ def test_missing_fields_and_models_that_are_not_there(toy: httpx.Client) -> None
 
 
 @pytest.mark.parametrize("prompt", ["", " ", [], ["a", "b"], [1, 2], [[1]], 3, None])
-def test_one_prompt_of_text_is_what_a_completion_goes_on_with(toy: httpx.Client, prompt: Any) -> None:
+def test_completion_prompt_must_be_one_text(toy: httpx.Client, prompt: Any) -> None:
     assert str(refused(toy, {"model": "best-of-4", "prompt": prompt}, TEXT)["param"]).startswith("prompt")
 
 
-def test_addresses_and_methods_that_are_not_there(toy: httpx.Client) -> None:
+def test_unknown_addresses_and_methods_are_404_and_405(toy: httpx.Client) -> None:
     for method, path, status in (("GET", "/v1/nope", 404), ("GET", CHAT, 405), ("DELETE", "/v1/models", 405)):
         response = toy.request(method, path)
         assert response.status_code == status
@@ -159,7 +159,7 @@ def chunks(size: int) -> Any:
 
 
 @pytest.mark.parametrize("content", [b" " * (65 << 10), chunks(80 << 10)], ids=["declared", "undeclared"])
-def test_a_body_that_is_too_large_is_413(content: Any) -> None:
+def test_too_large_body_is_413(content: Any) -> None:
     with toy_server(body_kib=64) as (client, _):
         response = client.post(CHAT, content=content, headers={"content-type": "application/json"})
         assert response.status_code == 413
@@ -178,7 +178,7 @@ QUIET = hypothesis_settings(max_examples=60, deadline=None, suppress_health_chec
 
 @QUIET
 @given(body=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4), valid=st.booleans())
-def test_no_body_breaks_the_server(toy: httpx.Client, body: dict[str, Any], valid: bool) -> None:
+def test_no_json_body_breaks_the_server(toy: httpx.Client, body: dict[str, Any], valid: bool) -> None:
     text = json.dumps(chat_body(**body) if valid else body)  # half characters and numbers that are none, too
     for path in (CHAT, TEXT):
         response = toy.post(path, content=text.encode(), headers={"content-type": "application/json"})
@@ -189,20 +189,20 @@ def test_no_body_breaks_the_server(toy: httpx.Client, body: dict[str, Any], vali
 
 @QUIET
 @given(content=st.binary(max_size=200))
-def test_no_bytes_break_the_server(toy: httpx.Client, content: bytes) -> None:
+def test_no_bytes_of_a_body_break_the_server(toy: httpx.Client, content: bytes) -> None:
     response = toy.post(CHAT, content=content, headers={"content-type": "application/json"})
     assert response.status_code == 400
     error_of(response)
 
 
 @pytest.mark.parametrize("text", ["[" * 30_000, '{"a":' * 5_000, '{"n": ' + "9" * 5000 + "}", '{"n": 1e999}'])
-def test_json_that_is_meant_to_hurt_is_400(toy: httpx.Client, text: str) -> None:
+def test_malicious_json_is_400(toy: httpx.Client, text: str) -> None:
     response = toy.post(CHAT, content=text, headers={"content-type": "application/json"})
     assert response.status_code == 400
     error_of(response)
 
 
-def test_while_the_models_are_loaded_there_is_503() -> None:
+def test_requests_during_model_loading_are_503() -> None:
     service = ToySearchService(serve_settings())
     service.loads.clear()
     with running_server(service, wait=False) as url, httpx.Client(base_url=url) as client:
@@ -216,7 +216,7 @@ def test_while_the_models_are_loaded_there_is_503() -> None:
             service.loads.set()
 
 
-def test_a_search_that_fails_is_500_and_the_next_one_works(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
+def test_failed_search_is_500_and_the_next_one_works(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
     service.writer.broken = True
     response = client.post(CHAT, json=chat_body())
@@ -227,7 +227,7 @@ def test_a_search_that_fails_is_500_and_the_next_one_works(own_toy: tuple[httpx.
     assert client.post(CHAT, json=chat_body()).status_code == 200
 
 
-def test_a_search_that_fails_in_a_stream_ends_it_with_an_error(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
+def test_failed_search_ends_its_stream_with_an_error(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
     service.writer.broken = True
     lines = client.post(CHAT, json=chat_body(stream=True)).text.split("\n\n")

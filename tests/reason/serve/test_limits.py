@@ -16,7 +16,7 @@ from tests.support.toy_server import ToySearchService, chat_body, error_of, toy_
 CHAT = "/v1/chat/completions"
 
 
-def test_beyond_the_queue_requests_are_answered_429_and_no_other_is_lost(
+def test_requests_beyond_the_queue_are_429_and_no_other_is_lost(
     own_toy: tuple[httpx.Client, ToySearchService],
 ) -> None:
     client, service = own_toy
@@ -34,7 +34,7 @@ def test_beyond_the_queue_requests_are_answered_429_and_no_other_is_lost(
     assert (service.admission.running, service.admission.waiting) == (0, 0)
 
 
-def test_requests_run_in_order_and_a_cancelled_one_frees_its_slot() -> None:
+def test_admission_queue_runs_in_order_and_a_cancelled_request_frees_its_slot() -> None:
     async def scenario() -> list[int]:
         admission, served = AdmissionQueue(1, 10), []
 
@@ -69,7 +69,7 @@ def test_retry_after_grows_with_search_duration_and_queue_length(monkeypatch: py
     assert asyncio.run(scenario()) == (1, 30, 90)
 
 
-def test_a_failed_search_does_not_count_in_the_search_duration() -> None:
+def test_failed_search_does_not_count_in_the_search_duration() -> None:
     async def scenario() -> int:
         admission = AdmissionQueue(1, 1)
         with pytest.raises(ApiError):
@@ -81,7 +81,7 @@ def test_a_failed_search_does_not_count_in_the_search_duration() -> None:
     assert asyncio.run(scenario()) == 1
 
 
-def test_a_time_limit_that_passes_in_the_queue_is_504_without_retry(
+def test_time_limit_that_passes_in_the_queue_is_504_without_retry(
     own_toy: tuple[httpx.Client, ToySearchService],
 ) -> None:
     client, service = own_toy
@@ -102,7 +102,7 @@ def test_a_time_limit_that_passes_in_the_queue_is_504_without_retry(
         assert [answer.result().status_code for answer in running] == [200, 200]
 
 
-def test_a_budget_ends_the_search_with_what_it_has(toy: httpx.Client) -> None:
+def test_token_budget_ends_the_search_with_its_candidates(toy: httpx.Client) -> None:
     answer = toy.post(CHAT, json=chat_body(budget={"tokens": 9})).json()
     assert answer["usage"]["completion_tokens"] <= 9
     assert answer["search"]["stopped"] == "budget"
@@ -111,11 +111,11 @@ def test_a_budget_ends_the_search_with_what_it_has(toy: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["calls", "forwards"])
-def test_calls_and_passes_are_budgets_too(toy: httpx.Client, name: str) -> None:
+def test_calls_and_forwards_are_budgets_too(toy: httpx.Client, name: str) -> None:
     assert toy.post(CHAT, json=chat_body(budget={name: 1})).json()["search"]["stopped"] == "budget"
 
 
-def test_with_a_key_only_requests_with_it_are_answered() -> None:
+def test_server_with_an_api_key_answers_only_requests_with_it() -> None:
     with toy_server(api_key="open sesame") as (client, _):
         assert client.get("/health").status_code == 200
         for headers in ({}, {"authorization": "Bearer sesame"}, {"authorization": "open sesame"}):
@@ -129,12 +129,12 @@ def test_with_a_key_only_requests_with_it_are_answered() -> None:
         assert client.get("/metrics", headers=allowed).status_code == 200
 
 
-def test_without_a_key_any_authorization_header_is_accepted(toy: httpx.Client) -> None:
+def test_server_without_an_api_key_accepts_any_authorization_header(toy: httpx.Client) -> None:
     assert toy.get("/v1/models", headers={"authorization": "Bearer unused"}).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_the_search_of_a_disconnected_client_is_cancelled(
+def test_search_of_a_disconnected_client_is_cancelled(
     own_toy: tuple[httpx.Client, ToySearchService], stream: bool
 ) -> None:
     client, service = own_toy
@@ -162,7 +162,7 @@ def test_the_search_of_a_disconnected_client_is_cancelled(
     assert client.post(CHAT, json=chat_body()).status_code == 200
 
 
-def test_an_engine_that_still_holds_a_request_fails_the_check(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
+def test_engine_with_a_request_left_fails_the_check(own_toy: tuple[httpx.Client, ToySearchService]) -> None:
     client, service = own_toy
     service.writer.under_way = 1
     assert client.get("/check").status_code == 500

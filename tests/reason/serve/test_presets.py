@@ -17,7 +17,7 @@ from reason.serve.settings import ServeSettings
 from tests.support.toy_server import SETTINGS, ToySearchService, chat_body, running_server, serve_settings
 
 
-def test_every_preset_is_on_offer_and_is_what_its_name_says() -> None:
+def test_every_preset_is_offered_and_has_the_search_of_its_name() -> None:
     made = load_presets([], None)
     assert list(made.presets) == list_options("preset")
     for name, preset in made.presets.items():
@@ -26,7 +26,7 @@ def test_every_preset_is_on_offer_and_is_what_its_name_says() -> None:
     assert made.spec.embedder is not None
 
 
-def test_budget_and_sampling_are_the_servers_to_set() -> None:
+def test_presets_take_budget_and_sampling_of_the_server() -> None:
     made = load_presets(["budget.tokens=500", "model.sampling.temperature=0.5"], ["best-of-4"]).presets["best-of-4"]
     assert made.budget.tokens == 500
     assert made.strategy.sampling.temperature == 0.5  # type: ignore[attr-defined]
@@ -44,12 +44,12 @@ def test_budget_and_sampling_are_the_servers_to_set() -> None:
         (["budget.tokens=0"], ["best-of-4"], r"preset=best-of-4: budget\.tokens must be"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(settings: list[str], names: list[str] | None, message: str) -> None:
+def test_invalid_preset_is_refused_in_one_sentence(settings: list[str], names: list[str] | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_presets(settings, names)
 
 
-def test_a_preset_may_not_set_what_all_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preset_may_not_set_shared_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(settings: Any, config: str) -> Any:
         return compose_settings([*settings, *(["seed=5"] if "+preset=majority-16" in settings else [])], config)
 
@@ -58,7 +58,7 @@ def test_a_preset_may_not_set_what_all_share(monkeypatch: pytest.MonkeyPatch) ->
         load_presets([], ["best-of-4", "majority-16"])
 
 
-def test_the_configuration_and_the_settings_agree() -> None:
+def test_serve_config_matches_serve_settings() -> None:
     config, _ = compose_settings([], "serve")
     assert ServeSettings(**config.pop("serve")).host == "127.0.0.1"
     assert build.validate_settings(config, {}).config == config
@@ -79,12 +79,12 @@ def test_the_configuration_and_the_settings_agree() -> None:
         *(("grace", None), ("body_kib", 0), ("keep", 0), ("largest", True)),
     ],
 )
-def test_a_wrong_setting_of_the_server_names_itself(name: str, value: Any) -> None:
+def test_wrong_serve_setting_is_named(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^{name} "):
         ServeSettings(**(SETTINGS | {name: value}))
 
 
-def test_a_folder_is_a_path() -> None:
+def test_serve_folder_is_a_path() -> None:
     assert ServeSettings(**(SETTINGS | {"folder": "x/y"})).folder == Path("x/y")
 
 
@@ -93,15 +93,15 @@ def test_a_folder_is_a_path() -> None:
     [
         ([], []),
         (["speculation=off", "acceptance=greedy_match"], []),
-        (["acceptance=greedy_match"], ["acceptance=GreedyMatch"]),
+        (["acceptance=greedy_match"], ["acceptance=greedy_match"]),
         (["router=entropy"], ["router=entropy"]),
     ],
 )
-def test_lossy_settings_are_named(settings: list[str], lossy: list[str]) -> None:
+def test_lossy_presets_are_named(settings: list[str], lossy: list[str]) -> None:
     assert load_presets(settings, ["best-of-4"]).lossy_settings == lossy
 
 
-def test_lossy_settings_are_in_the_answer_and_in_the_health_report() -> None:
+def test_lossy_presets_are_in_the_answer_and_in_the_health_report() -> None:
     catalog = load_presets(["router=entropy"], ["best-of-4"])
     service = ToySearchService(serve_settings(), catalog)
     with running_server(service) as url, httpx.Client(base_url=url, timeout=60) as client:

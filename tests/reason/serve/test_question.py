@@ -17,7 +17,7 @@ TALK = [("system", "Be brief."), ("user", "1+1?"), ("assistant", "2"), ("develop
 
 
 def posed(form: PromptFormat, *turns: tuple[str, Any]) -> tuple[Problem, str]:
-    """The problem and the text its prompt encodes."""
+    """Returns the problem and the text that its prompt encodes."""
     body = ChatCompletionRequest.model_validate(
         {"model": "m", "messages": [{"role": r, "content": c} for r, c in turns]}
     )
@@ -28,19 +28,19 @@ def posed(form: PromptFormat, *turns: tuple[str, Any]) -> tuple[Problem, str]:
 
 
 @pytest.mark.parametrize("form", [PromptFormat(raw="Q: {question} A:"), PromptFormat(user="{question} Think.")])
-def test_a_single_question_is_the_one_solve_would_be_asked(form: PromptFormat) -> None:
+def test_single_question_has_the_prompt_of_solve(form: PromptFormat) -> None:
     problem, text = posed(form, ("user", "1+1?"))
     tokenizer = WordTokenizer()
     assert (problem.id, problem.question) == (Problem.from_question("1+1?").id, "1+1?")
     assert text == tokenizer.decode(Prompt(form, tokenizer).encode("1+1?"))
 
 
-def test_text_in_parts_is_one_text() -> None:
+def test_text_parts_are_joined_to_one_text() -> None:
     parts = [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?"}]
     assert posed(PromptFormat(raw="{question}"), ("user", parts))[0].question == "1+1?"
 
 
-def test_a_chat_template_is_given_every_turn_and_one_system_message() -> None:
+def test_chat_template_gets_every_turn_and_one_system_message() -> None:
     form = PromptFormat(system="Box it.", user="{question} Think.")
     problem, text = posed(form, *TALK)
     rules = "[system] Box it.\n\nBe brief.\n\nBe kind."
@@ -48,19 +48,19 @@ def test_a_chat_template_is_given_every_turn_and_one_system_message() -> None:
     assert problem.question.endswith("User: Sure?")
 
 
-def test_a_model_asked_with_plain_text_is_given_every_turn_in_one() -> None:
+def test_model_without_a_chat_template_gets_every_turn_in_one_text() -> None:
     problem, text = posed(PromptFormat(raw="Q: {question} A:"), *TALK)
     assert problem.question == "Be brief.\n\nUser: 1+1?\n\nAssistant: 2\n\nBe kind.\n\nUser: Sure?"
     assert text == f"<s> Q: {problem.question} A:"
 
 
-def test_other_conversations_are_other_problems() -> None:
+def test_different_conversations_are_different_problems() -> None:
     form = PromptFormat(raw="{question}")
     ids = {posed(form, *turns)[0].id for turns in (TALK, TALK[1:], TALK[-1:], [("user", "1+1?")])}
     assert len(ids) == 4
 
 
-def test_what_a_template_refuses_is_said() -> None:
+def test_refusal_of_a_chat_template_is_reported() -> None:
     from jinja2 import TemplateError
 
     class Picky(WordTokenizer):
@@ -72,14 +72,14 @@ def test_what_a_template_refuses_is_said() -> None:
         problem_from_messages(body.messages, Prompt(PromptFormat(), Picky()))
 
 
-def test_a_text_to_go_on_with_is_encoded_as_it_is() -> None:
+def test_completion_prompt_is_encoded_as_it_is() -> None:
     tokenizer = WordTokenizer()
     problem = problem_from_text("once upon a", Prompt(PromptFormat(user="{question} Think."), tokenizer))
     assert problem.prompt is not None
     assert tokenizer.decode(problem.prompt) == "<s> once upon a"
 
 
-def test_a_message_that_came_from_here_may_be_sent_back() -> None:
+def test_assistant_message_of_an_answer_may_be_sent_back() -> None:
     ours: dict[str, Any] = {"role": "assistant", "content": "2", "refusal": None, "tool_calls": None, "annotations": []}
     messages = [
         {"role": "user", "content": "1+1?"},

@@ -1,4 +1,4 @@
-"""Every data set is read in each spelling it is published with; what cannot be read says what, where and what to do."""
+"""Every data set is read in each published spelling; errors name the file, the line and the remedy."""
 
 import csv
 import importlib.util
@@ -40,7 +40,7 @@ def written(folder: Path, *rows: Any, name: str = "rows.jsonl") -> str:
     return str(folder / name)
 
 
-def test_the_real_aime_2024() -> None:
+def test_aime_2024_is_read_as_published() -> None:
     task = Aime(path=real("aime24.jsonl"))
     assert len(task) == 30
     assert task[0].id == "aime24/60"
@@ -50,7 +50,7 @@ def test_the_real_aime_2024() -> None:
         Aime(path=real("aime24.jsonl"), year=2025)
 
 
-def test_the_real_math500() -> None:
+def test_math500_is_read_as_published() -> None:
     task = Math500(path=real("math500.jsonl"))
     assert len(task) == 500
     assert task[0].id == "math500/precalculus/807"
@@ -58,7 +58,7 @@ def test_the_real_math500() -> None:
     assert str(task.grade(task[0], r"\left(3, \frac\pi2\right)")) == "right"
 
 
-def test_the_real_gsm8k() -> None:
+def test_gsm8k_is_read_as_published() -> None:
     task = Gsm8k(path=real("gsm8k.jsonl"))
     assert len(task) == 1319
     assert task[2].answer == "70000"
@@ -77,14 +77,14 @@ def test_the_real_gsm8k() -> None:
         {"problem": "1+1?", "answer": "$2^\\circ$", "url": "wiki/2024_AIME_I_Problems/Problem_1"},
     ],
 )
-def test_aime_in_every_spelling(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_aime_is_read_in_every_spelling(tmp_path: Path, row: dict[str, Any]) -> None:
     task = Aime(path=written(tmp_path, row))
     assert (task[0].question, task[0].answer) == ("1+1?", "2")
     assert task[0].id == f"aime24/{row.get('ID', 0)}"
 
 
-def test_years_are_told_apart_by_url(tmp_path: Path) -> None:
-    """A file of three years once gave scores over ninety problems."""
+def test_aime_years_are_separated_by_url(tmp_path: Path) -> None:
+    """A file of three years has ninety problems."""
     rows = [
         {"problem": str(y), "answer": y % 100, "url": f"x/{y}_AIME_I_Problems/Problem_1"} for y in (2022, 2023, 2024)
     ]
@@ -93,11 +93,11 @@ def test_years_are_told_apart_by_url(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", [{"question": "q", "answer": "work\n#### 1,234"}, {"problem": "q", "answer": 1234}])
-def test_gsm8k_with_and_without_the_work(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_gsm8k_is_read_with_and_without_the_worked_solution(tmp_path: Path, row: dict[str, Any]) -> None:
     assert Gsm8k(path=written(tmp_path, row))[0].answer == "1234"
 
 
-def test_gpqa_choices_keep_their_order_whatever_is_beside_them(tmp_path: Path) -> None:
+def test_gpqa_choices_keep_their_order_whatever_other_rows_are_read(tmp_path: Path) -> None:
     others = [GPQA | {"Question": f"Which of these is even, {i}?"} for i in range(40)]
     alone, among = (Gpqa(path=written(tmp_path, *rows)) for rows in ([GPQA], [*others, GPQA]))
     assert alone[0].question == among[40].question
@@ -117,11 +117,11 @@ def test_gpqa_choices_keep_their_order_whatever_is_beside_them(tmp_path: Path) -
         ({"question": "q (A) x (B) y", "answer": "(B)"}, "B"),
     ],
 )
-def test_gpqa_copies(tmp_path: Path, row: dict[str, Any], gold: str) -> None:
+def test_gpqa_is_read_in_every_copy(tmp_path: Path, row: dict[str, Any], gold: str) -> None:
     assert Gpqa(path=written(tmp_path, row))[0].answer == gold
 
 
-def test_gpqa_as_published_is_csv(tmp_path: Path) -> None:
+def test_gpqa_is_read_from_the_published_csv(tmp_path: Path) -> None:
     path = tmp_path / "gpqa_diamond.csv"
     with path.open("w", newline="", encoding="utf-8-sig") as file:
         writer = csv.DictWriter(file, GPQA)
@@ -130,7 +130,7 @@ def test_gpqa_as_published_is_csv(tmp_path: Path) -> None:
     assert Gpqa(path=str(path))[0].question.startswith('Which,\n"quoted", is even?\n\n(A)')
 
 
-def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
+def test_every_file_format_gives_the_same_rows(tmp_path: Path) -> None:
     rows = [{"problem": "a", "answer": "1"}, {"problem": "b", "answer": "2"}]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     (tmp_path / "rows.csv").write_text("problem,answer\na,1\nb,2\n")
@@ -145,13 +145,13 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_missing_file_is_named(task: Any) -> None:
+def test_missing_data_file_is_named(task: Any) -> None:
     with pytest.raises(DataUnavailable, match=r"no file 'nowhere\.jsonl'"):
         task(path="nowhere.jsonl")
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_missing_field_names_file_line_field_and_what_is_there(tmp_path: Path, task: Any) -> None:
+def test_missing_field_is_named_with_file_line_and_existing_fields(tmp_path: Path, task: Any) -> None:
     path = written(tmp_path, {"prompt": "1+1?", "gold": "2"})
     with pytest.raises(InvalidRow) as error:
         task(path=path)
@@ -171,14 +171,14 @@ def test_a_missing_field_names_file_line_field_and_what_is_there(tmp_path: Path,
         ("", "holds no rows"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_line_of_a_data_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
     with pytest.raises(ValueError, match=complaint):
         Math500(path=str(path))
 
 
-def test_other_mistakes_are_named(tmp_path: Path) -> None:
+def test_invalid_knobs_and_rows_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"task\.year must be one of 2024, 2025; got 2023"):
         Aime(year=2023)
     with pytest.raises(ValueError, match=r"task\.limit"):
@@ -196,7 +196,7 @@ def test_other_mistakes_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_without_network_and_file_one_sentence_says_what_to_do_at_once(
+def test_missing_network_and_file_are_reported_with_instructions_at_once(
     task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -210,7 +210,7 @@ def test_without_network_and_file_one_sentence_says_what_to_do_at_once(
     assert "\n" not in message
 
 
-def test_a_network_that_never_answers_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_network_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: object, **__: object) -> io.BytesIO:
         time.sleep(20)
         return io.BytesIO()
@@ -230,19 +230,19 @@ class FakeHub(types.ModuleType):
         super().__init__("datasets")
         self.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
         self.rows = rows
-        self.asked: list[tuple[Any, ...]] = []
+        self.downloads: list[tuple[Any, ...]] = []
 
     def disable_progress_bars(self) -> None: ...
 
     def load_dataset(self, repo: str, config: str | None, *, split: str) -> list[dict[str, Any]]:
-        self.asked.append((repo, config, split))
+        self.downloads.append((repo, config, split))
         if isinstance(self.rows, Exception):
             raise self.rows
         return self.rows
 
 
 @pytest.mark.parametrize(
-    ("task", "row", "asked"),
+    ("task", "row", "download"),
     [
         (Aime, {"problem": "q", "answer": "1"}, ("HuggingFaceH4/aime_2024", None, "train")),
         (Math500, {"problem": "q", "answer": "1"}, ("HuggingFaceH4/MATH-500", None, "test")),
@@ -250,16 +250,18 @@ class FakeHub(types.ModuleType):
         (Gpqa, GPQA, ("Idavidrein/gpqa", "gpqa_diamond", "train")),
     ],
 )
-def test_the_hub_is_asked_for_the_right_split(task: Any, row: Any, asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_download_requests_the_right_split(
+    task: Any, row: Any, download: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = FakeHub([row])
     monkeypatch.setitem(sys.modules, "datasets", fake)
     monkeypatch.setattr(hub, "is_hub_reachable", lambda: True)
     loaded: Task = task()
     assert len(loaded) == 1
-    assert fake.asked == [asked]
+    assert fake.downloads == [download]
 
 
-def test_what_the_hub_says_no_with_is_passed_on_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_refusal_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", FakeHub(RuntimeError("is gated.\nlog in")))
     monkeypatch.setattr(hub, "is_hub_reachable", lambda: True)
     with pytest.raises(
@@ -268,14 +270,14 @@ def test_what_the_hub_says_no_with_is_passed_on_in_one_sentence(monkeypatch: pyt
         Gpqa()
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr(hub, "is_hub_reachable", lambda: True)
     with pytest.raises(DataUnavailable, match=r"'datasets' is needed to load openai/gsm8k \(pip install"):
         Gsm8k()
 
 
-def test_what_is_in_the_cache_needs_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cached_data_needs_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
     assert not hub.is_cached("HuggingFaceH4/MATH-500")
     (tmp_path / "HuggingFaceH4___math-500").mkdir()
@@ -283,7 +285,7 @@ def test_what_is_in_the_cache_needs_no_network(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("name", ["aime", "math500", "gsm8k", "gpqa"])
-def test_the_config_says_what_the_class_takes(name: str, tmp_path: Path) -> None:
+def test_task_yaml_has_the_knobs_of_its_class(name: str, tmp_path: Path) -> None:
     """`+task=NAME` composes at the key `task`, and every knob in it is one of the constructor's."""
     from hydra import compose, initialize_config_module
     from hydra.utils import instantiate

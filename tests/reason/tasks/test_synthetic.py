@@ -1,4 +1,4 @@
-"""Synthetic problems: right solutions are right, slips are found where they are, splits share nothing."""
+"""Synthetic problems: exact solutions are correct, injected errors are located, splits are disjoint."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from reason.tasks.synthetic import Synthetic
 from reason.tasks.synthetic.draw import distinct_exercises, split_of
-from reason.tasks.synthetic.error_injection import ErrorWriter, ExactWriter, wrong_number
-from reason.tasks.synthetic.exercise import DELIMITER, Exercise
+from reason.tasks.synthetic.exercise import DELIMITER, ExactWriter, Exercise
 from reason.tasks.synthetic.families import FAMILIES
 from reason.tasks.synthetic.step_checker import check_solution
+from tests.support.error_injection import ErrorWriter, wrong_number
 
 EVEN = dict.fromkeys(FAMILIES, 1.0)
 
@@ -22,7 +22,7 @@ def exercises(count: int, seed: int = 0) -> list[Exercise]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_exact_solution_is_always_correct(family: str) -> None:
+def test_exact_solution_is_always_correct(family: str) -> None:
     rng = random.Random(1)
     for difficulty in FAMILIES[family].difficulties:
         for _ in range(20):
@@ -36,10 +36,10 @@ def test_an_exact_solution_is_always_correct(family: str) -> None:
             assert text.endswith(f"\\boxed{{{exercise.answer}}}.")
 
 
-def test_an_injected_error_is_found_at_its_number() -> None:
+def test_injected_error_is_found_at_its_number() -> None:
     """Everything before `first_error` is what an exact solution may contain; the rest never counts as correct."""
     rng = random.Random(2)
-    found = 0
+    num_found = 0
     for exercise in exercises(200):
         if exercise.family == "countdown":  # there another number may be another correct way
             continue
@@ -55,22 +55,22 @@ def test_an_injected_error_is_found_at_its_number() -> None:
         assert text[: result.first_error] == gold[: result.first_error]
         assert not result.is_solved
         assert result.correct_steps == sorted(result.correct_steps, reverse=True)
-        found += 1
-    assert found > 100
+        num_found += 1
+    assert num_found > 100
 
 
-def test_the_answer_alone_is_not_a_solution() -> None:
+def test_answer_without_steps_is_not_a_solution() -> None:
     for exercise in exercises(30):
         assert not check_solution(exercise, f"The answer is \\boxed{{{exercise.answer}}}.").is_solved
 
 
-def test_nothing_may_follow_the_answer() -> None:
+def test_text_after_the_answer_is_an_error() -> None:
     for exercise in exercises(30):
         text = exercise.write_solution(ExactWriter(), random.Random(0))
         assert not check_solution(exercise, text + DELIMITER + text).is_solved
 
 
-def test_countdown_accepts_every_road_and_no_dead_end() -> None:
+def test_countdown_accepts_every_correct_derivation_and_no_dead_end() -> None:
     rng = random.Random(3)
     exercise = next(e for e in exercises(400) if e.family == "countdown" and e.difficulty == 1)
     outcomes = set()
@@ -92,25 +92,25 @@ def test_countdown_accepts_every_road_and_no_dead_end() -> None:
     assert outcomes == {True, False}
 
 
-def test_splits_never_share_a_question() -> None:
+def test_synthetic_splits_share_no_question() -> None:
     train = {e.question for e in islice(distinct_exercises(0, "train", weights=EVEN), 500)}
     held = {e.question for e in islice(distinct_exercises(0, "heldout", weights=EVEN), 500)}
     assert not train & held
     assert {split_of(q) for q in held} == {"heldout"}
 
 
-def test_same_seed_same_problems_and_no_question_twice() -> None:
+def test_synthetic_problems_repeat_for_a_seed_and_are_distinct() -> None:
     first, again = Synthetic(size=50, seed=4), Synthetic(size=50, seed=4)
     assert list(first) == list(again)
     assert len({p.question for p in first}) == 50
     assert list(first) != list(Synthetic(size=50, seed=5))
 
 
-def test_a_longer_set_begins_with_the_shorter_one() -> None:
+def test_larger_synthetic_set_begins_with_the_smaller_one() -> None:
     assert list(Synthetic(size=40))[:10] == list(Synthetic(size=10))
 
 
-def test_difficulty_is_the_number_of_steps_worked_out() -> None:
+def test_difficulty_is_the_number_of_steps() -> None:
     for difficulty in (1, 3):
         for problem in Synthetic(families=["recurrence", "digit_sums"], difficulty=difficulty, size=10):
             assert problem.meta["difficulty"] == difficulty
@@ -134,11 +134,11 @@ def test_countdown_is_graded_by_its_steps() -> None:
         ({"difficulty": 0}, "task.difficulty"),
     ],
 )
-def test_wrong_knobs_name_the_choices(knobs: dict[str, object], message: str) -> None:
+def test_wrong_synthetic_knob_is_named_with_the_choices(knobs: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Synthetic(**knobs)  # type: ignore[arg-type]
 
 
-def test_a_slip_is_never_the_number_itself() -> None:
+def test_wrong_number_differs_from_the_number() -> None:
     rng = random.Random(0)
     assert all(wrong_number(n, rng) not in (n, -1) for n in range(200))

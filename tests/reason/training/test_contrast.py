@@ -1,4 +1,4 @@
-"""Training the reward model: a branch is read as if it stood there, and only what is surely wrong is called wrong."""
+"""Contrastive training of the reward model: branch tokens at their positions, rivals, and the loss."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from reason.models.checkpoint import find_model
 from reason.tasks.synthetic.draw import distinct_exercises
-from reason.tasks.synthetic.error_injection import ExactWriter
-from reason.tasks.synthetic.exercise import CONCLUSION, DELIMITER
+from reason.tasks.synthetic.exercise import CONCLUSION, DELIMITER, ExactWriter
 from reason.tasks.synthetic.families import FAMILIES
 from reason.training.classifier import DeepenedClassifier, deepen_model
 from reason.training.contrast import ContrastLoss, SolutionPlaces, digit_ids, draw_rivals, with_branches
@@ -36,7 +35,7 @@ def language_model(seed: int) -> LlamaForCausalLM:
 
 
 def batch_of(*lengths: tuple[int, int]) -> Batch:
-    """Random rows of so many prompt and solution tokens."""
+    """Random rows with these numbers of prompt and solution tokens."""
     longest = max(map(sum, lengths))
     ids = torch.randint(0, VOCAB, (len(lengths), longest), generator=torch.Generator().manual_seed(0))
     next_ids = torch.full_like(ids, IGNORE)
@@ -45,7 +44,7 @@ def batch_of(*lengths: tuple[int, int]) -> Batch:
     return {"ids": ids, "next_ids": next_ids, "rivals": torch.full_like(ids, ANY)}
 
 
-def test_deepening_changes_no_logit() -> None:
+def test_deepened_model_has_the_logits_of_the_original() -> None:
     model = language_model(0)
     ids = batch_of((4, 8))["ids"]
     deep = deepen_model(model, 3)
@@ -54,27 +53,27 @@ def test_deepening_changes_no_logit() -> None:
     assert deep.config.num_hidden_layers == 5
 
 
-def test_a_branch_is_read_as_if_it_stood_there_and_nothing_sees_it() -> None:
+def test_branch_token_is_read_at_its_position_and_is_masked_from_the_rest() -> None:
     batch = batch_of((3, 5), (4, 2), (1, 7))
     ids, places = batch["ids"], SolutionPlaces.from_next_ids(batch["next_ids"])
     branches = (ids.gather(1, places.at) + 1) % VOCAB
     model = deepen_model(language_model(1), 1).eval()
     with torch.no_grad():
-        own, side = model(**with_branches(ids, places, branches)).split([ids.shape[1], branches.shape[1]], 1)
-        assert torch.allclose(own, model(input_ids=ids), atol=1e-4)
+        path_states, side = model(**with_branches(ids, places, branches)).split([ids.shape[1], branches.shape[1]], 1)
+        assert torch.allclose(path_states, model(input_ids=ids), atol=1e-4)
         for row, column in places.real.nonzero().tolist():
             at = int(places.at[row, column])
             alone = torch.cat([ids[row, :at], branches[row, column : column + 1]])[None]
             assert torch.allclose(side[row, column], model(input_ids=alone)[0, -1], atol=1e-4)
 
 
-def test_the_places_are_those_of_the_solutions() -> None:
+def test_solution_places_are_the_positions_of_the_solutions() -> None:
     batch = batch_of((3, 5), (4, 2))
     places = SolutionPlaces.from_next_ids(batch["next_ids"])
     assert [row[real].tolist() for row, real in zip(places.at, places.real, strict=True)] == [[3, 4, 5, 6, 7], [4, 5]]
 
 
-def test_a_rival_is_another_token_that_the_writer_thought_of() -> None:
+def test_drawn_rival_is_another_token_of_the_target_distribution() -> None:
     digits = torch.zeros(VOCAB, dtype=torch.bool)
     digits[:10] = True
     tokens = torch.tensor([[3, 20]] * 500)
@@ -92,7 +91,7 @@ def test_a_rival_is_another_token_that_the_writer_thought_of() -> None:
     assert 0.15 < digits[first].float().mean() < 0.35
 
 
-def test_a_known_rival_stands_as_often_as_the_writer_writes_it() -> None:
+def test_known_rival_is_weighted_by_its_target_probability() -> None:
     logits = torch.randn(1, 2, VOCAB)
     drawn = draw_rivals(logits, torch.tensor([[3, 4]]), torch.tensor([[7, NONE]]), torch.zeros(VOCAB, dtype=torch.bool))
     p = logits.softmax(-1)[0]
@@ -101,7 +100,7 @@ def test_a_known_rival_stands_as_often_as_the_writer_writes_it() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_right_too_is_not_called_wrong(family: str) -> None:
+def test_right_alternative_token_is_no_rival(family: str) -> None:
     """Where two right solutions of a problem part, neither's token is the other's rival; and they never part on whether
     to conclude, which is the rival of every step's beginning."""
     tokenizer = AutoTokenizer.from_pretrained(find_model("bundled:target").source)
@@ -121,7 +120,7 @@ def test_what_is_right_too_is_not_called_wrong(family: str) -> None:
             assert exercise.verifier_only == (ANY not in example.rivals)
 
 
-def test_what_is_told_apart_is_learnt_and_the_language_is_kept() -> None:
+def test_contrast_loss_raises_the_odds_of_right_tokens_and_keeps_the_language() -> None:
     """Solutions repeat their prompt and the writer is random. After some steps, right tokens have higher odds."""
     torch.manual_seed(0)
     ids = torch.randint(0, VOCAB, (32, 4)).repeat(1, 2)
@@ -140,11 +139,11 @@ def test_what_is_told_apart_is_learnt_and_the_language_is_kept() -> None:
     assert losses[-1] < 0.7 * losses[0]
     places = SolutionPlaces.from_next_ids(batch["next_ids"])
     with torch.no_grad():
-        own, side = model(**with_branches(ids, places, (ids[:, 4:] + 7) % VOCAB)).split([8, 4], 1)
-    assert (model.right_log_odds(own[:, 4:]) > model.right_log_odds(side)).float().mean() > 0.9
+        path_states, side = model(**with_branches(ids, places, (ids[:, 4:] + 7) % VOCAB)).split([8, 4], 1)
+    assert (model.right_log_odds(path_states[:, 4:]) > model.right_log_odds(side)).float().mean() > 0.9
 
 
-def test_where_nothing_is_surely_wrong_no_rival_counts() -> None:
+def test_contrast_loss_ignores_rivals_that_are_not_surely_wrong() -> None:
     batch = batch_of((3, 5), (4, 2))
     loss_of = ContrastLoss([language_model(3), language_model(4)], torch.zeros(VOCAB, dtype=torch.bool))
     model = deepen_model(language_model(2), 1)
@@ -154,7 +153,7 @@ def test_where_nothing_is_surely_wrong_no_rival_counts() -> None:
     assert len({round(loss_of(model, batch).item(), 4) for _ in range(5)}) > 1
 
 
-def test_digits_are_found_in_the_vocabulary() -> None:
+def test_digit_ids_are_found_in_the_vocabulary() -> None:
     tokenizer = AutoTokenizer.from_pretrained(find_model("bundled:target").source)
     texts = [tokenizer.decode([i]) for i in digit_ids(tokenizer, 576).nonzero()[:, 0].tolist()]
     assert {text.strip() for text in texts} == set("0123456789")

@@ -72,7 +72,7 @@ def pairs(count: int, seed: int = 0) -> list[StepPair]:
 
 
 class TestPairs:
-    def test_they_come_back_and_a_half_written_end_is_left_out(self, tmp_path: Path) -> None:
+    def test_pairs_are_read_back_and_a_truncated_end_is_left_out(self, tmp_path: Path) -> None:
         file = tmp_path / "pairs.jsonl"
         append_pairs(file, pairs(3))
         append_pairs(file, pairs(2, seed=1))
@@ -82,18 +82,18 @@ class TestPairs:
         append_pairs(file, pairs(1, seed=2))
         assert list(read_pairs(file)) == [*pairs(3), *pairs(2, seed=1), *pairs(1, seed=2)]
 
-    def test_a_broken_line_is_named(self, tmp_path: Path) -> None:
+    def test_invalid_line_is_named(self, tmp_path: Path) -> None:
         file = tmp_path / "pairs.jsonl"
         file.write_text('{"group": 1}\n')
         with pytest.raises(ValueError, match="line 1: not a pair of steps"):
             list(read_pairs(file))
 
-    def test_no_problem_is_on_both_sides(self) -> None:
+    def test_split_keeps_the_pairs_of_a_problem_together(self) -> None:
         train, held_out = split_pairs(pairs(100), 0.1, 0)
         assert len(train) + len(held_out) == 100
         assert not {p.group for p in train} & {p.group for p in held_out}
 
-    def test_both_labels_are_equally_many(self) -> None:
+    def test_balanced_pairs_have_both_labels_equally_often(self) -> None:
         chosen = balance_labels(pairs(100), RECIPE, random.Random(0))
         assert sum(p.score_gain > 0 for p in chosen) * 2 == len(chosen)
         with pytest.raises(ValueError, match="never, or always, better"):
@@ -101,7 +101,7 @@ class TestPairs:
 
 
 class TestRollouts:
-    def test_a_step_is_as_good_as_the_share_of_its_ends_and_a_solution_as_its_answer(self) -> None:
+    def test_step_truth_is_the_share_of_right_rollouts(self) -> None:
         """Steps that hold an `a` lead to the right answer from every other seed, others never."""
 
         def write(seed: int, prefix: Tokens) -> str:
@@ -112,10 +112,10 @@ class TestRollouts:
             return StepPair("p", ROOT, tuple(draft.encode()), tuple(target.encode()), 0.0, 0.0, None, ())
 
         engine = ToyEngine(write)
-        given = [pair("bad", "a\n\n"), pair("b\n\n", "a\n\n"), pair("\\boxed{1}", "\\boxed{2}")]
+        recorded = [pair("bad", "a\n\n"), pair("b\n\n", "a\n\n"), pair("\\boxed{1}", "\\boxed{2}")]
         measured = asyncio.run(
             measure_truth(
-                given, engine, count=40, params=SamplingParams(), root_length=len(ROOT), decode=decode_bytes,
+                recorded, engine, count=40, params=SamplingParams(), root_length=len(ROOT), decode=decode_bytes,
                 is_correct=lambda text: extract_answer(text) == "1", delimiter="\n\n", seed=3,
             )
         )  # fmt: skip
@@ -123,16 +123,16 @@ class TestRollouts:
         assert measured[0].target_truth == measured[1].target_truth == pytest.approx(0.5, abs=0.25)
         assert (measured[2].small_truth, measured[2].target_truth) == (1.0, 0.0)
         assert len(engine.requests) == 80  # finished solutions and repeated prefixes are not continued
-        assert [replace(p, small_truth=None, target_truth=None) for p in measured] == given
+        assert [replace(p, small_truth=None, target_truth=None) for p in measured] == recorded
 
-    def test_truths_are_told_apart_from_scores(self) -> None:
+    def test_truth_and_score_labels_are_evaluated_apart(self) -> None:
         some = [replace(p, small_truth=0.0, target_truth=float(p.score_gain > 0)) for p in pairs(60)]
         judged = evaluate_router(np.array([p.score_gain for p in some]), some, 0.0)
         assert judged["oracle"].truth is not None
         assert judged["oracle"].truth > 0.8
         assert evaluate_router(np.zeros(60), pairs(60), 0.0)["oracle"].truth is None
 
-    def test_a_router_can_learn_either(self) -> None:
+    def test_router_can_be_trained_on_truth_or_score(self) -> None:
         some = [replace(p, small_truth=0.5, target_truth=0.5 - p.score_gain) for p in pairs(60)]
         assert np.allclose(pair_advantages(some, "truth"), -pair_advantages(some, "score"))
         assert evaluate_router(np.zeros(60), some, 0.0, "truth")["oracle"].auc == 0.0
@@ -143,25 +143,25 @@ class TestRollouts:
 
 
 class TestMetrics:
-    def test_auc_is_the_chance_of_the_right_order(self) -> None:
+    def test_auc_is_the_probability_of_the_right_order(self) -> None:
         rng = np.random.default_rng(0)
         values, positive = rng.normal(size=60).round(1), rng.random(60) < 0.4
         wins = [(a > b) + 0.5 * (a == b) for a in values[positive] for b in values[~positive]]
         assert roc_auc(values, positive) == pytest.approx(np.mean(wins))
         assert np.isnan(roc_auc(values, np.ones(60, dtype=bool)))
 
-    def test_spearman_sees_order_only(self) -> None:
+    def test_spearman_depends_on_order_only(self) -> None:
         x = np.array([1.0, 2.0, 3.0, 4.0])
         assert rank_correlation(x, np.exp(x)) == pytest.approx(1.0)
         assert rank_correlation(x, -x) == pytest.approx(-1.0)
         assert np.isnan(rank_correlation(x, np.ones(4)))
 
-    def test_calibration_is_how_far_words_and_deeds_differ(self) -> None:
+    def test_calibration_error_is_the_gap_of_prediction_and_frequency(self) -> None:
         likely = np.array([0.8] * 10)
         assert calibration_error(likely, np.array([True] * 8 + [False] * 2)) == pytest.approx(0.0)
         assert calibration_error(likely, np.array([True] * 3 + [False] * 7)) == pytest.approx(0.5)
 
-    def test_the_oracle_is_beaten_by_nothing(self) -> None:
+    def test_oracle_bounds_every_other_router(self) -> None:
         rng = np.random.default_rng(1)
         advantage, other = rng.normal(size=50), rng.normal(size=50)
         for share in (0.1, 0.3, 0.5):
@@ -191,7 +191,7 @@ class TestStepFeatures:
     def features(base: str) -> np.ndarray:
         return read_features(base, pairs(40), "cpu")
 
-    def test_it_is_what_transformers_says_of_each_step(self, base: str, features: np.ndarray) -> None:
+    def test_step_features_equal_those_by_transformers(self, base: str, features: np.ndarray) -> None:
         model = LlamaForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
         for pair, row in zip(pairs(40), features, strict=True):
             tokens = torch.tensor([pair.prefix + pair.small_step])
@@ -208,9 +208,7 @@ class TestStepFeatures:
             )
             assert row[FEATURE_NAMES.index("steps before")] == len(pair.step_lengths)
 
-    def test_a_router_sees_what_it_was_trained_on_and_reads_no_step_twice(
-        self, base: str, features: np.ndarray
-    ) -> None:
+    def test_router_scores_training_features_and_encodes_no_step_twice(self, base: str, features: np.ndarray) -> None:
         rng = np.random.default_rng(0)
         head = train_head(base, features, list(rng.random(40) < 0.5), HeadRecipe(epochs=2))
         step_format = StepFeatureAdapter(step_head=head).build_format(ByteTokenizer())
@@ -229,7 +227,7 @@ class TestStepFeatures:
                 assert asyncio.run(score_step(bound, steps[:-1], steps[-1]))[1].scored_tokens == 0
                 assert asyncio.run(score_step(bound, steps, Step((1,) * 64, ""))) == (None, Usage())
 
-    def test_steps_are_read_once(self, base: str, features: np.ndarray, tmp_path: Path) -> None:
+    def test_steps_are_encoded_once(self, base: str, features: np.ndarray, tmp_path: Path) -> None:
         file = tmp_path / "evidence.npz"
         assert np.allclose(read_features_cached(base, pairs(40), "cpu", file), features, atol=1e-4)
         with pytest.MonkeyPatch.context() as patch:
@@ -237,7 +235,7 @@ class TestStepFeatures:
             assert np.allclose(read_features_cached(base, pairs(40), "cpu", file), features, atol=1e-4)
         assert len(read_features_cached(base, pairs(10), "cpu", file)) == 10  # other pairs are read
 
-    def test_a_head_learns_and_comes_back_from_disk(self, base: str, tmp_path: Path) -> None:
+    def test_step_head_learns_and_is_loaded_from_disk(self, base: str, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         inputs = -rng.exponential(size=(800, len(FEATURE_NAMES)))
         better = list(inputs[:, 3] < np.median(inputs[:, 3]))
@@ -254,7 +252,7 @@ class TestStepFeatures:
 
 
 class TestTraining:
-    def test_it_learns_what_can_be_learned(self, base: str, tmp_path: Path) -> None:
+    def test_trained_router_finds_the_learnable_label(self, base: str, tmp_path: Path) -> None:
         train, held_out = split_pairs(pairs(600), 0.1, 0)
         model = train_router(base, train, RECIPE, tmp_path, "cpu")
         judged = evaluate_router(predict_gains(model, held_out, RECIPE, "cpu"), held_out, RECIPE.margin)
@@ -262,7 +260,7 @@ class TestTraining:
         assert judged["own doubt"].auc < 0.75
         assert judged["own score, negated"].auc == 1.0  # it gives the label away in these pairs
 
-    def test_a_killed_run_goes_on_to_the_same_end(self, base: str, tmp_path: Path) -> None:
+    def test_killed_training_resumes_to_the_same_end(self, base: str, tmp_path: Path) -> None:
         some = pairs(60)
         for name in ("whole", "parts"):
             (tmp_path / name).mkdir()
@@ -292,7 +290,7 @@ class TestTraining:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["features", "finetune"])
-def test_collected_trained_and_used(method: str, tmp_path: Path) -> None:
+def test_router_is_collected_trained_and_used(method: str, tmp_path: Path) -> None:
     def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(SCRIPTS / script), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

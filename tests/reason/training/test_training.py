@@ -1,4 +1,4 @@
-"""Training the bundled models: examples teach solutions only, checkpoints are ordinary, a killed run goes on."""
+"""Training of the bundled models: examples, ordinary checkpoints, and resuming a killed run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from reason.tasks.synthetic.draw import distinct_exercises, split_of
-from reason.tasks.synthetic.error_injection import ExactWriter
+from reason.tasks.synthetic.exercise import ExactWriter
 from reason.training.examples import IGNORE, ExampleEncoder, batch_examples
 from reason.training.loop import TrainingRecipe, rate_factor
 from reason.training.stages import ModelShape, TrainingPlan, run_stage
@@ -42,7 +42,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> TrainingPlan:
     return plan
 
 
-def test_only_the_solution_is_to_be_predicted(plan: TrainingPlan) -> None:
+def test_targets_of_an_example_are_the_tokens_of_its_solution(plan: TrainingPlan) -> None:
     tokenizer = AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
     encode = ExampleEncoder(tokenizer)
     exercises = list(islice(distinct_exercises(0, "train", weights=WEIGHTS), 5))
@@ -56,7 +56,7 @@ def test_only_the_solution_is_to_be_predicted(plan: TrainingPlan) -> None:
         assert next_ids[first : first + 3].tolist() == ids[first + 1 : first + 4].tolist()
 
 
-def test_batches_hold_everything_and_keep_to_their_size(plan: TrainingPlan) -> None:
+def test_batches_hold_every_example_within_their_size(plan: TrainingPlan) -> None:
     tokenizer = AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
     encode = ExampleEncoder(tokenizer)
     exercises = islice(distinct_exercises(0, "train", weights=WEIGHTS), 40)
@@ -66,7 +66,7 @@ def test_batches_hold_everything_and_keep_to_their_size(plan: TrainingPlan) -> N
     assert all(len(batch) * max(len(e.ids) for e in batch) <= 1024 for batch in got)
 
 
-def test_the_stream_never_shows_a_held_out_question(plan: TrainingPlan) -> None:
+def test_training_stream_has_no_heldout_question(plan: TrainingPlan) -> None:
     tokenizer = AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
     source = batch_stream(str(plan.folder / "tokenizer"), WEIGHTS, tokens_per_batch=2048, seed=0, workers=0)
     for batch in islice(source, 5):
@@ -75,7 +75,7 @@ def test_the_stream_never_shows_a_held_out_question(plan: TrainingPlan) -> None:
             assert split_of(text.partition("Question: ")[2].partition("\nSolution:")[0]) == "train"
 
 
-def test_a_stage_leaves_an_ordinary_checkpoint_and_is_not_run_twice(plan: TrainingPlan) -> None:
+def test_training_stage_leaves_an_ordinary_checkpoint_and_does_not_run_twice(plan: TrainingPlan) -> None:
     first = run_stage("draft", plan)
     assert run_stage("draft", plan) == first
     model = AutoModelForCausalLM.from_pretrained(plan.folder / "draft")
@@ -85,8 +85,8 @@ def test_a_stage_leaves_an_ordinary_checkpoint_and_is_not_run_twice(plan: Traini
     assert model.config.eos_token_id == here.eos_token_id
 
 
-def test_a_killed_run_goes_on_where_it_stopped(plan: TrainingPlan) -> None:
-    """Its checkpoint is there, its stage is not done; the second run counts on from it."""
+def test_killed_training_resumes_from_its_checkpoint(plan: TrainingPlan) -> None:
+    """Its checkpoint exists, its stage is not done; the second run continues from the checkpoint."""
     stopped = dataclasses.replace(plan.recipes["target"], tokens=2000)
     run_stage("target", dataclasses.replace(plan, recipes={**plan.recipes, "target": stopped}))
     (plan.folder / "target" / "done.json").unlink()
@@ -97,7 +97,7 @@ def test_a_killed_run_goes_on_where_it_stopped(plan: TrainingPlan) -> None:
     assert figures["step"] > before["step"] > 0
 
 
-def test_the_reward_model_is_an_ordinary_token_classifier_deeper_than_the_verifier(plan: TrainingPlan) -> None:
+def test_reward_model_is_an_ordinary_token_classifier_deeper_than_the_verifier(plan: TrainingPlan) -> None:
     for stage in ("target", "verifier", "prm"):
         run_stage(stage, plan)
     model = AutoModelForTokenClassification.from_pretrained(plan.folder / "prm", dtype=torch.float32)
@@ -112,7 +112,7 @@ def test_the_reward_model_is_an_ordinary_token_classifier_deeper_than_the_verifi
     assert scores == pytest.approx([float(right[:3].prod()), float(right.prod())], rel=1e-3)
 
 
-def test_the_rate_warms_up_stays_and_goes_down() -> None:
+def test_learning_rate_warms_up_stays_and_decays() -> None:
     rates = [rate_factor(step / 1000, step, 100) for step in range(1001)]
     assert rates[:100] == sorted(rates[:100])
     assert set(rates[100:500]) == {1.0}

@@ -1,4 +1,4 @@
-"""ETS: its program against brute force and a tree DP, its greedy, its clusters, and what it does to a search."""
+"""ETS as a search: its KV, its widths, its clusters and its costs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.toy_search import ToyEngine, run_search, write_five_steps
 
 
 class TestEts:
-    def test_less_kv_than_rebase_at_the_same_width(self) -> None:
+    def test_kept_kv_is_less_than_that_of_rebase_at_the_same_width(self) -> None:
         mean = {}
         for name, strategy in {"ets": Ets(n=32), "rebase": Rebase(n=32)}.items():
             result = run_search(strategy, engine=ToyEngine(write_five_steps))
             mean[name] = np.mean([selection.kept_tokens for selection in result.selections])
         assert mean["ets"] < mean["rebase"]
 
-    def test_the_whole_width_goes_to_those_kept(self) -> None:
+    def test_whole_width_goes_to_kept_branches(self) -> None:
         for decision in run_search(Ets(n=16), engine=ToyEngine(write_five_steps)).selections:
             assert sum(decision.widths) == 16
             assert set(decision.reasons.values()) <= {"score", "redundancy", "cost"}
@@ -30,7 +30,7 @@ class TestEts:
                 node for node, width in zip(decision.nodes, decision.widths, strict=True) if not width
             }
 
-    def test_cover_first_lets_no_kept_idea_starve(self) -> None:
+    def test_cover_first_gives_every_covered_cluster_a_continuation(self) -> None:
         first = run_search(Ets(n=16, cover_first=True), engine=ToyEngine(write_five_steps)).selections[0]
         texts = self.kinds(run_search(Ets(n=16), engine=ToyEngine(write_five_steps)), first.nodes)
         alive = {texts[node] for node, width in zip(first.nodes, first.widths, strict=True) if width}
@@ -40,11 +40,11 @@ class TestEts:
     def kinds(result: SearchResult, nodes: Sequence[int]) -> dict[int, str]:
         return {node: result.tree.nodes[node].step.text.strip()[-2] for node in nodes}
 
-    def test_tokens_can_be_what_a_node_costs(self) -> None:
+    def test_node_cost_may_be_tokens(self) -> None:
         by_tokens = run_search(Ets(n=16, cost="tokens"), engine=ToyEngine(write_five_steps))
         assert by_tokens.best is not None
 
-    def test_no_embedder_is_needed_without_coverage_and_missed_with_it(self) -> None:
+    def test_embedder_is_needed_with_coverage_only(self) -> None:
         assert not Ets(coverage=0).needs_embedder
         assert run_search(Ets(n=8, coverage=0), embedder=None).best is not None
         with pytest.raises(ValueError, match="was given no embedder"):
@@ -60,6 +60,6 @@ class TestEts:
             ({"solver_seconds": 0}, "solver_seconds must be a number > 0, got 0"),
         ],
     )
-    def test_nonsense_is_refused_by_name(self, knobs: dict[str, Any], message: str) -> None:
+    def test_wrong_knobs_are_refused_by_name(self, knobs: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             Ets(**knobs)

@@ -11,7 +11,7 @@ from search.strategies.ets_program import EtsProgram, solve_greedily, solve_prog
 
 
 def random_program(rng: random.Random, leaves: int, *, coverage: float, penalty: float = 1.0) -> EtsProgram:
-    """A random tree with so many leaves, random values that add up to 1, and random clusters."""
+    """Returns a random tree with this number of leaves, random values that sum to 1, and random clusters."""
     parents: list[int] = []
     for node in range(rng.randint(1, 6)):
         parents.append(rng.randrange(-1, node))
@@ -41,9 +41,9 @@ def random_program(rng: random.Random, leaves: int, *, coverage: float, penalty:
 def brute_force(program: EtsProgram) -> float:
     leaves = range(len(program.values))
     return max(
-        program.objective_value(kept)
+        program.objective_value(subset)
         for count in range(1, len(leaves) + 1)
-        for kept in itertools.combinations(leaves, count)
+        for subset in itertools.combinations(leaves, count)
     )
 
 
@@ -66,9 +66,9 @@ def tree_dp(program: EtsProgram) -> float:
         """The best with at least one leaf below `node`."""
         if node in value:
             return worth(node)
-        kept = sum(max(0.0, worth(child)) for child in below[node])
+        total = sum(max(0.0, worth(child)) for child in below[node])
         if any(worth(child) > 0 for child in below[node]):
-            return kept - program.node_price(node)
+            return total - program.node_price(node)
         return max(best_single(child) for child in below[node]) - program.node_price(node)
 
     tops = {path[0] for path in program.paths}
@@ -78,25 +78,25 @@ def tree_dp(program: EtsProgram) -> float:
 
 class TestSolveProgram:
     @pytest.mark.parametrize("seed", range(60))
-    def test_it_equals_brute_force(self, seed: int) -> None:
+    def test_solution_equals_brute_force(self, seed: int) -> None:
         rng = random.Random(seed)
         program = random_program(rng, rng.randint(1, 12 if seed % 6 == 0 else 8), coverage=rng.choice([0, 0.3, 1.5]))
-        found = solve_program(program, 10.0)
-        assert (found.gap, found.solver) == (0.0, "highs")
-        assert found.objective == pytest.approx(brute_force(program), abs=1e-9)
-        assert found.objective == pytest.approx(program.objective_value(found.leaves), abs=1e-12)
+        solution = solve_program(program, 10.0)
+        assert (solution.gap, solution.solver) == (0.0, "highs")
+        assert solution.objective == pytest.approx(brute_force(program), abs=1e-9)
+        assert solution.objective == pytest.approx(program.objective_value(solution.leaves), abs=1e-12)
 
     @pytest.mark.parametrize("seed", range(60))
-    def test_without_coverage_it_equals_the_tree_dp(self, seed: int) -> None:
+    def test_solution_without_coverage_equals_the_tree_dp(self, seed: int) -> None:
         rng = random.Random(1000 + seed)
         program = random_program(rng, rng.randint(1, 40), coverage=0.0, penalty=rng.choice([0.2, 1.0, 3.0]))
         assert solve_program(program, 10.0).objective == pytest.approx(tree_dp(program), abs=1e-9)
 
-    def test_without_a_penalty_every_leaf_stays(self) -> None:
+    def test_solution_without_a_penalty_keeps_every_leaf(self) -> None:
         program = random_program(random.Random(0), 9, coverage=1.5, penalty=0.0)
         assert solve_program(program, 10.0).leaves == solve_greedily(program) == tuple(range(9))
 
-    def test_the_greedy_is_feasible_and_near(self) -> None:
+    def test_greedy_solution_is_feasible_and_near_the_optimum(self) -> None:
         for seed in range(100):
             program = random_program(random.Random(seed), 8, coverage=1.45)
             assert solve_greedily(program)

@@ -1,4 +1,4 @@
-"""Best-of-N and self-consistency: what each chooses, and what happens at the edges."""
+"""Best-of-N and self-consistency: the chosen solution, early stops, and edge cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANSWERS = ["1", "2", "2", "3", "1", "2"]
 
 
 class Dictated:
-    """Sample number k writes the k-th text."""
+    """An engine whose sample k has the k-th text."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = iter(texts)
@@ -44,14 +44,14 @@ def sampled(answers: Sequence[str], **knobs: float) -> SearchResult:
     return asyncio.run(SelfConsistency(n=len(answers), **knobs)(ROOT, toy_resources(engine=engine)))  # type: ignore[arg-type]
 
 
-def test_no_more_samples_are_drawn_once_the_vote_is_hardly_wrong() -> None:
+def test_self_consistency_stops_at_its_stop_error() -> None:
     early = sampled(["7"] * 8 + ["8"] * 8, stop_error=0.05)
     assert (early.stop_reason, len(early.candidates), early.votes) == ("decided", 4, {"7": 4.0})
     stricter = sampled(["7"] * 8 + ["8"] * 8, stop_error=0.002)
     assert (stricter.stop_reason, len(stricter.candidates)) == ("decided", 8)
 
 
-def test_a_vote_that_stays_open_draws_the_samples_it_would_have_drawn() -> None:
+def test_self_consistency_with_an_open_vote_draws_the_same_samples_in_waves() -> None:
     answers = ["7", "8"] * 8
     whole, waves = sampled(answers), sampled(answers, stop_error=0.05)
     assert (waves.stop_reason, waves.tree.to_dict()) == ("done", whole.tree.to_dict())
@@ -64,7 +64,7 @@ def test_a_vote_that_stays_open_draws_the_samples_it_would_have_drawn() -> None:
         ({"stop_error": 0.1, "select": "best"}, "stop_error needs select=majority"),
     ],
 )
-def test_a_wrong_stop_error_names_itself(knobs: dict[str, Any], message: str) -> None:
+def test_wrong_stop_error_is_named(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SelfConsistency(**knobs)
 
@@ -94,22 +94,22 @@ def test_self_consistency_takes_the_most_frequent_answer_with_or_without_scores(
         assert (chosen(result), result.votes) == ("2", {"1": 2.0, "2": 3.0, "3": 1.0})
 
 
-def test_weighted_voting_adds_up_scores() -> None:
+def test_weighted_selection_sums_scores() -> None:
     assert chosen(solve(SelfConsistency(n=6, select="weighted"), SCORES)) == "1"
 
 
-def test_selecting_the_best_is_best_of_n() -> None:
+def test_best_of_n_equals_selecting_the_best() -> None:
     one, other = solve(SelfConsistency(n=6, select="best"), SCORES), solve(BestOfN(n=6), SCORES)
     assert (one.best, one.votes, one.candidates) == (other.best, other.votes, other.candidates)
 
 
-def test_only_rules_that_look_at_scores_need_them() -> None:
+def test_only_score_based_selections_need_a_scorer() -> None:
     assert BestOfN().needs_scorer
     assert not SelfConsistency().needs_scorer
     assert SelfConsistency(select="weighted").needs_scorer
 
 
-def test_a_solution_cut_short_is_a_candidate_but_is_not_chosen_without_an_answer() -> None:
+def test_truncated_solution_without_an_answer_is_a_candidate_but_is_not_chosen() -> None:
     engine = ToyEngine(Dictated(["a long way to go " * 9, "\\boxed{4}"]))
     strategy = SelfConsistency(n=2, sampling=SamplingParams(max_tokens=20))
     result = asyncio.run(strategy(ROOT, toy_resources(engine=engine)))
@@ -117,19 +117,19 @@ def test_a_solution_cut_short_is_a_candidate_but_is_not_chosen_without_an_answer
     assert chosen(result) == "4"
 
 
-def test_a_solution_cut_short_after_its_answer_may_be_chosen() -> None:
+def test_truncated_solution_after_its_answer_may_be_chosen() -> None:
     engine = ToyEngine(Dictated(["\\boxed{4} and then I ramble on"]))
     result = asyncio.run(BestOfN(n=1, sampling=SamplingParams(max_tokens=12))(ROOT, toy_resources(engine=engine)))
     assert chosen(result) == "4"
 
 
-def test_nothing_finished_is_a_normal_end() -> None:
+def test_search_without_finished_solutions_ends_normally() -> None:
     result = asyncio.run(BestOfN(n=3)(ROOT, toy_resources(budget=Budget(tokens=2))))
     assert (result.best, result.stop_reason, result.votes) == (None, "budget", {})
     assert result.usage.tokens == 2
 
 
-def test_a_larger_budget_only_adds_candidates() -> None:
+def test_larger_budget_only_adds_candidates() -> None:
     """The samples come in the same order with the same seeds, however the waves were cut."""
     few = asyncio.run(BestOfN(n=16)(ROOT, toy_resources(budget=Budget(calls=5))))
     many = asyncio.run(BestOfN(n=16)(ROOT, toy_resources()))
@@ -138,11 +138,11 @@ def test_a_larger_budget_only_adds_candidates() -> None:
 
 @pytest.mark.parametrize("make", [BestOfN, SelfConsistency])
 @pytest.mark.parametrize(("knob", "wrong"), [("n", 0), ("n", 2.0), ("n", "four"), ("agg_strategy", "max"), ("n", True)])
-def test_a_wrong_knob_names_itself(make: type, knob: str, wrong: object) -> None:
+def test_wrong_sampling_knob_is_named(make: type, knob: str, wrong: object) -> None:
     with pytest.raises(ValueError, match=f"^{knob} must be"):
         make(**{knob: wrong})
 
 
-def test_an_unknown_selection_names_the_choices() -> None:
+def test_unknown_selection_is_refused_with_the_choices() -> None:
     with pytest.raises(ValueError, match="select must be one of majority, weighted, best"):
         SelfConsistency(select="loudest")

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from reason.tasks.synthetic.error_injection import NumberWriter, UnsolvableAfterError
-from reason.tasks.synthetic.exercise import Exercise
+from reason.tasks.synthetic.exercise import Exercise, NumberWriter, UnsolvableAfterError
 
 _STEP = re.compile(r"(\d+)([+*-])(\d+)=(\d+), leaving (\d+(?: \d+)*)\.")
 

@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reason.tasks.synthetic.error_injection import NumberWriter, UnsolvableAfterError
-from reason.tasks.synthetic.exercise import Exercise
+from reason.tasks.synthetic.exercise import Exercise, NumberWriter, UnsolvableAfterError
 
 
 @dataclass(frozen=True, kw_only=True)

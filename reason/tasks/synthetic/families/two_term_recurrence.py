@@ -9,8 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reason.tasks.synthetic.error_injection import NumberWriter
-from reason.tasks.synthetic.exercise import Exercise
+from reason.tasks.synthetic.exercise import Exercise, NumberWriter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class TwoTermRecurrence(Exercise):
             u, v = write_number(last), write_number(before)
             a, b = write_number(self.from_last * u), write_number(self.from_before * v)
             total = write_number(a + b)
-            kept = write_number(total % 1000) if total >= 1000 else total
-            keeps = f", keep {kept}" if total >= 1000 else ""
+            written_total = write_number(total % 1000) if total >= 1000 else total
+            keeps = f", keep {written_total}" if total >= 1000 else ""
             yield f"w({n}): {self.from_last}*{u}={a}, {self.from_before}*{v}={b}, {a}+{b}={total}{keeps}."
-            before, last = u, kept
+            before, last = u, written_total

@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from reason.tasks.synthetic.error_injection import NumberWriter
-from reason.tasks.synthetic.exercise import Exercise, common_prefix
+from reason.tasks.synthetic.exercise import ExactWriter, Exercise, NumberWriter, common_prefix
 
 NAMES = (
     "Mia",
@@ -109,11 +108,11 @@ class WordProblem(Exercise):
             deep = [name for name in facts if _sums(facts, name) == difficulty]
             if deep:
                 break
-        asked, items = rng.choice(deep), rng.choice(ITEMS)
+        queried_fact, items = rng.choice(deep), rng.choice(ITEMS)
         sentences = [fact.format_sentence(name, items) for name, fact in facts.items()]
         rng.shuffle(sentences)
-        ask = f"How many {items} does {asked} have?"
-        return cls(difficulty=difficulty, question=" ".join([*sentences, ask]), facts=facts, target_name=asked)
+        ask = f"How many {items} does {queried_fact} have?"
+        return cls(difficulty=difficulty, question=" ".join([*sentences, ask]), facts=facts, target_name=queried_fact)
 
     def solution_steps(self, write_number: NumberWriter, rng: random.Random) -> Iterator[str]:
         have: dict[str, int] = {}
@@ -163,8 +162,6 @@ class WordProblemChecker:
     """Checks the steps of a word problem."""
 
     def __init__(self, exercise: WordProblem) -> None:
-        from reason.tasks.synthetic.error_injection import ExactWriter
-
         self._exercise = exercise
         have: dict[str, int] = {}
         self._bodies: dict[str, str] = {}

@@ -44,7 +44,7 @@ from tests.support.paths import CONF
 
 
 class ConstantStream(SeededUniformStream):
-    """Every coin the same."""
+    """Gives the same number on every draw."""
 
     def __init__(self, value: float) -> None:
         super().__init__(0, 0)
@@ -56,7 +56,7 @@ class ConstantStream(SeededUniformStream):
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1 - 2.0**-53])
 def test_the_impossible_does_not_happen_and_the_certain_does(value: float) -> None:
-    """A coin of exactly 0 once accepted a token of probability 0 (SGLang #35771)."""
+    """A uniform number of exactly 0 once accepted a token of probability 0 (SGLang #35771)."""
     stream = ConstantStream(value)
     assert not stream.accept_ratio(0.0)
     assert not stream.accept_ratio(0.0, 0.0)
@@ -67,7 +67,7 @@ def test_the_impossible_does_not_happen_and_the_certain_does(value: float) -> No
         assert weights[stream.sample_index(np.array(weights))] > 0
 
 
-def test_coins_are_uniform_and_unlike_the_noise_of_their_position() -> None:
+def test_seeded_stream_is_uniform_and_independent_of_the_noise_of_its_position() -> None:
     n = 10_000
     u = np.array([SeededUniformStream(5, position).next_uniform() for position in range(n)])
     noise = gumbel_noise(torch.from_numpy(noise_keys([5] * n, np.arange(n))), torch.arange(3)).double().numpy()
@@ -77,7 +77,7 @@ def test_coins_are_uniform_and_unlike_the_noise_of_their_position() -> None:
         assert abs(np.corrcoef(u[: len(other)], other)[0, 1]) < 4 / np.sqrt(n)
 
 
-def test_every_round_and_seed_has_coins_of_its_own() -> None:
+def test_seeded_stream_differs_between_rounds_and_seeds() -> None:
     def first(seed: int, committed: int) -> list[float]:
         stream = SeededUniformStream(seed, committed)
         return [stream.next_uniform() for _ in range(20)]
@@ -88,21 +88,21 @@ def test_every_round_and_seed_has_coins_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("rule", SAMPLING, ids=id_of)
-def test_real_coins_and_a_real_target_reproduce_p(rule: TreeRule) -> None:
+def test_seeded_stream_and_model_logits_reproduce_p(rule: TreeRule) -> None:
     """A statistical smoke test of what the enumeration leaves out: stream, rows, float32 logits."""
     instance = Instance.random(11, number=float)
     count, rng = 1500, np.random.default_rng(0)
-    seen = dict.fromkeys(instance.law, 0)
+    path_counts = dict.fromkeys(instance.law, 0)
     for outcome in verify_with(rule, instance, sample_drafts(rule.supported_sampling[0], (2, 1), instance, count)):
         tokens = outcome.tokens
         while len(tokens) < instance.length:
             tokens = (*tokens, int(rng.choice(3, p=instance.p[tokens])))
-        seen[tokens] += 1
+        path_counts[tokens] += 1
     possible = {tokens: count * p for tokens, p in instance.law.items() if p > 0}
-    assert sum(seen[tokens] for tokens in possible) == count
-    chi2 = sum((seen[tokens] - expected) ** 2 / expected for tokens, expected in possible.items())
+    assert sum(path_counts[tokens] for tokens in possible) == count
+    chi2 = sum((path_counts[tokens] - expected) ** 2 / expected for tokens, expected in possible.items())
     assert chi2 < 54.1  # at most 26 degrees of freedom, p = 0.001
-    assert distance({t: n / count for t, n in seen.items()}, instance.law) < 0.08
+    assert distance({t: n / count for t, n in path_counts.items()}, instance.law) < 0.08
 
 
 @pytest.mark.parametrize("rule", ALL, ids=id_of)

@@ -63,7 +63,7 @@ class TestCostCurve:
         assert worst(curve, real) < 0.12
         assert curve.seconds_per_node == pytest.approx(real.per_row, rel=0.15)
 
-    def test_it_ignores_rounds_that_somebody_else_slowed_down(self) -> None:
+    def test_it_ignores_rounds_that_another_process_slowed_down(self) -> None:
         calm, machine = Machine(noise=0.05), Machine(noise=0.05, hiccup=30.0)
         curve = CostCurve(tuple(calm.costs(50)))
         for cost in machine.costs(1500):
@@ -135,7 +135,7 @@ class TestWarmupProfile:
         assert profile_rounds(HashBackend(vocab_size=3))
 
     def test_a_model_that_breaks_says_so(self) -> None:
-        """Not a rehearsal without costs, from which nothing can be learned."""
+        """Without costs of a warm-up profile there is nothing to fit."""
         backend = HashBackend()
         backend.fail_at = 2
         with pytest.raises(RuntimeError, match="the toy broke"):

@@ -49,8 +49,8 @@ class TestGoodput:
         for _ in range(300):
             feedback = []
             for one, rate in zip(branches(3), true, strict=True):
-                kept = next((k for k in range(4) if rng.random() > rate), 4)
-                feedback.append(Feedback(one, draft, tuple(range(kept))))
+                num_accepted = next((k for k in range(4) if rng.random() > rate), 4)
+                feedback.append(Feedback(one, draft, tuple(range(num_accepted))))
             controller.observe(feedback, None)
         for at, rate in enumerate(true):
             assert controller.acceptance_rates[at] == pytest.approx(rate, abs=0.15)

@@ -20,7 +20,7 @@ from decoding.speculation.interfaces import Controller
 from tests.support.simulated_machine import AMPLE, branches, name_of, spare
 
 
-class TestTemplate:
+class TestTemplateController:
     @pytest.mark.parametrize(
         ("parents", "ranks", "message"),
         [
@@ -67,7 +67,7 @@ class TestFromTemplate:
     @pytest.mark.parametrize(
         ("nodes", "rows", "each"), [(None, 99, 3), (2, 99, 2), (9, 99, 3), (3, 7, 2), (3, 2, 0), (0, 9, 0)]
     )
-    def test_everybody_gets_the_same_best_nodes(self, tmp_path: Path, nodes: int | None, rows: int, each: int) -> None:
+    def test_branches_get_the_same_best_nodes(self, tmp_path: Path, nodes: int | None, rows: int, each: int) -> None:
         file = written(tmp_path, json.dumps({"parents": [-1, -1, 0], "ranks": [0, 1, 0]}))
         plan = TemplateController(file, nodes).plan_drafts(branches(3), spare(rows))
         assert (plan.max_nodes, plan.max_total) == ((each,) * 3, 3 * each)
@@ -119,7 +119,7 @@ class TestFromTemplate:
 
 
 class TestFixedNumbers:
-    def test_a_chain_for_everybody(self) -> None:
+    def test_every_branch_gets_the_same_chain(self) -> None:
         plan = ChainController(4).plan_drafts(branches(3), AMPLE)
         assert (plan.max_nodes, plan.max_total, plan.template) == ((4, 4, 4), 12, TreeTemplate.make_chain(4))
         assert ChainController(4).plan_drafts(branches(3), spare(8)).max_nodes == (2, 2, 2)
@@ -143,7 +143,7 @@ class TestFixedNumbers:
         [ChainController(4), FixedController(4), ThroughputController(), GoodputController()],
         ids=lambda c: type(c).__name__,
     )
-    def test_nobody_to_plan_for_is_fine(self, controller: Controller) -> None:
+    def test_no_branches_give_an_empty_plan(self, controller: Controller) -> None:
         assert controller.plan_drafts([], AMPLE).max_nodes == ()
         controller.observe([], None)
 

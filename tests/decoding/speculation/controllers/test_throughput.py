@@ -28,7 +28,7 @@ class TestThroughput:
             ]
             best = price.count_worthwhile(reach, count)
             assert rates[best] == pytest.approx(max(rates))
-            if best:  # and whoever is in it may not be under the floor that spares the search
+            if best:  # and its nodes must not be below the floor that saves lookups
                 assert reach[best - 1] >= price.min_probability(count) - 1e-9 or price.min_probability(count) == 0.9
 
     def test_free_rows_are_all_taken_and_dear_ones_never(self) -> None:
@@ -61,18 +61,18 @@ class TestThroughput:
 
 
 def decode(trials: SpeculationProbe, count: int, rounds: int, *, gain: float, cost: float, rng: random.Random) -> float:
-    """Plain rounds' share, on a machine where guessing commits `gain` times the tokens for `cost` times the seconds."""
+    """Plain rounds' share, on a machine where drafting commits `gain` times the tokens for `cost` times the seconds."""
     plain = 0
     for _ in range(rounds):
-        guess = trials.should_draft(count)
-        plain += not guess
-        took = (cost if guess else 1.0) * rng.lognormvariate(0, 0.15) * (20.0 if rng.random() < 0.02 else 1.0)
-        trials.observe(count, drafted=guess, tokens=round(count * gain) if guess else count, cost=took)
+        should_draft = trials.should_draft(count)
+        plain += not should_draft
+        took = (cost if should_draft else 1.0) * rng.lognormvariate(0, 0.15) * (20.0 if rng.random() < 0.02 else 1.0)
+        trials.observe(count, drafted=should_draft, tokens=round(count * gain) if should_draft else count, cost=took)
     return plain / rounds
 
 
 class TestSpeculationProbe:
-    """Guessing is given up where it does not pay, taken up again where it does, at a small price either way."""
+    """Speculation ends where it is slower and starts again where it is faster, at a small cost of probes."""
 
     @pytest.mark.parametrize(("gain", "cost"), [(2.0, 1.2), (1.5, 1.2)])
     def test_what_pays_is_kept(self, gain: float, cost: float) -> None:
@@ -86,7 +86,7 @@ class TestSpeculationProbe:
         assert decode(trials, 20, 200, gain=gain, cost=cost, rng=rng) > 0.75
         assert decode(trials, 20, 1000, gain=gain, cost=cost, rng=rng) > 0.94
 
-    def test_guessing_may_learn_first(self) -> None:
+    def test_the_first_probe_waits_until_drafters_have_learned(self) -> None:
         trials, rng = SpeculationProbe(), random.Random(5)
         for known in range(60):
             decode(trials, 4, 5, gain=1 + known / 40, cost=1.2, rng=rng)

@@ -41,10 +41,10 @@ class TestCalibration:
         assert 0 <= min(kinds) < max(kinds) < len(AcceptanceCalibration().trials)
         assert len(kinds) > 16 * 4 * 6
 
-    def test_only_guesses_whose_parent_was_reached_count(self) -> None:
+    def test_only_nodes_below_an_accepted_parent_count(self) -> None:
         r"""   -1
               /  \
-             0    1      0 and 2 are kept; 3 was reached and refused, nobody asked about 4
+             0    1      0 and 2 are accepted; 3 is reached and rejected, 4 is not reached
             / \    \
            2   3    4
         """
@@ -62,8 +62,8 @@ class TestCalibration:
         drafter, single = TreeDrafter(FakeSource(), "likely"), TreeDrafter(FakeSource(), "likely")
         branches = [branch((i, 2, 3)) for i in range(4)]
         drafts = drafter.propose(branches, DraftPlan((5,) * 4, 20, template=TreeTemplate.make_chain(5)))
-        kept = [(), (0, 1, 2), (0,), (0, 1, 2, 3, 4)]
-        feedback = [Feedback(b, d, k) for b, d, k in zip(branches, drafts, kept, strict=True)]
+        accepted_paths = [(), (0, 1, 2), (0,), (0, 1, 2, 3, 4)]
+        feedback = [Feedback(b, d, k) for b, d, k in zip(branches, drafts, accepted_paths, strict=True)]
         drafter.observe(feedback)
         for one in feedback:
             single.observe([one])
@@ -72,9 +72,9 @@ class TestCalibration:
         assert drafter.calibration.hits.sum() == pytest.approx(9, abs=0.1)
         assert drafter.calibration.trials.sum() == pytest.approx(1 + 4 + 2 + 5, abs=0.1)
 
-    def test_a_draft_of_somebody_elses_teaches_nothing(self) -> None:
+    def test_a_draft_without_labels_is_not_observed(self) -> None:
         drafter = TreeDrafter(FakeSource())
         drafter.observe([Feedback(branch(), Draft((1, 2), (-1, 0)), (0,))])
         assert drafter.calibration.trials.sum() == 0
         assert isinstance(drafter.source, FakeSource)
-        assert len(drafter.source.seen) == 1
+        assert len(drafter.source.received) == 1

@@ -29,7 +29,7 @@ from tests.support.fakes import HashBackend
 
 
 class TestCoupled:
-    """Whoever knows the target's distribution knows its choice: the noise is the target's own."""
+    """With the target's distribution as q, coupled drafts contain the target's token: both use the same noise."""
 
     @pytest.mark.parametrize("controller", [ChainController(5), FixedController(7)], ids=["chain", "tree"])
     def test_the_first_child_is_the_targets_choice(self, controller: Controller) -> None:
@@ -42,10 +42,10 @@ class TestCoupled:
         finally:
             engine.close()
         judged = 0
-        for seen in drafter.seen:
-            for node in (-1, *seen.accepted_nodes):
-                if node in seen.draft.parents:
-                    assert seen.draft.parents.index(node) in seen.accepted_nodes
+        for outcome in drafter.received:
+            for node in (-1, *outcome.accepted_nodes):
+                if node in outcome.draft.parents:
+                    assert outcome.draft.parents.index(node) in outcome.accepted_nodes
                     judged += 1
         assert judged > 100
         if isinstance(controller, ChainController):
@@ -74,9 +74,9 @@ class TestCoupled:
             asyncio.run(engine.generate(requests))
         finally:
             engine.close()
-        seen = drafter.seen[len(drafter.seen) // 3 :]
-        reach = np.array([r for one in seen for r in one.draft.path_probabilities])
-        came_true = np.array([i in one.accepted_nodes for one in seen for i in range(len(one.draft))])
+        outcomes = drafter.received[len(drafter.received) // 3 :]
+        reach = np.array([r for one in outcomes for r in one.draft.path_probabilities])
+        came_true = np.array([i in one.accepted_nodes for one in outcomes for i in range(len(one.draft))])
         for low, high in ((0.02, 0.06), (0.06, 0.12), (0.12, 0.2), (0.2, 0.4)):
             band = (reach >= low) & (reach < high)
             assert band.sum() > 50

@@ -61,8 +61,8 @@ def test_every_node_equals_the_path_alone(pages: int, max_batched_tokens: int) -
     """Branches grow, end, fork and return, keep parts of drafts, and give way to each other where room is short."""
     source = DraftModel(HashBackend(), k=5, kv_bytes=pages, max_batched_tokens=max_batched_tokens)
     answered = unanswered = 0
-    for round_, (_, seen) in enumerate(BranchStream(seed=6).run_rounds(source, 30)):
-        for level in seen:
+    for round_, (_, levels) in enumerate(BranchStream(seed=6).run_rounds(source, 30)):
+        for level in levels:
             there, missing = compare(level, plain_toy, 5)
             answered, unanswered = answered + there, unanswered + missing
         if round_ % 10 == 9:
@@ -79,7 +79,7 @@ def test_every_node_equals_transformers(family: str) -> None:
     source = DraftModel(backend, k=6, kv_bytes=backend.kv_bytes_per_token * 1500)
     stream = BranchStream(seed=7, vocabulary=97, branches=4)
     plain = plain_model(model)
-    assert sum(compare(level, plain, 6)[0] for _, seen in stream.run_rounds(source, 5) for level in seen) > 40
+    assert sum(compare(level, plain, 6)[0] for _, levels in stream.run_rounds(source, 5) for level in levels) > 40
     source.assert_invariants()
 
 
@@ -106,7 +106,7 @@ def test_the_bundled_draft_equals_transformers() -> None:
             state = source.advance(state[rows], tokens)
             contexts = [(*contexts[row], int(token)) for row, token in zip(rows, tokens, strict=True)]
         grown = []
-        for i, branch in enumerate(branches):  # one, two and three guesses are kept, and a token that was none
+        for i, branch in enumerate(branches):  # accepts one, two and three draft tokens, and one token not drafted
             longest = next((c for c in contexts if c[: len(branch.tokens)] == branch.tokens), branch.tokens)
             longer = (*longest[: len(branch.tokens) + i + 1], 5)
             grown.append(Branch(branch.request_id, "", longer, i, SamplingParams(), 90))
@@ -114,7 +114,7 @@ def test_the_bundled_draft_equals_transformers() -> None:
     source.assert_invariants()
 
 
-def test_siblings_read_their_prompt_once_and_kept_guesses_are_not_read_again() -> None:
+def test_siblings_read_their_prompt_once_and_accepted_nodes_are_not_fed_again() -> None:
     source = DraftModel(HashBackend(), kv_bytes=4000)
     prompt = tuple(range(20))
     branches = [Branch(i, "", prompt, i, SamplingParams(), 99) for i in range(4)]
@@ -134,7 +134,7 @@ def test_siblings_read_their_prompt_once_and_kept_guesses_are_not_read_again() -
     source.assert_invariants()
 
 
-def test_what_does_not_fit_is_not_drafted_for_and_disturbs_nobody() -> None:
+def test_a_branch_beyond_the_cache_gets_no_draft_and_the_others_do() -> None:
     backend = HashBackend()
     backend.max_positions = 30
     source = DraftModel(backend, kv_bytes=400)
@@ -156,8 +156,8 @@ def test_a_forward_that_breaks_leaves_a_source_that_works(fail_at: int) -> None:
         for _ in BranchStream(seed=8).run_rounds(source, 9):
             pass
     source.assert_invariants()
-    for _, seen in BranchStream(seed=8).run_rounds(source, 9):
-        for level in seen:
+    for _, levels in BranchStream(seed=8).run_rounds(source, 9):
+        for level in levels:
             assert compare(level, plain_toy, 5)[1] == 0
     source.assert_invariants()
 
@@ -174,7 +174,7 @@ def test_wrong_knobs_are_named() -> None:
     for name in ("k", "kv_bytes", "max_batched_tokens", "max_running_requests"):
         with pytest.raises(ValueError, match=f"{name} must be an int >= 1, got 0"):
             DraftModel(HashBackend(), **{name: 0})
-    with pytest.raises(ValueError, match="vocab_size must be an int >= 1 or None, got 0"):
+    with pytest.raises(ValueError, match="vocab_size must be an int >= 1 or null, got 0"):
         DraftModel(HashBackend(), vocab_size=0)
     with pytest.raises(ValueError, match="kv_mib must be an int >= 1, got 0"):
         DraftModelSource("bundled:draft", kv_mib=0)

@@ -14,7 +14,7 @@ TRACE, LEAST_SAY = 1e-4, 0.02
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float32]
-Said = tuple[Ints, Floats]
+Distributions = tuple[Ints, Floats]
 
 
 class Plain:
@@ -36,15 +36,15 @@ class Plain:
         return (self.met[key] >= 2) + (self.met[key] >= 5)
 
     def learn(self, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats) -> None:
-        said = [dict(zip(ids.tolist(), p.tolist(), strict=True)) for ids, p in zip(ids_FK, p_FK, strict=True)]
+        new_rows = [dict(zip(ids.tolist(), p.tolist(), strict=True)) for ids, p in zip(ids_FK, p_FK, strict=True)]
         rows = [self.contexts(salts, tail, least) for salts, tail in zip(salts_FZ, tails_FO, strict=True)]
-        for row, new in zip(rows, said, strict=True):
+        for row, new in zip(rows, new_rows, strict=True):
             for order, z, key in row:
                 if key in self.met:
                     foretold = sum(min(p, new.get(token, 0)) for token, p in self.mean[key].items())
                     self.right[order - 1, z, self.often(key)] += foretold
                     self.tried[order - 1, z, self.often(key)] += 1
-        for row, new in zip(rows, said, strict=True):
+        for row, new in zip(rows, new_rows, strict=True):
             for _, _, key in row:
                 met, old = self.met.get(key, 0), self.mean.get(key, {})
                 worth = {token: p for token, p in new.items() if p >= TRACE}
@@ -66,8 +66,8 @@ class Plain:
         return mixed, heaviest
 
 
-def said(rng: np.random.Generator, rows: int, width: int, vocabulary: int) -> Said:
-    """What a target might have said: a few likely tokens, some of them hardly worth keeping, best first."""
+def random_distributions(rng: np.random.Generator, rows: int, width: int, vocabulary: int) -> Distributions:
+    """Returns random target distributions, best first: a few likely tokens, some with almost no probability."""
     p = rng.dirichlet(np.full(vocabulary, 0.3), size=rows).astype(np.float32)
     ids = np.argsort(-p, axis=1)[:, :width]
     return ids, np.take_along_axis(p, ids, axis=1)
@@ -82,8 +82,8 @@ def salts_of(*salts: int, rows: int = 1) -> Keys:
     return np.tile(np.array(salts, dtype=np.uint64), (rows, 1))
 
 
-def known(table: NGramTable, salts_FZ: Keys, tails_FO: Ints) -> npt.NDArray[np.bool_]:
-    """Which contexts are known in their full length."""
+def has_full_context(table: NGramTable, salts_FZ: Keys, tails_FO: Ints) -> npt.NDArray[np.bool_]:
+    """Which contexts are has_full_context in their full length."""
     return table.next_tokens(salts_FZ, tails_FO, tails_FO.shape[1])[2] > 0
 
 
@@ -98,24 +98,26 @@ def test_equals_plain_dictionaries(orders: int, least: int, width: int, salts: i
     table, plain = NGramTable(width=width, capacity=50_000, orders=orders, salts=salts), Plain(width, orders, salts)
     for _ in range(40):
         rows = int(rng.integers(1, 30))
-        own = rng.integers(2, 4, size=(rows, 1)).astype(np.uint64)
-        salts_FZ = own if salts == 1 else np.concatenate([own, np.ones_like(own)], axis=1)
-        tails, (ids, p) = tails_of(rng, rows, orders), said(rng, rows, 6, 12)
+        problem_salts = rng.integers(2, 4, size=(rows, 1)).astype(np.uint64)
+        salts_FZ = problem_salts if salts == 1 else np.concatenate([problem_salts, np.ones_like(problem_salts)], axis=1)
+        tails, (ids, p) = tails_of(rng, rows, orders), random_distributions(rng, rows, 6, 12)
         table.add_observations(salts_FZ, tails, least, ids, p)
         plain.learn(salts_FZ, tails, least, ids, p)
         table.assert_invariants()
-        asked = tails_of(rng, 9, orders, letters=4)
+        queried_tails = tails_of(rng, 9, orders, letters=4)
         its_salts = salts_FZ[rng.integers(rows, size=9)]
-        ids_FK, logp_FK, trust_F = table.next_tokens(its_salts, asked, least, only_longest=only_longest)
+        ids_FK, logp_FK, trust_F = table.next_tokens(its_salts, queried_tails, least, only_longest=only_longest)
         p_FK = np.exp(logp_FK)
         assert (np.diff(p_FK, axis=1) <= 0).all(), "best first"
         assert (p_FK.sum(1) <= 1 + 1e-5).all()
         for f in range(9):
-            expected, heaviest = plain.blend(its_salts[f], asked[f], least, only_longest)
+            expected, heaviest = plain.blend(its_salts[f], queried_tails[f], least, only_longest)
             best = sorted(expected.values(), reverse=True)[:width]
-            found = ids_FK[f] >= 0
-            np.testing.assert_allclose(p_FK[f][found], best, atol=1e-5)
-            np.testing.assert_allclose(p_FK[f][found], [expected[t] for t in ids_FK[f][found].tolist()], atol=1e-5)
+            is_candidate = ids_FK[f] >= 0
+            np.testing.assert_allclose(p_FK[f][is_candidate], best, atol=1e-5)
+            np.testing.assert_allclose(
+                p_FK[f][is_candidate], [expected[t] for t in ids_FK[f][is_candidate].tolist()], atol=1e-5
+            )
             assert trust_F[f] in ({0} if not heaviest else {trust_level(heaviest - 1e-4), trust_level(heaviest + 1e-4)})
     assert len(table) == len(plain.met)
 
@@ -143,16 +145,16 @@ def test_a_token_is_not_crowded_out_by_one_that_ends_up_less_likely() -> None:
 
 
 def test_the_longest_known_context_alone_or_everyone_his_share() -> None:
-    """At first everybody is believed by half."""
+    """Entries without trials get half of the remaining probability."""
     table = NGramTable(width=4, capacity=1000, orders=3, salts=1)
     for tail, token in (((8, 8, 5), 1), ((8, 6, 5), 2), ((7, 6, 5), 3)):
         order = 3 if token == 3 else token
         ids, p = np.array([[token]]), np.ones((1, 1), dtype=np.float32)
         table.add_observations(salts_of(4), np.array([tail[3 - order :]]), order, ids, p)
-    asked = np.array([[7, 6, 5], [8, 6, 5], [8, 8, 5], [8, 8, 8]])
+    queried_tails = np.array([[7, 6, 5], [8, 6, 5], [8, 8, 5], [8, 8, 8]])
     salts = salts_of(4, rows=4)
-    assert table.next_tokens(salts, asked, 1, only_longest=True)[0][:, 0].tolist() == [3, 2, 1, -1]
-    ids_FK, logp_FK, trust_F = table.next_tokens(salts, asked, 1)
+    assert table.next_tokens(salts, queried_tails, 1, only_longest=True)[0][:, 0].tolist() == [3, 2, 1, -1]
+    ids_FK, logp_FK, trust_F = table.next_tokens(salts, queried_tails, 1)
     assert [row[row >= 0].tolist() for row in ids_FK] == [[3, 2, 1], [2, 1], [1], []]
     np.testing.assert_allclose(np.exp(logp_FK[:3, :3]), [[0.5, 0.25, 0.125], [0.5, 0.25, 0], [0.5, 0, 0]], atol=1e-6)
     assert trust_F.tolist() == [trust_level(0.5)] * 3 + [0]
@@ -194,12 +196,12 @@ def test_it_stays_within_its_capacity_and_knows_what_it_learned_last(capacity: i
     rows = max(1, capacity // 20)
     forgot = 0
     for _ in range(100):
-        tails, (ids, p) = rng.integers(10_000, size=(rows, orders)), said(rng, rows, 3, 10)
+        tails, (ids, p) = rng.integers(10_000, size=(rows, orders)), random_distributions(rng, rows, 3, 10)
         before = len(table)
         table.add_observations(salts_of(2, rows=rows), tails, 1, ids, p)
         table.assert_invariants()
         assert len(table) <= capacity
-        assert known(table, salts_of(2, rows=rows), tails).all()
+        assert has_full_context(table, salts_of(2, rows=rows), tails).all()
         forgot += len(table) < before
     assert forgot > 3
     assert len(table) >= capacity * 0.4
@@ -211,7 +213,7 @@ def test_what_is_learned_again_and_again_is_never_forgotten() -> None:
     old, ids, p = np.array([[3]]), np.array([[5]]), np.ones((1, 1), dtype=np.float32)
     for _ in range(100):
         table.add_observations(salts_of(2), old, 1, ids, p)
-        tails, (some, theirs) = rng.integers(10, 10_000, size=(30, 1)), said(rng, 30, 3, 10)
+        tails, (some, theirs) = rng.integers(10, 10_000, size=(30, 1)), random_distributions(rng, 30, 3, 10)
         table.add_observations(salts_of(2, rows=30), tails, 1, some, theirs)
         assert table.next_tokens(salts_of(2), old, 1)[0][0, 0] == 5
     table.assert_invariants()
@@ -221,19 +223,19 @@ def test_what_is_learned_again_and_again_is_never_forgotten() -> None:
 def test_a_call_larger_than_the_capacity_leaves_its_end(capacity: int) -> None:
     rng, orders, rows = np.random.default_rng(capacity), 2, 10_000
     table = NGramTable(width=3, capacity=capacity, orders=orders, salts=1)
-    tails, (ids, p) = rng.integers(1_000_000, size=(rows, orders)), said(rng, rows, 3, 10)
+    tails, (ids, p) = rng.integers(1_000_000, size=(rows, orders)), random_distributions(rng, rows, 3, 10)
     table.add_observations(salts_of(2, rows=rows), tails, 1, ids, p)
     table.assert_invariants()
     assert len(table) <= capacity
     last = capacity // 8
-    assert known(table, salts_of(2, rows=rows), tails)[-last:].all()
+    assert has_full_context(table, salts_of(2, rows=rows), tails)[-last:].all()
 
 
 def test_growing_loses_nothing() -> None:
     rng = np.random.default_rng(2)
     table, plain = NGramTable(width=3, capacity=40_000, orders=1, salts=1), Plain(3, 1, 1)
     for _ in range(20):
-        tails, (ids, p) = rng.integers(30_000, size=(1000, 1)), said(rng, 1000, 3, 10)
+        tails, (ids, p) = rng.integers(30_000, size=(1000, 1)), random_distributions(rng, 1000, 3, 10)
         table.add_observations(salts_of(2, rows=1000), tails, 1, ids, p)
         plain.learn(salts_of(2, rows=1000), tails, 1, ids, p)
         table.assert_invariants()
@@ -248,7 +250,7 @@ def test_its_size_is_bounded() -> None:
     rng = np.random.default_rng(3)
     table = NGramTable(width=10, capacity=2000, orders=1, salts=1)
     for _ in range(50):
-        tails, (ids, p) = rng.integers(1 << 40, size=(300, 1)), said(rng, 300, 10, 12)
+        tails, (ids, p) = rng.integers(1 << 40, size=(300, 1)), random_distributions(rng, 300, 10, 12)
         table.add_observations(salts_of(2, rows=300), tails, 1, ids, p)
     assert table.size_bytes <= 150 * 4 * 2000
 

@@ -28,8 +28,8 @@ def search(text: Tokens, max_ngram: int, min_ngram: int) -> tuple[int, int]:
 def test_equals_a_search_by_hand(max_ngram: int, min_ngram: int) -> None:
     """Also below the anchor: the copy goes on while it is followed and the text lasts, then never again."""
     source = PromptLookup(max_ngram=max_ngram, min_ngram=min_ngram)
-    for branches, seen in BranchStream(seed=4, vocabulary=6).run_rounds(source, 60):
-        for level in seen:
+    for branches, levels in BranchStream(seed=4, vocabulary=6).run_rounds(source, 60):
+        for level in levels:
             rows = zip(level.contexts, level.owners, level.next_tokens.ids_FK, level.next_tokens.trust_F, strict=True)
             for context, owner, ids, trust in rows:
                 text = branches[owner].tokens
@@ -71,5 +71,5 @@ def test_a_dead_copy_stays_dead() -> None:
 def test_wrong_knobs_are_named() -> None:
     with pytest.raises(ValueError, match="min_ngram must be an int >= 1, got 0"):
         PromptLookup(min_ngram=0)
-    with pytest.raises(ValueError, match=r"max_ngram must be an int >= min_ngram \(3\), got 2"):
+    with pytest.raises(ValueError, match="max_ngram must be at least min_ngram=3, got 2"):
         PromptLookup(max_ngram=2, min_ngram=3)

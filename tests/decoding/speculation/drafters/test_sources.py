@@ -9,13 +9,13 @@ import pytest
 
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.drafters.prompt_lookup import PromptLookup
-from decoding.speculation.drafters.source import TRUST_LEVELS, DraftSource, NextTokens
+from decoding.speculation.drafters.source import DraftSource
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
+from tests.support.draft_sources import VOCABULARY, check_next_tokens
 from tests.support.fakes import HashBackend
 from tests.support.streams import BranchStream
 
-VOCABULARY = 32
 SOURCES: dict[str, Callable[[], DraftSource]] = {
     "token_recycling": lambda: TokenRecycling(k=5),
     "token_recycling wider than the vocabulary": lambda: TokenRecycling(k=40),
@@ -31,43 +31,23 @@ SOURCES: dict[str, Callable[[], DraftSource]] = {
 every_source = pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
 
 
-def check(successors: NextTokens, rows: int, *, probabilities: bool) -> None:
-    ids_FK, logp_FK, trust_F = successors.ids_FK, successors.logp_FK, successors.trust_F
-    assert ids_FK.shape == logp_FK.shape == (rows, ids_FK.shape[1])
-    assert [array.dtype.name for array in (ids_FK, logp_FK, trust_F)] == ["int64", "float32", "int64"]
-    there = ids_FK >= 0
-    assert (ids_FK < VOCABULARY).all()
-    assert (ids_FK[~there] == -1).all()
-    assert (logp_FK[~there] == -np.inf).all()
-    assert np.isfinite(logp_FK[there]).all()
-    assert (there[:, 1:] <= there[:, :-1]).all(), "padding is at the end"
-    assert (logp_FK[:, 1:] <= logp_FK[:, :-1]).all(), "best first"
-    for row in ids_FK:
-        real = row[row >= 0]
-        assert len(set(real.tolist())) == len(real), "a candidate twice"
-    assert trust_F.shape == (rows,)
-    assert ((trust_F >= 0) & (trust_F < TRUST_LEVELS)).all()
-    if probabilities:
-        assert (np.exp(logp_FK).sum(axis=1) <= 1 + 1e-5).all()
-
-
 @every_source
 def test_successors_are_well_formed(make: Callable[[], DraftSource]) -> None:
-    source, found = make(), 0
-    for branches, seen in BranchStream(seed=1, vocabulary=VOCABULARY).run_rounds(source, 60):
-        assert len(seen[0].owners) == len(branches)
-        for level in seen:
-            check(level.next_tokens, len(level.owners), probabilities=source.has_probabilities)
-            found += int((level.next_tokens.ids_FK >= 0).sum())
-    assert found > 100
+    source, num_candidates = make(), 0
+    for branches, levels in BranchStream(seed=1, vocabulary=VOCABULARY).run_rounds(source, 60):
+        assert len(levels[0].owners) == len(branches)
+        for level in levels:
+            check_next_tokens(level.next_tokens, len(level.owners), probabilities=source.has_probabilities)
+            num_candidates += int((level.next_tokens.ids_FK >= 0).sum())
+    assert num_candidates > 100
 
 
 @every_source
 def test_rows_of_a_state_are_independent_of_each_other(make: Callable[[], DraftSource]) -> None:
     """Any choice of rows, some of them twice, has the same successors again."""
     source, rng = make(), np.random.default_rng(0)
-    for _, seen in BranchStream(seed=2, vocabulary=VOCABULARY).run_rounds(source, 25):
-        for level in seen:
+    for _, levels in BranchStream(seed=2, vocabulary=VOCABULARY).run_rounds(source, 25):
+        for level in levels:
             rows = rng.integers(len(level.owners), size=7)
             again = source.next_tokens(level.state[rows])
             np.testing.assert_array_equal(again.ids_FK, level.next_tokens.ids_FK[rows])
@@ -88,14 +68,14 @@ def test_two_of_a_kind_agree(make: Callable[[], DraftSource]) -> None:
 def test_no_branches_and_no_rows_are_fine(make: Callable[[], DraftSource]) -> None:
     source = make()
     state = source.root_states([])
-    check(source.next_tokens(state), 0, probabilities=source.has_probabilities)
+    check_next_tokens(source.next_tokens(state), 0, probabilities=source.has_probabilities)
     below = source.advance(state, np.empty(0, dtype=np.int64))
-    check(source.next_tokens(below), 0, probabilities=source.has_probabilities)
+    check_next_tokens(source.next_tokens(below), 0, probabilities=source.has_probabilities)
     source.observe([])
 
 
 @every_source
 def test_a_branch_alone_and_short_is_fine(make: Callable[[], DraftSource]) -> None:
     source = make()
-    for _, seen in BranchStream(seed=5, vocabulary=VOCABULARY, branches=1, groups=1).run_rounds(source, 20):
-        check(seen[0].next_tokens, 1, probabilities=source.has_probabilities)
+    for _, levels in BranchStream(seed=5, vocabulary=VOCABULARY, branches=1, groups=1).run_rounds(source, 20):
+        check_next_tokens(levels[0].next_tokens, 1, probabilities=source.has_probabilities)

@@ -1,4 +1,4 @@
-"""STAND as a source: what it learns from a round, what it looks up, and for whom."""
+"""STAND as a source: what it learns from a round, and in which tables it looks up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from decoding.core import SamplingParams, Tokens
 from decoding.speculation.draft import Draft
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.interfaces import Branch, Feedback
-from tests.decoding.speculation.drafters.test_sources import check
+from tests.support.draft_sources import check_next_tokens
 from tests.support.streams import BranchStream
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -29,8 +29,8 @@ def branch(*tokens: int, group: str = "a problem") -> Branch:
     return Branch(1, group, tokens, 1, SamplingParams(), 100)
 
 
-def told(of: Branch, *rows: dict[int, float], draft: Draft | None = None, accepted: Tokens = ()) -> Feedback:
-    """The target said `rows`: first after the branch, then after each node of the draft."""
+def feedback_of(of: Branch, *rows: dict[int, float], draft: Draft | None = None, accepted: Tokens = ()) -> Feedback:
+    """Returns feedback with the target's probabilities after the branch, then after each node of the draft."""
     width = max(map(len, rows))
     filled = [[*row.items(), *((100 + k, 1e-9) for k in range(width - len(row)))] for row in rows]
     ids, p = np.array([[t for t, _ in row] for row in filled]), np.array([[p for _, p in row] for row in filled])
@@ -39,15 +39,17 @@ def told(of: Branch, *rows: dict[int, float], draft: Draft | None = None, accept
 
 def after(source: Stand, of: Branch) -> dict[int, float]:
     """What may come after a branch, best first."""
-    found = source.next_tokens(source.root_states([of]))
-    return {int(t): float(np.exp(p)) for t, p in zip(found.ids_FK[0], found.logp_FK[0], strict=True) if t >= 0}
+    candidates = source.next_tokens(source.root_states([of]))
+    return {
+        int(t): float(np.exp(p)) for t, p in zip(candidates.ids_FK[0], candidates.logp_FK[0], strict=True) if t >= 0
+    }
 
 
-def test_rows_of_refused_guesses_teach_too() -> None:
+def test_rows_of_rejected_nodes_update_the_table() -> None:
     source = Stand(prompt=False)
     draft = Draft((4, 7, 5), (-1, -1, 1))
     source.observe(
-        [told(branch(1, 2, 3), {4: 0.9}, {40: 0.8}, {70: 0.7}, {50: 0.6}, draft=draft, accepted=(0,))],
+        [feedback_of(branch(1, 2, 3), {4: 0.9}, {40: 0.8}, {70: 0.7}, {50: 0.6}, draft=draft, accepted=(0,))],
     )
     for text, token in (((1, 2, 3), 4), ((1, 2, 3, 4), 40), ((1, 2, 3, 7), 70), ((1, 2, 3, 7, 5), 50), ((9, 7, 5), 50)):
         assert next(iter(after(source, branch(*text)))) == token, text
@@ -55,17 +57,17 @@ def test_rows_of_refused_guesses_teach_too() -> None:
 
 def test_the_targets_distributions_are_averaged_over_branches() -> None:
     source = Stand(mix=False, max_order=2, prompt=False, shared=False)
-    source.observe([told(branch(1, 2), {5: 0.5, 6: 0.25}), told(branch(8, 1, 2), {6: 0.75, 5: 0.125})])
+    source.observe([feedback_of(branch(1, 2), {5: 0.5, 6: 0.25}), feedback_of(branch(8, 1, 2), {6: 0.75, 5: 0.125})])
     assert after(source, branch(3, 1, 2)) == pytest.approx({6: 0.5, 5: 0.3125})
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_problems_see_each_other_only_if_shared(shared: bool) -> None:
     source = Stand(shared=shared, prompt=False)
-    source.observe([told(branch(1, 2, group="one"), {5: 0.9})])
+    source.observe([feedback_of(branch(1, 2, group="one"), {5: 0.9})])
     assert list(after(source, branch(1, 2, group="one"))) == [5]
     assert list(after(source, branch(1, 2, group="other"))) == ([5] if shared else [])
-    source.observe([told(branch(1, 2, group="other"), {6: 0.9})])
+    source.observe([feedback_of(branch(1, 2, group="other"), {6: 0.9})])
     assert next(iter(after(source, branch(1, 2, group="one")))) == 5
     assert next(iter(after(source, branch(1, 2, group="other")))) == 6
 
@@ -88,14 +90,16 @@ def test_a_prompt_is_learned_once() -> None:
     """Not again with every branch, whose own text the target has spoken about better."""
     source = Stand(mix=False, max_order=2, shared=False)
     prompt = branch(1, 2, 3, 1, 2)
-    source.observe([told(prompt, {4: 0.5})])
+    source.observe([feedback_of(prompt, {4: 0.5})])
     source.root_states([prompt, branch(1, 2, 3, 1, 2, 3, 1, 2)])
     assert after(source, prompt) == pytest.approx({3: 0.5, 4: 0.25})
 
 
 def test_the_beginning_of_a_text_is_a_context_of_its_own() -> None:
     source = Stand(max_order=3, min_order=3, mix=False, prompt=False, shared=False)
-    source.observe([told(branch(5), {1: 0.9}), told(branch(6, 5), {2: 0.9}), told(branch(7, 6, 5), {3: 0.9})])
+    source.observe(
+        [feedback_of(branch(5), {1: 0.9}), feedback_of(branch(6, 5), {2: 0.9}), feedback_of(branch(7, 6, 5), {3: 0.9})]
+    )
     for text, expected in (((5,), [1]), ((6, 5), [2]), ((7, 6, 5), [3]), ((4, 7, 6, 5), [3]), ((7, 5), []), ((6,), [])):
         assert list(after(source, branch(*text))) == expected, text
 
@@ -115,21 +119,21 @@ def test_a_step_down_is_where_the_longer_branch_stands(kind: str) -> None:
 
 @every_kind
 def test_successors_are_well_formed_and_rows_independent(kind: str) -> None:
-    source, rng, found = Stand(**KINDS[kind]), np.random.default_rng(0), 0
-    for _, seen in BranchStream(seed=1).run_rounds(source, 40):
-        for level in seen:
-            check(level.next_tokens, len(level.owners), probabilities=True)
+    source, rng, num_candidates = Stand(**KINDS[kind]), np.random.default_rng(0), 0
+    for _, levels in BranchStream(seed=1).run_rounds(source, 40):
+        for level in levels:
+            check_next_tokens(level.next_tokens, len(level.owners), probabilities=True)
             rows = rng.integers(len(level.owners), size=5)
             again = source.next_tokens(level.state[rows])
             np.testing.assert_array_equal(again.ids_FK, level.next_tokens.ids_FK[rows])
             np.testing.assert_array_equal(again.logp_FK, level.next_tokens.logp_FK[rows])
             np.testing.assert_array_equal(again.trust_F, level.next_tokens.trust_F[rows])
-            found += int((level.next_tokens.ids_FK >= 0).sum())
+            num_candidates += int((level.next_tokens.ids_FK >= 0).sum())
         source.table.assert_invariants()
-    assert found > 100
+    assert num_candidates > 100
     empty = source.root_states([])
-    check(source.next_tokens(empty), 0, probabilities=True)
-    check(source.next_tokens(source.advance(empty, np.empty(0, dtype=np.int64))), 0, probabilities=True)
+    check_next_tokens(source.next_tokens(empty), 0, probabilities=True)
+    check_next_tokens(source.next_tokens(source.advance(empty, np.empty(0, dtype=np.int64))), 0, probabilities=True)
     source.observe([])
 
 
@@ -152,18 +156,18 @@ class Published:
                 for end in range(1, len(one.tokens)):
                     self.learn(one.group, one.tokens[:end], {one.tokens[end]: 1.0})
 
-    def learn(self, group: str, text: Tokens, said: dict[int, float]) -> None:
+    def learn(self, group: str, text: Tokens, new_probs: dict[int, float]) -> None:
         for key in self.contexts(group, text):
             met, old = self.table.get(key, (0, {}))
-            mean = {t: (met * old.get(t, 0) + said.get(t, 0)) / (met + 1) for t in old.keys() | said.keys()}
+            mean = {t: (met * old.get(t, 0) + new_probs.get(t, 0)) / (met + 1) for t in old.keys() | new_probs.keys()}
             self.table[key] = met + 1, dict(sorted(mean.items(), key=lambda item: -item[1])[: self.width])
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
-        for seen in feedback:
-            for row, (ids, logprobs) in enumerate(zip(*seen.top_tokens(), strict=True)):
-                path = tuple(seen.draft.tokens[node] for node in seen.draft.path_to(row - 1))
-                said = dict(zip(ids.tolist(), np.exp(logprobs).tolist(), strict=True))
-                self.learn(seen.branch.group, seen.branch.tokens + path, said)
+        for outcome in feedback:
+            for row, (ids, logprobs) in enumerate(zip(*outcome.top_tokens(), strict=True)):
+                path = tuple(outcome.draft.tokens[node] for node in outcome.draft.path_to(row - 1))
+                new_probs = dict(zip(ids.tolist(), np.exp(logprobs).tolist(), strict=True))
+                self.learn(outcome.branch.group, outcome.branch.tokens + path, new_probs)
 
     def after(self, group: str, text: Tokens) -> dict[int, float]:
         known = [self.table[key][1] for key in self.contexts(group, text) if key in self.table]
@@ -173,33 +177,35 @@ class Published:
 def untied(feedback: Sequence[Feedback], rng: np.random.Generator) -> list[Feedback]:
     """With other numbers, so that no two tokens are equally likely."""
     new = []
-    for seen in feedback:
-        ids, _ = seen.top_tokens()
+    for outcome in feedback:
+        ids, _ = outcome.top_tokens()
         p = -np.sort(-rng.dirichlet(np.ones(ids.shape[1] + 3), size=len(ids)), axis=1)
-        new.append(replace(seen, topk_logprobs=np.log(p[:, :-3] + 1e-4).astype(np.float32)))
+        new.append(replace(outcome, topk_logprobs=np.log(p[:, :-3] + 1e-4).astype(np.float32)))
     return new
 
 
 def test_without_mixing_it_is_the_published_rule() -> None:
     source, plain = Stand(max_order=4, mix=False, shared=False), Published()
-    stream, rng, asked = BranchStream(seed=8, vocabulary=12), np.random.default_rng(8), 0
+    stream, rng, num_queries = BranchStream(seed=8, vocabulary=12), np.random.default_rng(8), 0
     for _ in range(60):
         branches = stream.next_round()
         plain.begin(branches)
-        seen, drafts = stream.walk_source(source, branches)
-        for level in seen:
-            said = zip(level.next_tokens.ids_FK, level.next_tokens.logp_FK, level.owners, level.contexts, strict=True)
-            for ids, logp, owner, context in said:
+        levels, drafts = stream.walk_source(source, branches)
+        for level in levels:
+            contexts = zip(
+                level.next_tokens.ids_FK, level.next_tokens.logp_FK, level.owners, level.contexts, strict=True
+            )
+            for ids, logp, owner, context in contexts:
                 expected = plain.after(branches[owner].group, context)
                 there = ids >= 0
                 np.testing.assert_allclose(np.exp(logp[there]), sorted(expected.values(), reverse=True), atol=1e-5)
                 for token, p in zip(ids[there].tolist(), np.exp(logp[there]).tolist(), strict=True):
                     assert p == pytest.approx(expected[token], abs=1e-5)
-                asked += len(expected) > 0
+                num_queries += len(expected) > 0
         feedback = untied(stream.commit_random(source, branches, drafts), rng)
         source.observe(feedback)
         plain.observe(feedback)
-    assert asked > 500
+    assert num_queries > 500
 
 
 def test_memory_is_bounded_over_many_problems() -> None:

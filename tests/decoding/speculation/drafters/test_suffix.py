@@ -128,7 +128,7 @@ def test_a_forked_prefix_counts_once_and_siblings_that_agree_count_each() -> Non
     assert likelihoods(source, source.root_states([branch(4, (1, 2, 3, 4, 5))])) == [{8: 0.6667, 9: 0.3333}]
 
 
-def test_problems_do_not_see_each_other_unless_told_to() -> None:
+def test_problems_share_a_tree_only_with_across_groups() -> None:
     for across, expected in ((False, [{}]), (True, [{9: 0.5}])):  # half, for one of two places is the text's own end
         source = SuffixDecoding(across_groups=across)
         source.root_states([branch(0, (1, 2, 3, 9, 9), "a")])
@@ -166,8 +166,8 @@ def test_the_longest_match_need_not_win() -> None:
         source.root_states([branch(i, (2, 3, 10 + i))])
     for i in range(4, 40):
         source.root_states([branch(i, (100 + i, 3, 7, 7, 7, 7))])
-    (found,) = likelihoods(source, source.root_states([branch(99, (50, 2, 3))]))
-    assert next(iter(found)) == 7
+    (probabilities,) = likelihoods(source, source.root_states([branch(99, (50, 2, 3))]))
+    assert next(iter(probabilities)) == 7
 
 
 @pytest.mark.parametrize("across", [False, True])
@@ -186,7 +186,7 @@ def test_wrong_knobs_are_named() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"max_match": 0}, "max_match must be an int >= 1, got 0"),
         ({"max_tokens": 1.5}, "max_tokens must be an int >= 1, got 1.5"),
-        ({"factor": -1.0}, "factor must be >= 0, got -1.0"),
+        ({"factor": -1.0}, "factor must be a number >= 0, got -1.0"),
         ({"offset": -2.0}, "offset must be >= -factor, got -2.0"),
         ({"min_probability": 0.0}, r"min_probability must be in \(0, 1\], got 0.0"),
     ]

@@ -12,13 +12,13 @@ from decoding.speculation.interfaces import Branch, Feedback
 from tests.support.streams import BranchStream
 
 
-def test_equals_a_dictionary_of_the_rows_seen_last() -> None:
+def test_equals_a_dictionary_of_the_latest_rows() -> None:
     source, stream = TokenRecycling(k=4), BranchStream(seed=0, vocabulary=50)
     last: dict[int, list[int]] = {}
     for _ in range(40):
         branches = stream.next_round()
-        seen, drafts = stream.walk_source(source, branches)
-        for level in seen:
+        levels, drafts = stream.walk_source(source, branches)
+        for level in levels:
             for context, ids in zip(level.contexts, level.next_tokens.ids_FK.tolist(), strict=True):
                 assert ids == last.get(context[-1], [-1] * 4)
         feedback = stream.commit_random(source, branches, drafts)

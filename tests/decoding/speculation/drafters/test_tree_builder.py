@@ -78,7 +78,7 @@ def test_drafts_from_stand_are_sound_as_it_learns(draw: DraftSampling) -> None:
 
 
 @pytest.mark.parametrize("draw", DRAWS)
-def test_nobody_to_draft_for_is_fine(draw: DraftSampling) -> None:
+def test_no_branches_give_no_drafts(draw: DraftSampling) -> None:
     """A round of nothing but prompts; a controller that plans by rows may have some to spare."""
     drafter = TreeDrafter(FakeSource(), draw)
     assert drafter.propose([], DraftPlan((), 5, template=TreeTemplate.make_chain(3))) == []
@@ -91,7 +91,7 @@ def test_no_rows_for_anybody_is_no_draft() -> None:
 
 
 class TestBestFirst:
-    """Against enumeration of everything that could be guessed."""
+    """Against enumeration of all possible draft nodes."""
 
     @staticmethod
     def children(source: FakeSource, drafter: TreeDrafter, one: Branch, text: Tokens) -> dict[int, float]:
@@ -108,16 +108,16 @@ class TestBestFirst:
             scores = scores + gumbel_noise(keys, torch.from_numpy(ids))[0].numpy()
         chance = np.exp(scores - scores.max())
         chance = chance / chance.sum() if drafter.draw == "coupled" else q
-        hits, trials, found = drafter.calibration.hits, drafter.calibration.trials, {}
+        hits, trials, probabilities = drafter.calibration.hits, drafter.calibration.trials, {}
         for rank, k in enumerate(np.argsort(-scores, kind="stable")[: drafter.width]):
             kind = calibration_bucket(text[-1] % 3, rank, float(chance[k]))
-            found[int(ids[k])] = calibrated_probability(hits, trials, kind, float(chance[k]))
-        return found
+            probabilities[int(ids[k])] = calibrated_probability(hits, trials, kind, float(chance[k]))
+        return probabilities
 
     def everything(
         self, source: FakeSource, drafter: TreeDrafter, branches: Sequence[Branch]
     ) -> dict[tuple[int, Tokens], float]:
-        found: dict[tuple[int, Tokens], float] = {}
+        reachable: dict[tuple[int, Tokens], float] = {}
         for b, one in enumerate(branches):
             above: dict[Tokens, float] = {(): 1.0}
             for _ in range(min(drafter.depth, one.remaining - 1)):
@@ -126,8 +126,8 @@ class TestBestFirst:
                     for path, reach in above.items()
                     for token, chance in self.children(source, drafter, one, one.tokens + path).items()
                 }
-                found |= {(b, path): reach for path, reach in above.items()}
-        return found
+                reachable |= {(b, path): reach for path, reach in above.items()}
+        return reachable
 
     @pytest.mark.parametrize(("draw", "scarce"), product(PRUNABLE, [False, True]))
     def test_it_takes_the_likeliest_wherever_they_are(self, draw: DraftSampling, scarce: bool) -> None:
@@ -209,7 +209,7 @@ class TestBestFirst:
             TreeDrafter(FakeSource(), draw).propose([branch()], DraftPlan((4,), 4))
 
 
-class TestTemplate:
+class TestTemplateTrees:
     SHAPE = TreeTemplate((-1, -1, 0, 0, 1, 2, 0), (0, 1, 0, 1, 0, 0, 2))
 
     def test_it_is_filled_by_rank(self) -> None:

@@ -13,7 +13,7 @@ from reason.engines.launcher.server_process import ServerProcess
 
 
 def launch(folder: Path, body: str) -> ServerCommand:
-    """A server whose Python is a script of ours; its arguments are `-m sglang.launch_server --model-path ...`."""
+    """Returns the command of a server whose Python runs `body` with `-m sglang.launch_server --model-path ...`."""
     python = folder / "python"
     python.write_text(f"#!/bin/sh\n{body}\n")
     python.chmod(0o755)
@@ -26,7 +26,7 @@ def serving(folder: Path) -> ServerProcess:
     return ServerProcess(launch(folder, body), folder / "log")
 
 
-def test_command_without_gpus_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_command_without_gpus_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "mine")
     command = ServerCommand(python=Path("py"), model="m", port=7, flags=("--tp", "2"), packages=Path("theirs"))
     assert command.command[:9] == [
@@ -46,14 +46,14 @@ def test_command_without_gpus_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -
     assert command.environment["PYTHONPATH"] == "theirs:mine"
 
 
-def test_command_with_gpus_has_no_cpu_flags() -> None:
+def test_server_command_with_gpus_has_no_cpu_flags() -> None:
     command = ServerCommand(python=Path("py"), model="m", port=7, gpus=(2, 3))
     assert command.command[-2:] == ["--port", "7"]
     assert command.environment["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert "SGLANG_USE_CPU_ENGINE" not in command.environment
 
 
-def test_process_is_healthy_then_stopped_even_while_paused(tmp_path: Path) -> None:
+def test_server_process_is_healthy_then_stopped_even_while_paused(tmp_path: Path) -> None:
     server = serving(tmp_path)
     server.start()
     try:
@@ -71,7 +71,7 @@ def test_process_is_healthy_then_stopped_even_while_paused(tmp_path: Path) -> No
         httpx2.get(f"{server.launch.url}/health", timeout=10)
 
 
-def test_exited_process_is_reported_with_its_log(tmp_path: Path) -> None:
+def test_exited_server_process_is_reported_with_its_log(tmp_path: Path) -> None:
     server = ServerProcess(launch(tmp_path, "echo no such model; exit 3"), tmp_path / "log")
     server.start()
     with pytest.raises(RuntimeError, match=r"ended with 3; its log ends:\nno such model"):

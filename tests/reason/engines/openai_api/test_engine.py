@@ -169,7 +169,7 @@ class TestResponse:
     def test_end_and_finish_reason(
         self, serve: Serve, connect: Connect, says_ended: bool, params: dict[str, Any], text: str, finish: str
     ) -> None:
-        """Also on servers that keep the stop string to themselves and do not say which end it was."""
+        """Also on servers that remove the stop string and do not report the kind of end."""
         (generation,) = run(connect(serve(says_ended=says_ended)), request_for(**params))
         end = END if finish == "eos" else ()
         assert (generation.tokens, generation.finish) == ((*TOKENIZER.encode(text), *end), finish)
@@ -286,7 +286,7 @@ class TestRetries:
 
 class TestConcurrencyAndDeadline:
     def test_max_in_flight_is_reached(self, serve: Serve, connect: Connect) -> None:
-        """More than the hundred connections that HTTP clients allow themselves."""
+        """Above the default limit of HTTP clients, a hundred connections."""
         server = serve(*["hang"] * 150)
         engine = connect(server, max_in_flight=130)
 

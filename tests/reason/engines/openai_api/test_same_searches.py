@@ -1,4 +1,4 @@
-"""Greedy, a search over a server of the bundled model writes what it writes over the engine in this process."""
+"""A greedy search over a server of the bundled model has the texts of the local engine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def texts(solution: Solution) -> list[tuple[int, str, float | None, Any]]:
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_the_same_trees(server: CompletionsServer, search: str) -> None:
+def test_greedy_search_trees_equal_those_of_the_local_engine(server: CompletionsServer, search: str) -> None:
     settings = [*SEARCHES[search], GREEDY]
     with reason.load("speculation=off", "engine.kv_mib=256", *settings) as ours:
         local = [ours.solve(question) for question in QUESTIONS]
@@ -63,7 +63,7 @@ def test_the_same_trees(server: CompletionsServer, search: str) -> None:
         assert one.result.usage.tokens == other.result.usage.tokens
 
 
-def test_likelihood_over_a_server(server: CompletionsServer) -> None:
+def test_likelihood_scores_equal_those_of_the_local_engine(server: CompletionsServer) -> None:
     settings = ["search=best_of_n", "search.n=2", "scorer=likelihood", GREEDY]
     with reason.load("speculation=off", "engine.kv_mib=256", *settings) as ours:
         local = ours.solve(QUESTIONS[1])
@@ -72,8 +72,8 @@ def test_likelihood_over_a_server(server: CompletionsServer) -> None:
     assert remote.score == pytest.approx(local.score, abs=1e-3)
 
 
-def test_without_any_file_of_the_model(server: CompletionsServer) -> None:
-    """A budget is kept by the server's count, though the tree counts bytes."""
+def test_search_needs_no_file_of_the_model(server: CompletionsServer) -> None:
+    """The budget counts the server's tokens, although the tree counts bytes."""
     raw = "model.prompt.raw='Question: {question}\\nSolution:\\n'"
     settings = ["search=self_consistency", "search.n=4", "search.sampling.max_tokens=100", "budget.tokens=200"]
     with there(server, raw, *settings) as theirs:
@@ -84,7 +84,7 @@ def test_without_any_file_of_the_model(server: CompletionsServer) -> None:
     assert 0 < solution.result.usage.tokens <= 200 < length
 
 
-def test_a_small_model_behind_one_server_and_a_large_one_behind_another(server: CompletionsServer) -> None:
+def test_small_and_target_model_may_run_on_two_servers(server: CompletionsServer) -> None:
     draft = ["engine@draft=openai", f"draft.urls=[{server.url}]", "draft.model=bundled"]
     settings = ["model=bundled", "router=draft_only", "search=self_consistency", "search.n=2", "scorer=none", GREEDY]
     with there(server, *draft, *settings) as routed, there(server, *settings[:1], *settings[2:]) as alone:

@@ -119,7 +119,7 @@ def test_incomplete_reply_is_a_lost_response(reply: Any) -> None:
         ExpectationQuery().parse_outputs(reply, 1)
 
 
-def test_only_a_reward_head_has_all_probability_in_two_tokens() -> None:
+def test_head_is_recognised_by_two_probabilities_that_sum_to_one() -> None:
     def reply(*logprobs: float) -> Any:
         row = [[logprob, i, None] for i, logprob in enumerate(logprobs)]
         return {"meta_info": {"input_token_ids_logprobs": [None], "output_token_ids_logprobs": [row]}}

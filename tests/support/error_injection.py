@@ -1,30 +1,10 @@
-"""Writes the numbers of a worked solution, with or without one injected error that the later steps build on."""
+"""Writes the numbers of a worked solution with one injected error that the later steps build on."""
 
 from __future__ import annotations
 
 import random
-from typing import Protocol
 
-
-class UnsolvableAfterError(Exception):
-    """After an injected error the solution cannot continue, for instance because of a negative remainder."""
-
-
-class NumberWriter(Protocol):
-    """Returns the number that the solution writes for the exact `value`; an error has consequences in later steps."""
-
-    def __call__(self, value: int) -> int: ...
-
-
-class ExactWriter:
-    """Writes each number as it is and counts them."""
-
-    def __init__(self) -> None:
-        self.num_written = 0
-
-    def __call__(self, value: int) -> int:
-        self.num_written += 1
-        return value
+from reason.tasks.synthetic.exercise import ExactWriter
 
 
 class ErrorWriter(ExactWriter):
