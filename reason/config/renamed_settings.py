@@ -51,11 +51,12 @@ def rename_overrides(overrides: Sequence[str]) -> list[str]:
     return [override if override.startswith("-") else _rename_override(override) for override in overrides]
 
 
-def rename_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def rename_settings(settings: Mapping[str, Any], prefix: str = "", *, warn: bool = True) -> dict[str, Any]:
     """Rewrites composed settings, or those at `prefix`, to the names and classes of today.
 
     Where both names of a knob are set the old one counts: it comes from a file of the user, the new one from ours.
-    Settings of classes that are not ours keep their names; see `rename_arguments`.
+    Settings of classes that are not ours keep their names; see `rename_arguments`. Without `warn` for settings that a
+    run of the last release saved: the user typed none of them.
     """
     renamed: dict[str, Any] = {}
     old_names: dict[str, object] = {}
@@ -65,10 +66,11 @@ def rename_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, 
         new = key if foreign else current_name(key)
         parent, _, new_name = new.rpartition(".")
         if new == key or parent != key.rpartition(".")[0]:
-            renamed[name] = _rename_value(name, value, key)
+            renamed[name] = _rename_value(name, value, key, warn)
         else:
-            warn_renamed(key, new)
-            old_names[new_name] = _rename_value(new_name, value, new)
+            if warn:
+                warn_renamed(key, new)
+            old_names[new_name] = _rename_value(new_name, value, new, warn)
     for name, value in old_names.items():
         renamed[name] = _merged(renamed.get(name), value)
     return renamed
@@ -146,14 +148,14 @@ def _rename_override(override: str) -> str:
     return f"{match['sign'] or ''}{new}{place}{match['value'] or ''}"
 
 
-def _rename_value(name: str, value: object, key: str) -> object:
+def _rename_value(name: str, value: object, key: str, warn: bool) -> object:
     if isinstance(value, Mapping):
-        return rename_settings(value, f"{key}.")
+        return rename_settings(value, f"{key}.", warn=warn)
     if isinstance(value, list):
-        return [_rename_value("", entry, f"{key}.{index}") for index, entry in enumerate(value)]
+        return [_rename_value("", entry, f"{key}.{index}", warn) for index, entry in enumerate(value)]
     if name == "_target_" and isinstance(value, str):
         new = current_target(value)
-        if new != value:
+        if new != value and warn:
             warn_renamed(value, new)
         return new
     return value

@@ -32,7 +32,7 @@ def load_settings(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns settings and choices of the run in `folder`. Raises: ConfigError if there is none."""
     try:
         data = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return rename_settings(data["config"]), dict(data["choices"])
+        return rename_settings(data["config"], warn=False), dict(data["choices"])
     except FileNotFoundError:
         raise ConfigError(f"resume={folder}: there is no {FILE} in it; give the output folder of a run") from None
     except (ValueError, KeyError, TypeError, OSError) as error:

@@ -182,6 +182,17 @@ def test_class_of_the_last_release_is_found(target: str, caplog: pytest.LogCaptu
     assert caplog.text.count(f"is now called {new};") == (new != target)
 
 
+def test_saved_settings_of_the_last_release_are_read_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    saved = {"engine": {"_target_": "reason.models.local.local_engine", "max_rows": 8}, "draft": {"path": "x"}}
+    with caplog.at_level(logging.WARNING):
+        settings = rename_settings(saved, warn=False)
+    assert settings == {
+        "engine": {"_target_": "reason.engines.local.LocalSettings", "max_batched_tokens": 8},
+        "small": {"path": "x"},
+    }
+    assert not caplog.text
+
+
 def test_user_yaml_of_the_last_release_composes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings, _ = compose_settings(["search=self_consistency", "model.path=x"])
     settings["search"]["_target_"] = "search.self_consistency.SelfConsistency"
