@@ -46,14 +46,10 @@ def shape_statistics(tree: SearchTree) -> TreeShape:
     >>> shape.num_leaves, shape.width_by_depth, shape.mean_branching, shape.shared_token_share
     (2, (1, 2), 1.5, 0.25)
     """
-    import networkx as nx
-
-    graph = tree.to_networkx()
-    depths: dict[int, int] = dict(nx.single_source_shortest_path_length(graph, tree.ROOT))
-    widths = Counter(depth for depth in depths.values() if depth > 0)
-    degrees = dict(graph.out_degree())
-    leaves = [node for node, degree in degrees.items() if degree == 0 and node != tree.ROOT]
-    inner = [degree for degree in degrees.values() if degree]
+    # Plain counts: every solved problem needs them, and importing networkx takes longer than solving an easy one.
+    widths = Counter(node.depth for node in tree.nodes)
+    inner = list(Counter(node.parent for node in tree.nodes).values())
+    leaves = tree.leaf_nodes()
     unshared = sum(tree.nodes[leaf].num_path_tokens for leaf in leaves)
     unique = tree.count_tokens(range(len(tree)))
     return TreeShape(
