@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
+from decoding.sampler import SamplingColumns
 from decoding.speculation.drafters.calibration import calibrated_probability, calibration_bucket
-from decoding.speculation.drafters.child_selection import COUPLED, BranchSampling, filter_probabilities, select_children
+from decoding.speculation.drafters.child_selection import COUPLED, filter_probabilities, select_children
 from decoding.speculation.drafters.ngram_backoff import backoff_distribution
 from decoding.speculation.drafters.ngram_hash_table import Counts, Keys, NGramEntries
 from decoding.speculation.drafters.source import Floats, Ints
@@ -66,7 +67,7 @@ def build_best_first(
     lookup: TableLookup,
     limits: DraftLimits,
     kind: int,
-    sampling: BranchSampling,
+    sampling: SamplingColumns,
     keys_BD2: npt.NDArray[np.int32],
     hits: Counts,
     trials: Counts,
@@ -125,9 +126,9 @@ def build_best_first(
         trust = backoff_distribution(
             entries, salts_Z, tail_O, lookup.least, share_OZ3, lookup.only_longest, ids_K, logp_K
         )
-        temperature = sampling.temperature_B[b]
+        temperature = sampling.temperature_T[b]
         num_candidates = filter_probabilities(
-            logp_K, temperature, sampling.top_k_B[b], sampling.top_p_B[b], sampling.min_p_B[b], q_K
+            logp_K, temperature, sampling.top_k_T[b], sampling.top_p_T[b], sampling.min_p_T[b], q_K
         )
         key, other = np.int32(0), np.int32(0)
         if kind == COUPLED:

@@ -5,16 +5,12 @@ Shapes: B branches, F contexts, K candidates, W maximum children.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import numpy as np
 
 from decoding.compiled import compiled
 from decoding.noise import gumbel_of_token
 from decoding.speculation.draft import DraftSampling
 from decoding.speculation.drafters.source import Floats, Ints
-from decoding.speculation.interfaces import Branch
 
 LIKELY, COUPLED, WITHOUT_REPLACEMENT, IID = range(4)
 SAMPLING_CODES: dict[DraftSampling, int] = {
@@ -23,25 +19,6 @@ SAMPLING_CODES: dict[DraftSampling, int] = {
     "without_replacement": WITHOUT_REPLACEMENT,
     "iid": IID,
 }
-
-
-class BranchSampling(NamedTuple):
-    """Sampling parameters of the requests, a row for each branch. A named tuple: Numba takes no dataclass."""
-
-    temperature_B: Floats
-    top_k_B: Ints
-    top_p_B: Floats
-    min_p_B: Floats
-
-    @classmethod
-    def from_branches(cls, branches: Sequence[Branch]) -> BranchSampling:
-        params = [branch.params for branch in branches]
-        return cls(
-            np.array([p.temperature for p in params], dtype=np.float32),
-            np.array([p.top_k for p in params], dtype=np.int64),
-            np.array([p.top_p for p in params], dtype=np.float32),
-            np.array([p.min_p for p in params], dtype=np.float32),
-        )
 
 
 @compiled

@@ -14,10 +14,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from decoding.noise import noise_keys
+from decoding.sampler import SamplingColumns
 from decoding.speculation.draft import DraftSampling, TreeTemplate
 from decoding.speculation.drafters.best_first import DraftLimits, TableLookup, TreeNodes, build_best_first
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
-from decoding.speculation.drafters.child_selection import SAMPLING_CODES, BranchSampling
+from decoding.speculation.drafters.child_selection import SAMPLING_CODES
 from decoding.speculation.drafters.source import DraftSource, Ints
 from decoding.speculation.drafters.tree_levels import (
     FrontierNodes,
@@ -57,7 +58,7 @@ def build_levels(
     child_PW = _template_children(plan.template, knobs.width)
     allowed_B = np.array(plan.max_nodes)
     depth_B = _max_depths(branches, knobs.depth)
-    sampling, noise = BranchSampling.from_branches(branches), _NoiseKeys(branches, knobs)
+    sampling, noise = SamplingColumns.from_params([branch.params for branch in branches]), _NoiseKeys(branches, knobs)
     state = source.root_states(branches)
     parents = FrontierNodes(
         np.arange(len(branches)),
@@ -137,7 +138,10 @@ def build_from_table(
         max(estimate.round_seconds, 1e-12),  # with 0 no candidate would raise the rate
         estimate.seconds_per_node,
     )
-    keys_BD2, sampling = _NoiseKeys(branches, knobs).keys_BD2, BranchSampling.from_branches(branches)
+    keys_BD2, sampling = (
+        _NoiseKeys(branches, knobs).keys_BD2,
+        SamplingColumns.from_params([branch.params for branch in branches]),
+    )
     lookup, counts = source.table_lookup(branches), (calibration.hits, calibration.trials)
     return TreeNodes(*build_best_first(lookup, limits, SAMPLING_CODES[knobs.sampling], sampling, keys_BD2, *counts))
 

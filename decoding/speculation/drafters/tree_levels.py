@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
+from decoding.sampler import SamplingColumns
 from decoding.speculation.drafters.calibration import calibrated_probability, calibration_bucket
-from decoding.speculation.drafters.child_selection import BranchSampling, filter_probabilities, select_children
+from decoding.speculation.drafters.child_selection import filter_probabilities, select_children
 from decoding.speculation.drafters.source import Floats, Ints
 
 Keys = npt.NDArray[np.int32]
@@ -102,7 +103,7 @@ def expand_level(
     logp_FK: Floats,
     trust_F: Ints,
     parents: FrontierNodes,
-    sampling: BranchSampling,
+    sampling: SamplingColumns,
     keys_F2: Keys,
     hits: npt.NDArray[np.float64],
     trials: npt.NDArray[np.float64],
@@ -123,9 +124,9 @@ def expand_level(
     n = 0
     for f in range(contexts):
         b = parents.branch[f]
-        temperature = sampling.temperature_B[b]
+        temperature = sampling.temperature_T[b]
         num_candidates = filter_probabilities(
-            logp_FK[f], temperature, sampling.top_k_B[b], sampling.top_p_B[b], sampling.min_p_B[b], q_FK[f]
+            logp_FK[f], temperature, sampling.top_k_T[b], sampling.top_p_T[b], sampling.min_p_T[b], q_FK[f]
         )
         num_drawn = select_children(
             kind, ids_FK[f], q_FK[f], num_candidates, temperature == 0, keys_F2[f, 0], keys_F2[f, 1], ids_W, chance_W
