@@ -17,7 +17,7 @@ from decoding.round import RoundRunner, Speculation
 from decoding.scheduler import Scheduler
 from decoding.stats import EngineStats
 from decoding.stopping import Decode, StopRule
-from decoding.validation import require_count, require_token_ids
+from decoding.validation import require_token_ids
 
 
 class LocalEngine:
@@ -45,9 +45,6 @@ class LocalEngine:
         max_batched_tokens: int = 1024,
         speculation: Speculation | None = None,
     ) -> None:
-        require_count("kv_bytes", kv_bytes, at_least=1)
-        require_count("max_running_requests", max_running_requests, at_least=1)
-        require_count("max_batched_tokens", max_batched_tokens, at_least=1)
         self._backend = backend
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
         self._scheduler: Scheduler[Request] = Scheduler(

@@ -16,7 +16,7 @@ from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend
 from decoding.model.batch import SequenceInput, pack_batch
 from decoding.scheduler import Scheduler
-from decoding.validation import require_count, require_token_ids
+from decoding.validation import require_token_ids
 
 
 class EncodeRequest(TokenSequence):
@@ -50,9 +50,6 @@ class PrefillEngine:
         max_running_requests: int = 256,
         max_batched_tokens: int = 2048,
     ) -> None:
-        require_count("kv_bytes", kv_bytes, at_least=1)
-        require_count("max_running_requests", max_running_requests, at_least=1)
-        require_count("max_batched_tokens", max_batched_tokens, at_least=1)
         self._backend = backend
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
         self._pool: Tensor | None = backend.new_kv_pool(self._kv.pool.capacity)

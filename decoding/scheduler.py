@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.prefix_cache import common_length
 from decoding.kv.sequence import TokenSequence
+from decoding.validation import require_count
 
 S = TypeVar("S", bound=TokenSequence)
 
@@ -38,6 +39,8 @@ class Scheduler(Generic[S]):
     """Keeps a queue in order of arrival and the running sequences, which are admitted from its front."""
 
     def __init__(self, kv: KVCache, *, max_running_requests: int, max_batched_tokens: int) -> None:
+        require_count("max_running_requests", max_running_requests, at_least=1)
+        require_count("max_batched_tokens", max_batched_tokens, at_least=1)
         self._kv = kv
         self._max_running_requests, self._max_batched_tokens = max_running_requests, max_batched_tokens
         self.waiting: list[S] = []

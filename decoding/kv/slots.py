@@ -42,6 +42,7 @@ class SlotPool:
     @classmethod
     def from_budget(cls, budget_bytes: int, bytes_per_token: int) -> SlotPool:
         """Returns a pool of as many slots as fit in the budget, scratch included. Raises ValueError if none does."""
+        require_count("kv_bytes", budget_bytes, at_least=1)
         # - 1: scratch has KV in the pool too
         capacity = budget_bytes // bytes_per_token - 1
         if capacity < 1:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import os
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 
 def positive_int(text: str) -> int:
@@ -92,3 +96,14 @@ def limit_threads(count: int | None) -> None:
     assert "torch" not in sys.modules, "too late: torch has read how many threads it may use"
     if count is not None:
         os.environ["OMP_NUM_THREADS"] = str(count)
+
+
+def run_benchmark(
+    parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace, Console], Mapping[str, object]]
+) -> None:
+    """Parses the command line, measures, and prints the result as the one JSON object on stdout's last line."""
+    args = parser.parse_args()
+    limit_threads(args.threads)
+    logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
+    console = Console(stderr=not sys.stdout.isatty(), width=120)
+    print(json.dumps(measure(args, console)))

@@ -9,8 +9,6 @@ Tables first; the last line of stdout is one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import shlex
 import sys
 
@@ -19,9 +17,9 @@ from rich.console import Console
 from reason.bench.arguments import (
     add_report_argument,
     add_torch_arguments,
-    limit_threads,
     positive_int,
     positive_ints,
+    run_benchmark,
 )
 
 
@@ -73,11 +71,7 @@ def bench_engine(args: argparse.Namespace, console: Console) -> dict[str, object
 
 
 def main() -> None:
-    args = make_parser().parse_args()
-    limit_threads(args.threads)
-    logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
-    console = Console(stderr=not sys.stdout.isatty(), width=120)
-    print(json.dumps(bench_engine(args, console)))
+    run_benchmark(make_parser(), bench_engine)
 
 
 if __name__ == "__main__":

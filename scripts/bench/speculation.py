@@ -10,8 +10,6 @@ Tables first; the last line of stdout is one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import os
 import shlex
 import sys
@@ -26,10 +24,10 @@ from reason.bench.arguments import (
     accept_old_flag,
     add_report_argument,
     add_torch_arguments,
-    limit_threads,
     name_list,
     positive_int,
     positive_ints,
+    run_benchmark,
     temperature_list,
 )
 
@@ -101,11 +99,7 @@ def bench_speculation(args: argparse.Namespace, console: Console) -> dict[str, o
 
 
 def main() -> None:
-    args = make_parser().parse_args()
-    limit_threads(args.threads)
-    logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
-    console = Console(stderr=not sys.stdout.isatty(), width=120)
-    print(json.dumps(bench_speculation(args, console)))
+    run_benchmark(make_parser(), bench_speculation)
 
 
 if __name__ == "__main__":

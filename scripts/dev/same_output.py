@@ -12,7 +12,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,11 @@ def output(settings: tuple[str, ...], problems: int) -> str:
     ).hexdigest()
 
 
+def run_name(settings: Sequence[str]) -> str:
+    """The settings that tell a run from the others."""
+    return " ".join(setting for setting in settings if "dtype" not in setting)
+
+
 def without_keys(value: Any) -> Any:
     """Plain data with every mapping replaced by the list of its values."""
     if isinstance(value, dict):
@@ -78,14 +83,14 @@ def main() -> None:
     arguments = parser.parse_args()
     digests = {}
     for settings in runs():
-        name = " ".join(setting for setting in settings if "dtype" not in setting)
+        name = run_name(settings)
         digests[name] = output(settings, arguments.problems)
         print(f"{digests[name][:12]}  {name}", flush=True)
     if not arguments.compare:
         arguments.file.write_text(json.dumps(digests, indent=1) + "\n")
         return
     saved = json.loads(arguments.file.read_text())
-    before = {" ".join(rename_overrides(name.split())): digest for name, digest in saved.items()}
+    before = {run_name(rename_overrides(name.split())): digest for name, digest in saved.items()}
     differ = [name for name in before | digests if before.get(name) != digests.get(name)]
     print(f"{len(before) - len(differ)} of {len(before)} runs the same", *differ, sep="\n  ")
     sys.exit(bool(differ))

@@ -61,14 +61,7 @@ class DraftModel:
         max_running_requests: int = 256,
         vocab_size: int | None = None,
     ) -> None:
-        knobs = {
-            "k": k,
-            "kv_bytes": kv_bytes,
-            "max_batched_tokens": max_batched_tokens,
-            "max_running_requests": max_running_requests,
-        }
-        for name, value in knobs.items():
-            require_count(name, value, at_least=1)
+        require_count("k", k, at_least=1)
         require_count("vocab_size", vocab_size, at_least=1, or_null=True)
         self._backend, self._k, self._max_batched_tokens, self._vocab_size = backend, k, max_batched_tokens, vocab_size
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
