@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from decoding.fork import ForkGuard
 from decoding.kv.sequence import TokenSequence
 from decoding.scheduler import Scheduler
 from decoding.threads import use_one_thread
@@ -25,7 +26,8 @@ class EngineLoop(Generic[S, R]):
     """Submits sequences to a scheduler and calls `run_round` until none is left.
 
     Only the worker thread touches the scheduler, its cache and its slots. Callers may be in any thread and on any
-    event loop. An exception in a round fails the running sequences; the loop continues with the others.
+    event loop. An exception in a round fails the running sequences; the loop continues with the others. In a fork of
+    the process with the worker thread, calls raise RuntimeError and `close` does nothing.
 
     run_round  runs one round and yields each sequence that ended, already out of the scheduler, with its result.
                A generator: results yielded before the round breaks still reach their callers.
@@ -34,6 +36,7 @@ class EngineLoop(Generic[S, R]):
     def __init__(self, scheduler: Scheduler[S], run_round: Callable[[], Iterable[tuple[S, R]]], *, name: str) -> None:
         self._scheduler, self._run_round = scheduler, run_round
         self._futures: dict[int, Future[R]] = {}  # by arrival; of the worker thread alone
+        self._fork_guard = ForkGuard()
         self._lock = threading.Lock()  # guards the four fields below
         self._inbox: list[tuple[S, Future[R]]] = []
         self._arrivals = 0
@@ -44,7 +47,7 @@ class EngineLoop(Generic[S, R]):
     async def run_requests(self, sequences: Sequence[S]) -> list[R]:
         """Returns the results, in order. Cancelling drops all of the sequences before the next round.
 
-        Raises: the first error of any sequence, after dropping the others; RuntimeError when closed.
+        Raises: the first error of any sequence, after dropping the others; RuntimeError when closed or forked.
         """
         futures = self._submit_requests(sequences)
         try:
@@ -54,7 +57,9 @@ class EngineLoop(Generic[S, R]):
                 future.cancel()
 
     def call_when_idle(self, function: Callable[[], None]) -> None:
-        """Calls `function` in the worker thread once no round is running, and waits for it."""
+        """Calls `function` in the worker thread once no round is running, and waits for it. Raises: RuntimeError when
+        forked."""
+        self._fork_guard.claim_process()
         if self._closed:
             function()
         else:
@@ -62,6 +67,8 @@ class EngineLoop(Generic[S, R]):
 
     def close(self) -> None:
         """Cancels what is in flight and ends the worker thread. Calling it twice is harmless."""
+        if self._fork_guard.is_forked:
+            return
         with self._lock:
             self._closed = True
         self._worker.shutdown(wait=True)
@@ -69,6 +76,7 @@ class EngineLoop(Generic[S, R]):
         self._run_round = _run_no_round
 
     def _submit_requests(self, sequences: Sequence[S]) -> list[Future[R]]:
+        self._fork_guard.claim_process()
         with self._lock:
             if self._closed:
                 raise RuntimeError("the engine is closed")

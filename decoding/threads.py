@@ -7,10 +7,13 @@ cores, and uses helper threads where a round is long enough to pay for waking th
 
 The number that a program gives `torch.set_num_threads` limits matrix products of all threads, the workers' too; one
 given as `OMP_NUM_THREADS` is the maximum for a long round.
+
+A forked process computes in one thread: helper threads do not survive a fork, and GNU's OpenMP waits for them for ever.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -27,6 +30,10 @@ TOKENS_PER_WEIGHT_READ = 8
 """Reading a weight from memory takes as long as this many multiplications with it."""
 
 _worker = threading.local()  # `num_threads` before `use_one_thread`, in worker threads only
+
+
+# Not where an engine is opened: the first operation in the forked process hangs, and that may be the caller's own.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def use_one_thread() -> None:

@@ -5,53 +5,92 @@ Every layer uses it; it imports no other module of the project.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Mapping, Sequence
+
+MAX_VALUE = 1_000_000
+"""Largest count, number or seconds of a setting that names no other limit. It is far above any use, and small enough:
+products of a few settings stay within floats, and a timeout in milliseconds within the 31 bits that a socket takes."""
+
+MAX_INT = 2**63 - 1
+"""Largest seed and largest budget: what tables and other programs read as an int."""
+
+MAX_TOKEN_ID = 2**31 - 1
+"""Largest token id; no vocabulary is larger."""
 
 
-def is_count(value: object, *, at_least: int = 0) -> bool:
-    """True for an int (not a bool) of at least `at_least`."""
+def shorten(value: object) -> str:
+    """Returns a wrong value as an error shows it: as Python writes it, with the middle of a long one left out."""
+    return reprlib.repr(value)
+
+
+def is_count(value: object, *, at_least: int = 0, at_most: int | None = None) -> bool:
+    """True for an int (not a bool) of at least `at_least`, and at most `at_most` if that is given."""
     # bool is a subclass of int: True would count as 1
-    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
+    is_in_range = isinstance(value, int) and value >= at_least and (at_most is None or value <= at_most)
+    return is_in_range and not isinstance(value, bool)
 
 
-def require_count(name: str, value: object, *, at_least: int = 0, or_null: bool = False) -> None:
-    """Raises ValueError unless `value` is an int of at least `at_least`, or None where `or_null` allows it.
+def require_count(
+    name: str, value: object, *, at_least: int = 0, at_most: int = MAX_VALUE, or_null: bool = False
+) -> None:
+    """Raises ValueError unless `value` is an int from `at_least` to `at_most`, or None where `or_null` allows it.
+
+    The error names the upper limit where that is exceeded.
 
     >>> require_count("n", 0, at_least=1)
     Traceback (most recent call last):
     ValueError: n must be an int >= 1, got 0
+    >>> require_count("n", 2_000_000, at_least=1)
+    Traceback (most recent call last):
+    ValueError: n must be an int from 1 to 1000000, got 2000000
     """
-    if not is_count(value, at_least=at_least) and not (or_null and value is None):
-        raise ValueError(f"{name} must be an int >= {at_least}{' or null' if or_null else ''}, got {value!r}")
+    if (or_null and value is None) or is_count(value, at_least=at_least, at_most=at_most):
+        return
+    valid = f"from {at_least} to {at_most}" if is_count(value, at_least=at_least) else f">= {at_least}"
+    raise ValueError(f"{name} must be an int {valid}{' or null' if or_null else ''}, got {shorten(value)}")
 
 
-def require_positive(name: str, value: object) -> None:
-    """Raises ValueError unless `value` is a number above 0.
+def require_positive(name: str, value: object, *, at_most: float = MAX_VALUE) -> None:
+    """Raises ValueError unless `value` is a number above 0 and at most `at_most`.
 
     >>> require_positive("temperature", 0)
     Traceback (most recent call last):
     ValueError: temperature must be a number > 0, got 0
+    >>> require_positive("temperature", 1e300)
+    Traceback (most recent call last):
+    ValueError: temperature must be a number > 0 and <= 1000000, got 1e+300
     """
-    # NaN fails the comparison too, because it is negated
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a number > 0, got {value!r}")
+    if not is_number(value, low=0, high=at_most) or value == 0:
+        limit = f" and <= {at_most}" if is_number(value, low=0) and value != 0 else ""
+        raise ValueError(f"{name} must be a number > 0{limit}, got {shorten(value)}")
 
 
-def require_not_negative(name: str, value: object) -> None:
-    """Raises ValueError unless `value` is a number of at least 0.
+def require_not_negative(name: str, value: object, *, at_most: float = MAX_VALUE) -> None:
+    """Raises ValueError unless `value` is a number from 0 to `at_most`.
 
     >>> require_not_negative("penalty", -1)
     Traceback (most recent call last):
     ValueError: penalty must be a number >= 0, got -1
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be a number >= 0, got {value!r}")
+    if not is_number(value, low=0, high=at_most):
+        limit = f" and <= {at_most}" if is_number(value, low=0) else ""
+        raise ValueError(f"{name} must be a number >= 0{limit}, got {shorten(value)}")
+
+
+def is_number(value: object, *, low: float = float("-inf"), high: float = float("inf")) -> bool:
+    """True for an int or float (not a bool, not NaN) from `low` to `high`.
+
+    >>> is_number(0.5, high=1), is_number(True), is_number(float("nan"))
+    (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
 def require_switch(name: str, value: object) -> None:
     """Raises ValueError unless `value` is true or false."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got {value!r}")
+        raise ValueError(f"{name} must be true or false, got {shorten(value)}")
 
 
 def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
@@ -63,7 +102,7 @@ def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """
     # `in` compares with ==, so an unhashable value is refused like any other
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {shorten(value)}")
 
 
 def require_number(name: str, value: object, *, low: float, high: float) -> None:
@@ -73,20 +112,56 @@ def require_number(name: str, value: object, *, low: float, high: float) -> None
     Traceback (most recent call last):
     ValueError: threshold must be in [-1, 1], got 3
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
+    if not is_number(value, low=low, high=high):
+        raise ValueError(f"{name} must be in [{low}, {high}], got {shorten(value)}")
 
 
-def require_share(name: str, value: object, *, above_zero: bool = False) -> None:
-    """Raises ValueError unless `value` is a number in [0, 1], or in (0, 1] with `above_zero`.
+def require_share(name: str, value: object, *, above_zero: bool = False, below_one: bool = False) -> None:
+    """Raises ValueError unless `value` is a number in [0, 1], without 0 with `above_zero`, without 1 with `below_one`.
 
     >>> require_share("top_p", 2, above_zero=True)
     Traceback (most recent call last):
     ValueError: top_p must be in (0, 1], got 2
     """
-    is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-    if not is_share or (above_zero and value == 0):
-        raise ValueError(f"{name} must be in {'(' if above_zero else '['}0, 1], got {value!r}")
+    if not is_number(value, low=0, high=1) or (above_zero and value == 0) or (below_one and value == 1):
+        valid = f"{'(' if above_zero else '['}0, 1{')' if below_one else ']'}"
+        raise ValueError(f"{name} must be in {valid}, got {shorten(value)}")
+
+
+class InvalidText(ValueError):
+    """Text that UTF-8 cannot encode, so that no tokenizer and no file takes it; `field` is where it was found."""
+
+    def __init__(self, field: str, character: str, position: int) -> None:
+        self.field = field
+        # Python reads a byte of a name or argument that is not UTF-8 as one of these characters
+        byte = ord(character) - 0xDC00
+        what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"the lone surrogate {character!r}"
+        super().__init__(f"{field} must be Unicode text, got {what} at position {position}")
+
+
+def require_text(name: str, value: object) -> None:
+    """Raises InvalidText unless all text in `value` is Unicode. Looks into mappings and lists; other values pass.
+
+    It is called where text comes in: settings, requests, data files, questions. An empty `name` stands for the whole.
+
+    >>> require_text("", {"user": "me", "stop": ["7", chr(0xD800)]})
+    Traceback (most recent call last):
+    decoding.validation.InvalidText: stop.1 must be Unicode text, got the lone surrogate '\\ud800' at position 0
+    """
+    waiting = [(name, value)]
+    while waiting:  # not recursive: a client chooses the depth
+        field, value = waiting.pop()
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidText(field, value[error.start], error.start) from None
+        elif isinstance(value, Mapping):
+            for key in value:
+                require_text(f"a name in {field}" if field else "a name", key)
+            waiting += [(f"{field}.{key}" if field else str(key), value[key]) for key in reversed(value)]
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{field}.{i}" if field else str(i), value[i]) for i in reversed(range(len(value)))]
 
 
 def require_token_ids(smallest: int, largest: int, vocab_size: int) -> None:

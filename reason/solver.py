@@ -45,6 +45,8 @@ class Solver:
 
     All searches run on one private event loop, so that blocking and awaiting callers share one engine, which batches
     their requests. A problem's result depends on the run's seed and the problem's id, not on concurrent problems.
+    A solver belongs to the process of its first problem: in a fork of it every use raises RuntimeError, and `close`
+    leaves the engine alone.
 
     router          generates instead of `engine` where a small and a large model write together; None: `engine` alone
     budget          limits each problem

@@ -164,11 +164,12 @@ def check_settings(overrides: Sequence[str]) -> Iterator[Finding]:
 
 def check_server(url: str) -> Finding:
     """Returns whether an SGLang server answers that it is healthy."""
-    import httpx2
+    from reason.engines.http.blocking import fetch_blocking
+    from reason.engines.http.errors import TransientError
 
     try:
-        status = httpx2.get(f"{url}/health", timeout=5.0).status_code
-    except httpx2.TransportError as error:
+        status = fetch_blocking("GET", url, "/health", total_s=5.0).status
+    except TransientError as error:
         remedy = "start one there: python scripts/serve_models.py"
         return Finding(url, BROKEN, f"nothing answers ({error})", remedy)
     if status != 200:

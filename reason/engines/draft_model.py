@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from transformers import PreTrainedTokenizerBase
 
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend
+from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.draft_model import DraftModel
-from decoding.validation import require_count
+from decoding.validation import MAX_VALUE, require_count
 from reason.models.checkpoint import find_model, load_tokenizer
 from reason.models.tokenizer import require_same_vocabulary
 
@@ -25,6 +27,13 @@ class DraftModelSource(DraftModel):
 
     needs_model: ClassVar[bool] = True
 
+    @staticmethod
+    def validate(settings: Mapping[str, object]) -> None:
+        """Validates what needs no model. Raises: ValueError naming the setting."""
+        for name in ("k", "kv_mib", "max_batched_tokens", "max_running_requests"):
+            most = MAX_DRAFT_SIZE if name == "k" else MAX_VALUE
+            require_count(name, settings.get(name, 1), at_least=1, at_most=most)
+
     def __init__(
         self,
         path: str,
@@ -38,7 +47,8 @@ class DraftModelSource(DraftModel):
         max_running_requests: int = 256,
         k: int = 10,
     ) -> None:
-        require_count("kv_mib", kv_mib, at_least=1)
+        counts = {"k": k, "max_batched_tokens": max_batched_tokens, "max_running_requests": max_running_requests}
+        self.validate(counts | {"kv_mib": kv_mib})
         source = find_model(path, key="speculation.path").source
         vocabulary = load_tokenizer(source).get_vocab()
         if target_tokenizer is not None:

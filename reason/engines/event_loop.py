@@ -8,22 +8,43 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import TypeVar
 
+from decoding.fork import ForkGuard
+
 T = TypeVar("T")
 
 
 class EventLoopThread:
     """A thread that runs coroutines; works inside and outside a running loop.
 
-    The thread starts with the first coroutine and ends with `close`.
+    The thread starts with the first coroutine and ends with `close`. A forked process has no copy of it: there, every
+    coroutine is refused and `close` does nothing.
     """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._fork_guard = ForkGuard()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the thread runs in another process, of which this one is a fork."""
+        return self._fork_guard.is_forked
+
+    def require_process(self) -> None:
+        """Checks that a thread may start, or runs, in this process. Raises: RuntimeError in a fork of the thread's."""
+        self._fork_guard.claim_process()
 
     def submit(self, work: Coroutine[object, object, T]) -> Future[T]:
-        """Starts `work` on the loop. *Mutates*: starts the thread if it is not running."""
+        """Starts `work` on the loop. *Mutates*: starts the thread if it is not running.
+
+        Raises: RuntimeError in a fork of the process with the thread, after closing `work`.
+        """
+        try:
+            self.require_process()
+        except RuntimeError:
+            work.close()
+            raise
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -46,6 +67,8 @@ class EventLoopThread:
 
     def close(self) -> None:
         """Cancels what is running and ends the thread; safe to call twice. *Mutates*: the next use starts a new one."""
+        if self.is_forked:
+            return
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:

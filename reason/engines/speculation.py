@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from reason.config.compose import as_config_error, check_trusted_targets, instantiate, load_target
 from reason.config.errors import ConfigError
@@ -68,7 +68,7 @@ class SpeculationSpec:
             return Speculation(instantiate("speculation", self.node), acceptance=self.acceptance)
         if "source" in self.node:
             model = {"target_tokenizer": tokenizer, "target_path": target_path}
-            drafter = _make_tree_drafter(self.node, _make_source(self.node["source"], **model))
+            drafter = _make_tree_drafter(self.node, _make_source(self.node["source"], model))
         else:
             drafter = instantiate("speculation", self.node)
         controller = copy.deepcopy(self.controller)  # it learns the cost of its own engine's rounds
@@ -105,8 +105,7 @@ def validate_speculation(config: Settings) -> SpeculationSpec:
         raise ConfigError(
             f"draw={node['draw']} may not be pruned by probability; choose controller=template, chain or goodput"
         )
-    if None not in sources:
-        _make_tree_drafter(node, _make_source(node["source"]))
+    _make_tree_drafter(node, _make_source(node["source"], None))
     return SpeculationSpec(node, acceptance, controller)
 
 
@@ -121,14 +120,30 @@ def _make_tree_drafter(node: Settings, source: DraftSource) -> Drafter:
     return drafter
 
 
-def _make_source(node: Settings, **model: object) -> DraftSource:
+class UnloadedSource:
+    """Takes the place of a draft model while the settings of the drafter around it are validated."""
+
+    has_probabilities = True
+
+
+def _make_source(node: Settings, model: Settings | None) -> DraftSource:
+    """Returns a source; `model` are the arguments of one that loads a model, None leaves the model unloaded."""
     if "sources" in node:
         settings = {key: value for key, value in node.items() if key not in ("_target_", "sources")}
         with as_config_error("speculation.source"):
-            sources = tuple(_make_source(one, **model) for one in node["sources"])
+            sources = tuple(_make_source(one, model) for one in node["sources"])
             combined: DraftSource = load_target(node)(sources, **settings)
             return combined
-    source: DraftSource = instantiate("speculation.source", node, **(model if _needs_model(node) else {}))
+    if not _needs_model(node):
+        model = {}
+    if model is None:
+        with as_config_error("speculation.source"):
+            validate = getattr(load_target(node), "validate", None)  # a plug-in need not have it
+            if validate is not None:
+                validate(node)
+        unloaded: Any = UnloadedSource()
+        return cast("DraftSource", unloaded)
+    source: DraftSource = instantiate("speculation.source", node, **model)
     return source
 
 

@@ -6,9 +6,12 @@ import asyncio
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from reason.serve import question
 from reason.serve.errors import ApiError, install_error_handlers
+from reason.serve.gate import RequestGate
 from reason.serve.middleware import CLIENT_CLOSED_REQUEST, RequestMiddleware
 from reason.serve.request import SearchRequest, validate_request
 from reason.serve.responses import ClientGone, json_response
@@ -17,20 +20,27 @@ from reason.serve.service import SearchService
 
 
 def make_application(service: SearchService) -> RequestMiddleware:
-    """Returns the ASGI application: the routes behind the middleware."""
-    app = FastAPI(title="reason", docs_url=None, redoc_url=None)
+    """Returns the ASGI application: the routes behind the middleware.
+
+    CORS is outside the gate: browsers ask for permission without a key, and read refusals too.
+    """
+    app = FastAPI(title="reason", docs_url=None, redoc_url=None, redirect_slashes=False)
     install_error_handlers(app)
     _add_completions(app, service)
     _add_models(app, service)
     _add_trees(app, service)
     _add_state(app, service)
     settings = service.settings
-    return RequestMiddleware(
-        app,
-        api_key=settings.api_key,
-        body_bytes=settings.body_kib << 10,
-        count_request=service.metrics.count_request,
-    )
+    guarded: ASGIApp = RequestGate(app, api_key=settings.api_key, body_bytes=settings.body_kib << 10)
+    if settings.cors_origins:
+        guarded = CORSMiddleware(
+            guarded,
+            allow_origins=settings.cors_origins,
+            allow_methods=("GET", "HEAD", "OPTIONS", "POST"),
+            allow_headers=("*",),  # OpenAI's client for browsers sends a dozen of its own
+            expose_headers=("Retry-After", "X-Reason-Tree", "X-Request-Id", "X-Should-Retry"),
+        )
+    return RequestMiddleware(guarded, count_request=service.metrics.count_request)
 
 
 def _add_completions(app: FastAPI, service: SearchService) -> None:

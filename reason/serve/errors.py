@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from reason.serve.request_id import current_request_id
 from reason.serve.responses import json_response
 
 ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 504: "timeout_error"}
@@ -45,7 +46,13 @@ class ApiError(Exception):
 
 def internal_error(error: Exception) -> ApiError:
     """Returns the error for a failure that the request did not cause; details are in the log only."""
-    return ApiError(500, f"the server failed ({type(error).__name__}); see its log", code="internal_error")
+    where = f"see its log, request_id {current_request_id.get()}"
+    return ApiError(500, f"the server failed ({type(error).__name__}); {where}", code="internal_error")
+
+
+def stopping_error() -> ApiError:
+    """Returns the error of a request that was under way when the server stopped."""
+    return ApiError(503, "the server stops; its time for running requests (serve.grace) is over", code="stopping")
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -57,8 +64,13 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def handle_http_error(request: Request, error: HTTPException) -> Response:
-        message = f"{request.method} {request.url.path}: {error.detail}"
-        return ApiError(error.status_code, message, headers=error.headers).response
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = _allowed_methods(headers["Allow"])
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers=headers)
+        message = f"{request.method} {request.scope['path']}: {error.detail}"
+        return ApiError(error.status_code, message, headers=headers).response
 
     @app.exception_handler(RequestValidationError)
     async def handle_invalid_body(request: Request, error: RequestValidationError) -> Response:
@@ -69,12 +81,20 @@ def install_error_handlers(app: FastAPI) -> None:
         return internal_error(error).response
 
 
+def _allowed_methods(of_route: str) -> str:
+    """Returns the methods of a path: those of its route, HEAD where there is GET, and OPTIONS."""
+    methods = {"OPTIONS", *of_route.split(", ")}
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+
+
 def validation_error(error: Mapping[str, Any]) -> ApiError:
     """Converts one error of pydantic's validation of a body."""
     kind, context = error["type"], error.get("ctx") or {}
     param = ".".join(str(part) for part in error["loc"] if part != "body")
     if kind == "unsupported":
         return ApiError(400, error["msg"], param=context.get("field") or param, code="unsupported_field")
+    if kind == "invalid_text":
+        return ApiError(400, error["msg"], param=context["field"], code="invalid_value")
     if kind == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {context.get('error')}", code="invalid_json")
     if not param:

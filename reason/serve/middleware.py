@@ -1,22 +1,23 @@
-"""ASGI middleware for every request: checks the API key and the size of the body, counts requests."""
+"""ASGI middleware around every request: gives it an id, answers HEAD as GET, counts it."""
 
 from __future__ import annotations
 
-import hmac
+import asyncio
+import re
 import time
 from collections.abc import Callable
 
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reason.serve.errors import ApiError
-
-PUBLIC_PATHS = ("/health",)
-"""Paths that need no API key."""
+from reason.serve import request_id
+from reason.serve.errors import stopping_error
 
 CLIENT_CLOSED_REQUEST = 499
 """Status under which requests of disconnected clients are counted; it is never sent."""
+
+ABSOLUTE_FORM = re.compile(r"^https?://[^/]*", re.IGNORECASE)
+"""What a request line through a proxy has before its path."""
 
 
 class RequestMiddleware:
@@ -25,67 +26,41 @@ class RequestMiddleware:
     A handler may set `preset` in the request's state, and `status` where it differs from the status that was sent.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        api_key: str | None,
-        body_bytes: int,
-        count_request: Callable[[str, str, int, float], None],
-    ) -> None:
-        self._app, self._body_bytes, self._count_request = app, body_bytes, count_request
-        self._key = None if api_key is None else f"Bearer {api_key}".encode()
+    def __init__(self, app: ASGIApp, *, count_request: Callable[[str, str, int, float], None]) -> None:
+        self._app, self._count_request = app, count_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         began, sent_status = time.monotonic(), 0
-        state = scope.setdefault("state", {})
+        name = request_id.choose_request_id(Headers(scope=scope).get(request_id.HEADER))
+        request_id.current_request_id.set(name)  # the task is the request's own: nothing to reset
+        inner = _routed_scope(scope)
 
-        async def send_and_note(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal sent_status
             if message["type"] == "http.response.start":
                 sent_status = message["status"]
+                MutableHeaders(scope=message)[request_id.HEADER] = name
             await send(message)
 
         try:
-            error = self._check_headers(Headers(scope=scope), scope["path"])
-            if error is not None:
-                return await error.response(scope, receive, send_and_note)
-            return await self._app(scope, self._limit_body(receive), send_and_note)
+            return await self._app(inner, receive, send_with_id)
+        except asyncio.CancelledError:  # the server stops, and serve.grace is over
+            if sent_status:
+                raise
+            await stopping_error().response(inner, receive, send_with_id)
         finally:
-            route = getattr(scope.get("route"), "path", "")
-            status = state.get("status") or sent_status or CLIENT_CLOSED_REQUEST
-            self._count_request(route, state.get("preset", ""), status, time.monotonic() - began)
+            route = getattr(inner.get("route"), "path", "")
+            status = inner["state"].get("status") or sent_status or CLIENT_CLOSED_REQUEST
+            self._count_request(route, inner["state"].get("preset", ""), status, time.monotonic() - began)
 
-    def _check_headers(self, headers: Headers, path: str) -> ApiError | None:
-        given = headers.get("authorization", "").encode("latin-1")
-        if self._key is not None and path not in PUBLIC_PATHS and not hmac.compare_digest(given, self._key):
-            return ApiError(
-                401,
-                "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-        length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > self._body_bytes:
-            return ApiError(413, self._too_large_message, code="request_too_large")
-        return None
 
-    @property
-    def _too_large_message(self) -> str:
-        return f"the body is larger than the {self._body_bytes:,} bytes this server reads (serve.body_kib)"
-
-    def _limit_body(self, receive: Receive) -> Receive:
-        """Counts the bytes that are really received: a client need not declare a length."""
-        read = 0
-
-        async def receive_limited() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > self._body_bytes:
-                raise HTTPException(413, self._too_large_message)
-            return message
-
-        return receive_limited
+def _routed_scope(scope: Scope) -> Scope:
+    """Returns the scope that the routes see: HEAD as GET, of which the HTTP server sends no body; a path alone."""
+    return {
+        **scope,
+        "method": "GET" if scope["method"] == "HEAD" else scope["method"],
+        "path": ABSOLUTE_FORM.sub("", scope["path"]) or "/",
+        "state": scope.get("state", {}),
+    }

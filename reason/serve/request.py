@@ -19,10 +19,6 @@ from search.strategy import Budget, Strategy
 REQUEST_FIELDS = ("max_tokens", "temperature", "top_p", "stop")
 """Sampling settings that are fields of the request itself and therefore not of `search.sampling`."""
 
-MAX_TOKEN_ID = 2**31 - 1
-"""Upper limit of sampling settings that count or name tokens; no vocabulary is larger."""
-
-
 Limit = TypeVar("Limit", bound=float)
 
 
@@ -103,14 +99,8 @@ def change_strategy(
             )
     for key, value in changes.items():
         _check_size(f"search.{key}", value, largest)
-    for key, value in sampling_changes.items():
-        _check_size(f"search.sampling.{key}", value, MAX_TOKEN_ID)
-    try:
-        new_sampling = replace(strategy.sampling, **sampling_changes, **sampling)
-        changed: Strategy = replace(strategy, **{**changes, "sampling": new_sampling})
-    except (ValueError, TypeError) as error:
-        message = rejected_setting("search", error, names)
-        raise invalid_value(message.partition(" ")[0].rstrip(":"), message) from error
+    new_sampling = _replace_fields("search.sampling", strategy.sampling, {**sampling_changes, **sampling})
+    changed: Strategy = _replace_fields("search", strategy, {**changes, "sampling": new_sampling})
     return changed
 
 
@@ -123,6 +113,18 @@ def limit_seconds(budget: Budget, seconds: float | None) -> Budget:
 def invalid_value(param: str, message: str) -> ApiError:
     """Returns the error of a field with a wrong value."""
     return ApiError(400, message, param=param, code="invalid_value")
+
+
+def _replace_fields(key: str, settings: Any, changes: Mapping[str, object]) -> Any:
+    """Returns the settings, a dataclass, with these changes. Raises: ApiError 400 naming the field."""
+    try:
+        return replace(settings, **changes)
+    except (ValueError, TypeError) as error:
+        message = rejected_setting(key, error, [field.name for field in fields(settings)])
+        sampling = message.removeprefix("search.sampling.")
+        if sampling.startswith(REQUEST_FIELDS):
+            message = sampling
+        raise invalid_value(message.partition(" ")[0].rstrip(":"), message) from error
 
 
 def _check_size(param: str, value: object, largest: int) -> None:

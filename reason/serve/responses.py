@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 T = TypeVar("T")
 
@@ -56,12 +56,35 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 class EventStreamResponse(StreamingResponse):
-    """Server-sent events. `resources` is closed when the stream ends, also if it ends before its first event."""
+    """Server-sent events. `resources` is closed when the stream ends, also if it ends before its first event.
 
-    def __init__(self, events: AsyncIterator[bytes], resources: AsyncExitStack, headers: dict[str, str]) -> None:
+    stopping_event   last event of a stream that the server's stop cuts short
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        resources: AsyncExitStack,
+        headers: dict[str, str],
+        *,
+        stopping_event: bytes,
+    ) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache", **headers})
-        self._resources = resources
+        self._resources, self._stopping_event = resources, stopping_event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._resources:
-            await super().__call__(scope, receive, send)
+        sent: Message = {}
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal sent
+            sent = message
+            await send(message)
+
+        try:
+            async with self._resources:
+                await super().__call__(scope, receive, send_and_note)
+        except asyncio.CancelledError:  # the server stops, and serve.grace is over
+            if not sent:
+                raise
+            if sent.get("more_body", True):
+                await send({"type": "http.response.body", "body": self._stopping_event, "more_body": False})

@@ -7,9 +7,12 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from decoding.core import MAX_TEMPERATURE
+from decoding.validation import MAX_INT, MAX_VALUE, InvalidText, require_text
 from reason.serve.unsupported_fields import drop_neutral_fields
 
-PositiveInt = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_VALUE)]
+BudgetLimit = Annotated[int, Field(ge=1, le=MAX_INT)]
 StopStrings = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
 
 
@@ -29,9 +32,9 @@ class StreamOptions(StrictModel):
 class BudgetLimits(StrictModel):
     """The budget of one request, within that of the server. Its time limit is the field `timeout`."""
 
-    tokens: PositiveInt | None = None
-    calls: PositiveInt | None = None
-    forwards: PositiveInt | None = None
+    tokens: BudgetLimit | None = None
+    calls: BudgetLimit | None = None
+    forwards: BudgetLimit | None = None
 
 
 class CompletionRequest(StrictModel):
@@ -51,12 +54,12 @@ class CompletionRequest(StrictModel):
 
     model: str
     n: PositiveInt = 1
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=-MAX_INT - 1, le=MAX_INT)] | None = None
     stop: StopStrings | None = None
     max_tokens: PositiveInt | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    timeout: Annotated[float, Field(gt=0)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=MAX_VALUE)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     search: dict[str, object] = Field(default_factory=dict)
@@ -71,7 +74,16 @@ class CompletionRequest(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _normalize_fields(cls, data: object) -> object:
-        """Drops nulls and unsupported fields with a neutral value; wraps a single stop string in a list."""
+        """Drops nulls and unsupported fields with a neutral value; wraps a single stop string in a list.
+
+        Raises: PydanticCustomError naming the field whose text is not Unicode, here for all fields of all endpoints.
+        """
+        try:
+            require_text("", data)
+        except InvalidText as error:
+            raise PydanticCustomError(
+                "invalid_text", "{message}", {"message": str(error), "field": error.field}
+            ) from None
         data = drop_neutral_fields(data)
         if not isinstance(data, dict):
             return data

@@ -11,6 +11,7 @@ import uvicorn
 
 from reason.config.errors import ConfigError
 from reason.serve.app import make_application
+from reason.serve.connection import ConnectionConfig, ConnectionLimits
 from reason.serve.service import SearchService
 
 
@@ -28,15 +29,9 @@ class SearchServer:
         self._socket = _open_socket(settings.host, settings.port)
         self.url = _server_url(self._socket)
         self._error: Exception | None = None
-        self._uvicorn = uvicorn.Server(
-            uvicorn.Config(
-                make_application(service),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_graceful_shutdown=max(1, round(settings.grace)),
-            )
-        )
+        limits = ConnectionLimits(settings.max_connections, settings.receive_timeout_s, settings.send_timeout_s)
+        grace_s = max(1, round(settings.grace))
+        self._uvicorn = uvicorn.Server(ConnectionConfig(make_application(service), limits, grace_s=grace_s))
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until a signal or `stop`; calls `ready` when the models are loaded.

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 
 from decoding.stats import EngineStats
 from reason.serve.admission import AdmissionQueue
-from reason.serve.errors import ApiError
+from reason.serve.errors import ApiError, stopping_error
 from reason.serve.events import search_events
 from reason.serve.metrics import ServerMetrics
 from reason.serve.presets import Preset, PresetCatalog
@@ -20,7 +20,7 @@ from reason.serve.responder import SearchResponder
 from reason.serve.responses import EventStreamResponse, json_response, while_connected
 from reason.serve.settings import ServeSettings
 from reason.serve.trees import TreeStore
-from reason.serve.wire import ResponseWriter
+from reason.serve.wire import ResponseWriter, error_chunk
 from reason.solver import Solver
 from search.strategy import Budget
 
@@ -104,7 +104,12 @@ class SearchService:
             responder = SearchResponder(search, tree_id, writer, self.trees, self.metrics, lossy)
             if search.stream:
                 # the slot is released when the stream ends, not when this function returns
-                return EventStreamResponse(responder.stream_response(request, events), resources.pop_all(), headers)
+                return EventStreamResponse(
+                    responder.stream_response(request, events),
+                    resources.pop_all(),
+                    headers,
+                    stopping_event=error_chunk(stopping_error().json_body),
+                )
             body = await while_connected(request, responder.complete_response(events))
             return json_response(body, 200, headers)
 

@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from reason.problem import Solution
-from reason.runs.json_files import write_atomically, write_json
+from reason.runs.json_files import format_json
+from reason.runs.output_folder import OutputFolder
 from reason.runs.pages import tree_page
 from reason.runs.pages.records import TreeRecord
 from reason.runs.result import ProblemResult
@@ -47,8 +48,10 @@ class TreeStore:
         while len(self._packed) > self._keep:
             self._packed.popitem(last=False)
         if self._folder is not None:
-            write_json(self._file(tree_id), record)
-            write_atomically(self._folder / "pages" / f"{tree_id}.html", _render_page(record).encode())
+            folder = OutputFolder(self._folder)
+            folder.make()
+            folder.replace(f"trees/{tree_id}.json", format_json(record))
+            folder.replace(f"pages/{tree_id}.html", _render_page(record).encode())
 
     def load_record(self, tree_id: str) -> StoredTree | None:
         """Returns the tree of a search as plain data (`reason.runs.run.tree_record`); None if it is not stored."""

@@ -45,7 +45,9 @@ def test_serve_prints_its_address_answers_and_stops_at_a_signal(tmp_path: Path) 
     assert (process.returncode, err) == (0, "")
     log, last = out.splitlines()
     assert last == "stopped"
-    assert json.loads(log)["tree"] == response.headers["x-reason-tree"]
+    line = json.loads(log)
+    assert line["tree"] == response.headers["x-reason-tree"]
+    assert line["request_id"] == response.headers["x-request-id"]
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
     assert len(list((tmp_path / "kept" / "pages").iterdir())) == 1
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from decoding.core import GenerationRequest, OversizedRequest, SamplingParams
+from reason.engines.http.bounded_http import BoundedHttp
 from reason.engines.http.errors import RequestRejected
+from reason.engines.http.reply import ReplyLimits
 from reason.engines.sglang_client.server import SGLangServer
 from reason.engines.sglang_client.wire import build_generate_body, parse_generate_response
 from reason.solver import Solver
@@ -32,8 +34,11 @@ def run_with_server(server: RealServer, work: Callable[[SGLangServer], Awaitable
     """Returns the result of `work` without an engine, which would reject many requests before they are sent."""
 
     async def run_work() -> T:
-        async with httpx2.AsyncClient(timeout=120) as http:
+        http = BoundedHttp(ReplyLimits(total_s=120, idle_s=120, max_bytes=2**24))
+        try:
             return await work(SGLangServer(server.url, http))
+        finally:
+            await http.aclose()
 
     return asyncio.run(run_work())
 
@@ -102,7 +107,7 @@ def test_an_aborted_request_returns_its_tokens_so_far(plain_server: RealServer) 
         while not cast(Any, await server.request_json("GET", "/v1/loads"))["loads"][0]["num_running_reqs"]:
             await asyncio.sleep(0.01)
         await server.abort_request("a-name")
-        return parse_generate_response(await generating)
+        return parse_generate_response(await generating, vocab_size=10**6, max_tokens=2000, prefix_length=3)
 
     reply = run_with_server(plain_server, abort_running)
     assert reply.reason == "abort"

@@ -38,6 +38,10 @@ SETTINGS: dict[str, Any] = {
     "keep": 8,
     "folder": None,
     "grace": 1,
+    "cors_origins": None,
+    "max_connections": 400,
+    "receive_timeout_s": 30,
+    "send_timeout_s": 30,
 }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import httpx2
 
 from decoding.core import OversizedRequest
 from reason.engines.event_loop import EventLoopThread
+from reason.engines.http.bounded_http import BoundedHttp
 from reason.engines.http.errors import (
     Overloaded,
     RequestRejected,
@@ -18,9 +20,12 @@ from reason.engines.http.errors import (
     find_error_message,
     parse_retry_after,
 )
+from reason.engines.http.reply import Reply, ReplyLimits
 
 T = TypeVar("T")
 
+_CANCEL_S = 0.2  # for tasks and connections to end; they end at once unless something is wrong
+_ABORTS_S = 0.5  # for the abort requests of a closing session; servers notice closed connections without them
 _TOO_LONG = ("context length", "context_length", "context size", "max_req_input_len", "longer than")
 
 
@@ -28,10 +33,10 @@ class JsonHttpClient:
     """Sends JSON to one server and reads JSON back; every failure becomes one of `http.errors` or OversizedRequest.
 
     url   address that paths are appended to
-    http  connections, shared with the other servers; has no base address
+    http  connections, shared with the other servers
     """
 
-    def __init__(self, url: str, http: httpx2.AsyncClient) -> None:
+    def __init__(self, url: str, http: BoundedHttp) -> None:
         self.url, self._http = url, http
 
     async def request_json(
@@ -41,46 +46,44 @@ class JsonHttpClient:
 
         Raises: a TransientError, RequestRejected or OversizedRequest.
         """
-        response = await self.send_request(method, path, body, timeout_s=timeout_s)
-        try:
-            content = response.json()
-        except ValueError as error:
-            if response.is_success:
-                text = response.text[:80]
-                raise ResponseLost(f"{self.url}{path} sent something that is not JSON: {text!r}") from error
-            content = response.text[:200]
-        if response.is_success:
-            return content
-        raise self.classify_status(response.status_code, path, self.describe_error(content), response.headers)
+        reply = await self._http.fetch(method, self.url, path, body, total_s=timeout_s)
+        if not reply.has_content:
+            raise self.classify_reply(reply, path)
+        return reply.parse_json()
 
-    async def send_request(
-        self, method: str, path: str, body: Mapping[str, object] | None, *, timeout_s: float | None = None
-    ) -> httpx2.Response:
-        """Returns the reply, whatever its status. Raises: ServerUnreachable or ResponseLost."""
-        timeout = httpx2.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
+    @contextmanager
+    def name_in_errors(self) -> Iterator[None]:
+        """Puts the server's address before what the block finds wrong in a reply. Raises: ResponseLost."""
         try:
-            return await self._http.request(method, self.url + path, json=body, timeout=timeout)
-        except httpx2.TransportError as error:
-            raise self.classify_transport_error(error) from error
+            yield
+        except ResponseLost as error:
+            if self.url in str(error):
+                raise
+            raise ResponseLost(f"{self.url}: {error}") from None
 
     def describe_error(self, content: object) -> str:
         """Returns the message in the body of an error reply."""
         return find_error_message(content)
 
-    def classify_transport_error(self, error: httpx2.TransportError) -> ServerUnreachable | ResponseLost:
-        """Returns the error for a failed connection: before the request was sent, or after."""
-        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-            return ServerUnreachable(f"{self.url} does not answer ({type(error).__name__})")
-        return ResponseLost(f"{self.url} broke off ({type(error).__name__}: {error})")
+    def classify_reply(self, reply: Reply, path: str) -> Exception:
+        """Returns the error for a reply whose status says that it has no content."""
+        try:
+            text = self.describe_error(reply.parse_json())
+        except ResponseLost:  # empty, or no JSON
+            text = reply.describe_text()
+        if reply.status < httpx2.codes.BAD_REQUEST:
+            target = reply.headers.get("location")
+            text = f"a redirect to {target}, which is not followed" if target else "no reply to a request"
+        return self.classify_status(reply.status, path, self._http.mask.describe(text), reply.headers)
 
-    def classify_status(self, status: int, path: str, text: str, headers: httpx2.Headers) -> Exception:
-        """Returns the error for a status that is no success; `text` is the server's message."""
+    def classify_status(self, status: int, path: str, text: str, headers: Mapping[str, str]) -> Exception:
+        """Returns the error for a status that is no success; `text` is the server's message, fit to be shown."""
         message, retry_after_s = f"{self.url}{path} says {status}: {text}", parse_retry_after(headers)
         if status == httpx2.codes.TOO_MANY_REQUESTS:
             return Overloaded(message, retry_after_s)
         if status == httpx2.codes.SERVICE_UNAVAILABLE:  # starting up, or a router without servers
             return ServerUnreachable(message, retry_after_s)
-        if status >= httpx2.codes.INTERNAL_SERVER_ERROR:
+        if status >= httpx2.codes.INTERNAL_SERVER_ERROR or status < httpx2.codes.BAD_REQUEST:
             return ResponseLost(message)
         return OversizedRequest(message) if any(part in text for part in _TOO_LONG) else RequestRejected(message)
 
@@ -88,23 +91,17 @@ class JsonHttpClient:
 class HttpSession:
     """Connections to all servers of a client, with an event loop in its own thread. Callable from any thread and loop.
 
-    request_timeout_s  time limit of one request; a server that needs longer counts as hanging
-    headers            sent with every request
-    http               the connections, for use on this loop
+    limits   of every reply
+    api_key  sent with every request
+    http     the connections, for use on this loop
     """
 
-    def __init__(self, request_timeout_s: float, headers: Mapping[str, str] | None = None) -> None:
-        # No limit on connections here: ServerPool limits the requests per server. Idle connections expire after 2 s,
-        # before a server closes them: a request sent on a connection that is being closed would count as lost.
-        self.http = httpx2.AsyncClient(
-            headers=headers,
-            timeout=httpx2.Timeout(request_timeout_s, connect=10.0, pool=None),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0),
-        )
+    def __init__(self, limits: ReplyLimits, api_key: str | None = None) -> None:
+        self.http = BoundedHttp(limits, api_key)
         self._loop = EventLoopThread()
         self._running: set[asyncio.Task[object]] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        self._is_closed = self._is_disconnected = False
 
     def probe_all(self, probes: Sequence[Coroutine[object, object, T]]) -> list[T]:
         """Returns the results of the first requests to all servers; blocks. Raises: the first error, after closing."""
@@ -117,35 +114,47 @@ class HttpSession:
     async def run_all(self, work: Sequence[Coroutine[object, object, T]]) -> list[T]:
         """Returns the results, in order. Cancelling the call cancels all of `work`.
 
-        Raises: the first error, after cancelling the rest; RuntimeError once closed.
+        Raises: the first error, after cancelling the rest; RuntimeError once closed, or in a forked process.
         """
-        if self._is_closed:
+        try:
+            self._loop.require_process()
+            if self._is_closed:
+                raise RuntimeError("the connection to the servers is closed")
+        except RuntimeError:
             for coroutine in work:
                 coroutine.close()
-            raise RuntimeError("the connection to the servers is closed")
+            raise
         return await self._loop.arun(self._run_tracked(work))
 
     def start_background(self, work: Coroutine[object, object, None]) -> None:
-        """Starts work that nothing waits for but `close`. Called on the session's loop."""
+        """Starts work that nothing waits for but `close`; once that has closed the connections, nothing is started.
+
+        Called on the session's loop.
+        """
+        if self._is_disconnected:  # by a task that was late to end; its server notices the closed connection
+            work.close()
+            return
         task = asyncio.create_task(work)
         self._background.add(task)  # the loop itself keeps weak references only
         task.add_done_callback(self._background.discard)
 
     def close(self) -> None:
-        """Cancels what is running, waits for background work, ends the thread. Calling it twice is harmless."""
-        if not self._is_closed:
+        """Cancels what is running, gives background work half a second, ends the thread; takes less than a second.
+
+        Calling it twice is harmless.
+        """
+        if not self._is_closed and not self._loop.is_forked:
             self._is_closed = True
             self._loop.run(self._shut_down())
             self._loop.close()
 
     async def _shut_down(self) -> None:
-        running = list(self._running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        # Every step has its time: what has not ended by then is cancelled with the loop.
+        await _end_within(_CANCEL_S, self._running, cancel=True)
         # Only now: the cancelled tasks have just started their abort requests, which need open connections.
-        await asyncio.gather(*self._background, return_exceptions=True)
-        await self.http.aclose()
+        await _end_within(_ABORTS_S, self._background, cancel=False)
+        self._is_disconnected = True
+        await _end_within(_CANCEL_S, [asyncio.create_task(self.http.aclose())], cancel=False)
 
     async def _run_tracked(self, work: Sequence[Coroutine[object, object, T]]) -> list[T]:
         task = asyncio.current_task()
@@ -155,6 +164,17 @@ class HttpSession:
             return await _gather_or_cancel(work)
         finally:
             self._running.discard(task)
+
+
+async def _end_within(seconds: float, tasks: Iterable[asyncio.Task[T]], *, cancel: bool) -> None:
+    """Waits for the end of tasks, after cancelling them with `cancel`; cancels those that go on for longer."""
+    pending = list(tasks)
+    for task in pending if cancel else ():
+        task.cancel()
+    if pending:
+        _, late = await asyncio.wait(pending, timeout=seconds)
+        for task in late:
+            task.cancel()
 
 
 async def _gather_or_cancel(work: Sequence[Coroutine[object, object, T]]) -> list[T]:

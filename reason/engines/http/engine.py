@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, Usage
 from reason.engines.http.client import HttpSession
-from reason.engines.http.retry_policy import InFlightRequest
+from reason.engines.http.in_flight import InFlightRequest
 from reason.engines.http.stats import ClientStats
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 from decoding.validation import require_count, require_positive
 from reason.engines.base import EngineSettings
+
+if TYPE_CHECKING:  # it imports httpx2, which is installed only where servers are used
+    from reason.engines.http.reply import ReplyLimits
+
+_MAX_REPLY_MB, _MAX_URL = 1024, 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,18 +21,21 @@ class ServerSettings(EngineSettings):
     """Where the servers are and how their failures are handled. A knob is a field here and a line in the yaml.
 
     urls                   one address or several; the servers all serve the model
-    request_timeout_s      time limit of one request; a server that needs longer counts as hanging
-    unavailable_timeout_s  how long a request waits while no server answers
+    request_timeout_s      seconds from sending a request to the last byte of its reply, streamed ones too; a server
+                           that needs longer counts as hanging
+    idle_timeout_s         longest silence in the middle of a reply: after its headers, of a stream its first event
+    max_reply_mb           size of the largest reply, compressed and not; log-probabilities of 128k tokens have 13
+    unavailable_timeout_s  how long a request waits while no server answers, or all are full, and nothing gets through
     max_in_flight          requests that one server has at once; more wait here
     max_retries            lost responses at which a request fails
-    cooldown_s             pause after a failure of a server
+    cooldown_s             pause after a failure of a server; it doubles with each further one, up to 16 times that, as
+                           long as another server works
     min_backoff_s          upper bound of the random pause after the first error, where the server asks for none
     max_backoff_s          upper bound of that pause after many errors
 
     Attributes of the class, not knobs:
     url_example         an address, for errors
     url_has_path        whether addresses may have a path
-    limits_overload     whether `unavailable_timeout_s` also limits the wait for full servers
     pauses_only_server  whether a server that lost a response is excluded for `cooldown_s` even if it is the only one
 
     Raises: ValueError naming the setting.
@@ -36,11 +44,12 @@ class ServerSettings(EngineSettings):
     is_remote: ClassVar[bool] = True
     url_example: ClassVar[str] = "http://host:30000"
     url_has_path: ClassVar[bool] = False
-    limits_overload: ClassVar[bool] = False
     pauses_only_server: ClassVar[bool] = True
 
     urls: Sequence[str] | str
     request_timeout_s: float = 600.0
+    idle_timeout_s: float = 60.0
+    max_reply_mb: int = 16
     unavailable_timeout_s: float = 120.0
     max_in_flight: int = 256
     max_retries: int = 3
@@ -51,15 +60,20 @@ class ServerSettings(EngineSettings):
     def __post_init__(self) -> None:
         urls = parse_urls(self.urls, example=self.url_example, has_path=self.url_has_path)
         object.__setattr__(self, "urls", urls)
-        for name in ("request_timeout_s", "unavailable_timeout_s", "cooldown_s", "min_backoff_s", "max_backoff_s"):
+        for name in ("request_timeout_s", "idle_timeout_s", "unavailable_timeout_s"):
             require_positive(name, getattr(self, name))
+        for name in ("cooldown_s", "min_backoff_s", "max_backoff_s"):
+            require_positive(name, getattr(self, name))
+        require_count("max_reply_mb", self.max_reply_mb, at_least=1, at_most=_MAX_REPLY_MB)
         require_count("max_in_flight", self.max_in_flight, at_least=1)
         require_count("max_retries", self.max_retries, at_least=1)
 
     @property
-    def overload_timeout_s(self) -> float | None:
-        """How long a request waits while all servers are full and nothing gets through; None: without end."""
-        return self.unavailable_timeout_s if self.limits_overload else None
+    def reply_limits(self) -> ReplyLimits:
+        """The limits of every reply."""
+        from reason.engines.http.reply import ReplyLimits
+
+        return ReplyLimits(self.request_timeout_s, self.idle_timeout_s, self.max_reply_mb * 2**20)
 
     def require_packages(self) -> None:
         """See `EngineSettings`."""
@@ -106,10 +120,13 @@ def _parse_url(url: object, example: str, has_path: bool) -> str:
     try:
         parts = urlsplit(url)
         is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+        (parts.hostname or "").encode("idna")  # as the look-up of its address does; UnicodeError is a ValueError
+    except ValueError:  # a port that is no number, a name that cannot be one of a host
         raise ValueError(f"{expected}, got {url!r}") from None
     if parts.username is not None or parts.password is not None:  # the message must not repeat a secret
         raise ValueError(f"{expected}, without a name or a password in them")
-    if not is_complete or (parts.path.strip("/") and not has_path) or parts.query or parts.fragment:
+    if not is_complete or not url.isprintable() or " " in url or len(url) > _MAX_URL:
+        raise ValueError(f"{expected}, got {url!r:.200}")
+    if (parts.path.strip("/") and not has_path) or parts.query or parts.fragment:
         raise ValueError(f"{expected}, got {url!r}")
     return url.rstrip("/")

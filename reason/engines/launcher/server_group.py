@@ -43,25 +43,22 @@ class ServerGroup:
 
     def start_all(self, timeout_s: float) -> bool:
         """Starts all servers; returns False where `should_stop` came before they were up. Raises: ServerExited."""
-        import httpx2
-
         started_at = reported_at = time.monotonic()
         for server in self._servers.values():
             server.start()
         loading = dict(self._servers)
-        with httpx2.Client() as http:
-            while loading and not self._should_stop():
-                self._require_running()
-                waited = time.monotonic() - started_at
-                for name in [name for name, server in loading.items() if server.is_healthy(http)]:
-                    self._report(f"{name} is up at {loading.pop(name).launch.url} after {waited:.0f} s")
-                if loading and waited > timeout_s:
-                    name, server = next(iter(loading.items()))
-                    raise ServerExited(f"{name} does not answer after {timeout_s:g} s; {_describe_log_end(server)}")
-                if loading and started_at + waited - reported_at > _REMINDER_S:
-                    reported_at = started_at + waited
-                    self._report(f"still loading after {waited:.0f} s: {', '.join(loading)}")
-                time.sleep(_POLL_S)
+        while loading and not self._should_stop():
+            self._require_running()
+            waited = time.monotonic() - started_at
+            for name in [name for name, server in loading.items() if server.is_healthy()]:
+                self._report(f"{name} is up at {loading.pop(name).launch.url} after {waited:.0f} s")
+            if loading and waited > timeout_s:
+                name, server = next(iter(loading.items()))
+                raise ServerExited(f"{name} does not answer after {timeout_s:g} s; {_describe_log_end(server)}")
+            if loading and started_at + waited - reported_at > _REMINDER_S:
+                reported_at = started_at + waited
+                self._report(f"still loading after {waited:.0f} s: {', '.join(loading)}")
+            time.sleep(_POLL_S)
         return not loading
 
     def wait_until_stopped(self) -> None:

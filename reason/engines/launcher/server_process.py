@@ -10,12 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from reason.engines.launcher.server_command import LaunchCommand
-
-if TYPE_CHECKING:
-    import httpx2
 
 _HEALTH_TIMEOUT_S = 5.0  # a healthy SGLang needs more than 1 s: it generates a token and checks a second later
 
@@ -45,25 +41,23 @@ class ServerProcess:
         assert self._process is not None, "it was not started"
         return self._process.poll()
 
-    def is_healthy(self, http: httpx2.Client) -> bool:
+    def is_healthy(self) -> bool:
         """Returns whether its health address replies with success."""
-        import httpx2
+        from reason.engines.http.blocking import fetch_blocking
+        from reason.engines.http.errors import TransientError
 
         try:
-            return bool(http.get(self.launch.health_url, timeout=_HEALTH_TIMEOUT_S).is_success)
-        except httpx2.TransportError:
+            return fetch_blocking("GET", self.launch.health_url, "", total_s=_HEALTH_TIMEOUT_S).is_success
+        except TransientError:
             return False
 
     def wait_until_healthy(self, timeout_s: float) -> None:
         """Returns once it is up. Raises: RuntimeError with the end of its log after the timeout or if it exits."""
-        import httpx2
-
         until = time.monotonic() + timeout_s
-        with httpx2.Client() as http:
-            while time.monotonic() < until and self.exit_status is None:
-                if self.is_healthy(http):
-                    return
-                time.sleep(0.5)
+        while time.monotonic() < until and self.exit_status is None:
+            if self.is_healthy():
+                return
+            time.sleep(0.5)
         status = "does not answer" if self.exit_status is None else f"ended with {self.exit_status}"
         raise RuntimeError(f"the server at {self.launch.url} {status}; its log ends:\n{self.read_log_end()}")
 

@@ -10,14 +10,15 @@ from functools import partial
 from decoding.core import FinishReason, Generation, GenerationRequest, Tokens, Usage
 from reason.engines.http.client import HttpSession
 from reason.engines.http.engine import HttpEngine, empty_generation
-from reason.engines.http.retry_policy import InFlightRequest, RetryPolicy
+from reason.engines.http.in_flight import InFlightRequest
+from reason.engines.http.retry_policy import RetryPolicy
 from reason.engines.http.server_pool import PooledServer, ServerPool
 from reason.engines.http.stats import ClientStats
 from reason.engines.openai_api.probe import OpenAICapabilities, probe_completions
 from reason.engines.openai_api.server import OpenAIServer
 from reason.engines.openai_api.settings import OpenAISettings
 from reason.engines.openai_api.text_codec import TextCodec
-from reason.engines.openai_api.wire import CompletionResponse, EndCause, parse_completion
+from reason.engines.openai_api.wire import CompletionResponse, EndCause, RequestedText, parse_completion
 from reason.models.byte_tokenizer import ByteTokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 
@@ -38,11 +39,11 @@ class OpenAIEngine(HttpEngine):
     """
 
     def __init__(self, settings: OpenAISettings, *, tokenizer: PretrainedTokenizer) -> None:
-        stats, session = ClientStats(), HttpSession(settings.request_timeout_s, settings.headers)
+        stats, session = ClientStats(), HttpSession(settings.reply_limits, settings.api_key)
         super().__init__(session, stats)
         self._format, self._codec = settings.request_format, TextCodec(tokenizer)
         self._has_tokenizer = not isinstance(tokenizer, ByteTokenizer)
-        servers = [OpenAIServer(url, session.http, settings.api_key) for url in settings.urls]
+        servers = [OpenAIServer(url, session.http) for url in settings.urls]
         probes = [probe_completions(server, self._format) for server in servers]
         self.capabilities = OpenAICapabilities.common_to(session.probe_all(probes))
         pool = ServerPool(servers, max_in_flight=settings.max_in_flight, cooldown_s=settings.cooldown_s)
@@ -88,18 +89,20 @@ class OpenAIEngine(HttpEngine):
             raise
 
     async def _request_completion(self, server: OpenAIServer, request: GenerationRequest) -> CompletionResponse:
-        stop, path = request.params.stop, self._format.path
-        stream = bool(stop) and not self.capabilities.names_end_cause
+        params, path = request.params, self._format.path
+        stream = bool(params.stop) and not self.capabilities.names_end_cause
         text = self._codec.decode_prefix(request.prefix)
-        body = self._format.build_body(text, request.params, request.seed, stream=stream)
+        requested = RequestedText(params.stop, params.max_tokens, len(text.encode(errors="replace")))
+        body = self._format.build_body(text, params, request.seed, stream=stream)
         if stream:
-            return await server.stream_completion(path, body, stop)
-        return parse_completion(await server.request_completion(path, body))
+            return await server.stream_completion(path, body, requested)
+        return parse_completion(await server.request_completion(path, body), requested)
 
     def _build_generation(self, request: GenerationRequest, response: CompletionResponse, seconds: float) -> Generation:
         finish = _to_finish_reason(response.end_cause, bool(request.params.stop))
         tokens, logprobs = self._encode_response(request.prefix, response, finish)
         num_tokens = len(tokens) if response.tokens is None else response.tokens
+        prompt_tokens = len(request.prefix) if response.prompt_tokens is None else response.prompt_tokens
         return Generation(
             tokens=tokens,
             logprobs=logprobs,
@@ -107,8 +110,8 @@ class OpenAIEngine(HttpEngine):
             usage=Usage(
                 calls=1,
                 tokens=num_tokens,
-                prompt_tokens=len(request.prefix) if response.prompt_tokens is None else response.prompt_tokens,
-                cached_tokens=response.cached_tokens,
+                prompt_tokens=prompt_tokens,
+                cached_tokens=min(response.cached_tokens, prompt_tokens),
                 forwards=num_tokens,
                 seconds=seconds,
             ),

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import cast
 
 from decoding.core import OversizedRequest
-from reason.engines.http.errors import RequestRejected, ResponseLost, TransientError
+from reason.engines.http.errors import ReplyTimeout, RequestRejected, ResponseLost, TransientError, treat_as_lost
+from reason.engines.http.plausible import read_count
 from reason.engines.openai_api.server import OpenAIServer
-from reason.engines.openai_api.wire import CompletionJson, RequestFormat, names_end_cause, parse_usage
+from reason.engines.openai_api.wire import CompletionJson, RequestedText, RequestFormat, names_end_cause, parse_usage
 
 _WORD, _STEP = "So", "So\n\n"
 _MAX_WORD_TOKENS = 2  # tokens that `_WORD` may have
+_PROBE = RequestedText(stop=(), max_tokens=1, prompt_bytes=len("?" + _STEP))
+_MAX_CONTEXT = 2**31
+_LIST_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,14 @@ async def probe_completions(server: OpenAIServer, request_format: RequestFormat)
     Raises: ConnectionError if the server does not answer, ValueError if it cannot be used, in one sentence.
     """
     try:
-        limit = await _query_context_length(server, request_format.model)
-        if request_format.chat and not request_format.prefill:
-            return OpenAICapabilities(limit, names_end_cause=True)
-        if request_format.chat:
-            await _require_prefill(server, request_format)
-        reply = await server.request_completion(request_format.path, request_format.build_probe())
-        return OpenAICapabilities(limit, names_end_cause(reply))
+        with server.name_in_errors():
+            limit = await _query_context_length(server, request_format.model)
+            if request_format.chat and not request_format.prefill:
+                return OpenAICapabilities(limit, names_end_cause=True)
+            if request_format.chat:
+                await _require_prefill(server, request_format)
+            reply = await server.request_completion(request_format.path, request_format.build_probe())
+            return OpenAICapabilities(limit, names_end_cause(reply))
     except TransientError as error:
         raise ConnectionError(str(error)) from error
     except (RequestRejected, OversizedRequest) as error:
@@ -61,12 +66,15 @@ async def probe_completions(server: OpenAIServer, request_format: RequestFormat)
 async def _query_context_length(server: OpenAIServer, model: str) -> int | None:
     """Returns the model's context length, which vLLM reports in its list of models; None where it is not there."""
     try:
-        reply = await server.request_json("GET", "/models", timeout_s=5.0)
+        reply = await server.request_json("GET", "/models", timeout_s=_LIST_TIMEOUT_S)
+    except ReplyTimeout:
+        raise
     except (RequestRejected, ResponseLost):  # not every server has a list
         return None
     rows = reply.get("data") if isinstance(reply, Mapping) else None
-    limits = [row.get("max_model_len") for row in rows or () if isinstance(row, Mapping) and row.get("id") == model]
-    return next((limit for limit in limits if isinstance(limit, int)), None)
+    rows = rows if isinstance(rows, Sequence) else ()
+    limits = [row.get("max_model_len") for row in rows if isinstance(row, Mapping) and row.get("id") == model]
+    return next((limit for limit in limits if read_count(limit, _MAX_CONTEXT)), None)
 
 
 async def _require_prefill(server: OpenAIServer, request_format: RequestFormat) -> None:
@@ -78,7 +86,8 @@ async def _require_prefill(server: OpenAIServer, request_format: RequestFormat) 
     lengths = []
     for answer in (None, _WORD, _STEP):
         reply = await server.request_completion(request_format.path, request_format.build_probe(answer))
-        lengths.append(parse_usage(cast(CompletionJson, reply))["prompt_tokens"])
+        with treat_as_lost("a completion"):
+            lengths.append(parse_usage(cast(CompletionJson, reply), _PROBE)["prompt_tokens"])
     empty, word, step = lengths
     if empty is None or word is None or step is None:
         raise ValueError(f"{server.url} does not count prompts, so it is unknown whether engine.prefill works there")

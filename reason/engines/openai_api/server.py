@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 import httpx2
 
@@ -16,7 +16,7 @@ from reason.engines.http.errors import (
     parse_retry_after,
 )
 from reason.engines.openai_api.streaming import CompletionStream
-from reason.engines.openai_api.wire import CompletionResponse
+from reason.engines.openai_api.wire import CompletionResponse, RequestedText
 
 _VENDOR_OVERLOADED = 529  # no standard status, but vendors use it
 _NO_CREDIT = "insufficient_quota"
@@ -24,11 +24,7 @@ _RETRYABLE = (408, 409)
 
 
 class OpenAIServer(JsonHttpClient):
-    """Calls one server; `url` ends with the version (/v1). `api_key` is removed from all messages."""
-
-    def __init__(self, url: str, http: httpx2.AsyncClient, api_key: str | None) -> None:
-        super().__init__(url, http)
-        self._api_key = api_key
+    """Calls one server; `url` ends with the version (/v1)."""
 
     async def request_completion(self, path: str, body: Mapping[str, object]) -> object:
         """Returns the JSON of the reply. Raises: as `request_json`, also for an error with a success status."""
@@ -36,25 +32,22 @@ class OpenAIServer(JsonHttpClient):
         self._require_no_error(path, content)
         return content
 
-    async def stream_completion(self, path: str, body: Mapping[str, object], stop: Sequence[str]) -> CompletionResponse:
+    async def stream_completion(
+        self, path: str, body: Mapping[str, object], requested: RequestedText
+    ) -> CompletionResponse:
         """Returns the reply up to the first stop string. Raises: as `request_completion`."""
-        stream = CompletionStream(stop)
-        try:
-            # Leaving the block closes the connection, which is how servers notice that they can stop generating.
-            async with self._http.stream("POST", self.url + path, json=body) as response:
-                if not response.is_success:
-                    text = (await response.aread()).decode(errors="replace")
-                    message = self.describe_error(_parse_json(text) or text[:200])
-                    raise self.classify_status(response.status_code, path, message, response.headers)
-                async for line in response.aiter_lines():
-                    event = _parse_json(line.removeprefix("data:")) if line.startswith("data:") else None
-                    if event is not None:
-                        self._require_no_error(path, event)
-                        if stream.add_event(event):
-                            break
-        except httpx2.TransportError as error:
-            raise self.classify_transport_error(error) from error
-        return stream.build_response()
+        stream = CompletionStream(requested)
+
+        def add_event(event: object) -> bool:
+            self._require_no_error(path, event)
+            return stream.add_event(event)
+
+        refusal = await self._http.read_events(self.url, path, body, add_event)
+        if refusal is not None:
+            raise self.classify_reply(refusal, path)
+        response = stream.build_response()
+        # Each event came without the key; the text of several may hold it.
+        return replace(response, text=self._http.mask.hide_in_text(response.text))
 
     def describe_error(self, content: object) -> str:
         """Returns the message of an error reply, with its code."""
@@ -62,10 +55,8 @@ class OpenAIServer(JsonHttpClient):
         code = inner.get("code") if isinstance(inner, dict) else None
         return find_error_message(content) + (f" ({code})" if isinstance(code, str) else "")
 
-    def classify_status(self, status: int, path: str, text: str, headers: httpx2.Headers) -> Exception:
+    def classify_status(self, status: int, path: str, text: str, headers: Mapping[str, str]) -> Exception:
         """Returns the error for a status; vendors have more of them than the standard."""
-        if self._api_key is not None:
-            text = text.replace(self._api_key, "***")
         message, retry_after_s = f"{self.url}{path} says {status}: {text}", parse_retry_after(headers)
         if _NO_CREDIT in text:  # sent as 429, but no pause helps
             return RequestRejected(message)
@@ -79,16 +70,7 @@ class OpenAIServer(JsonHttpClient):
         if not isinstance(content, dict) or not (content.get("error") or content.get("object") == "error"):
             return
         inner = content["error"] if isinstance(content.get("error"), dict) else content
-        code, text = inner.get("code"), self.describe_error(content)
+        code, text = inner.get("code"), self._http.mask.describe(self.describe_error(content))
         if isinstance(code, int) and code >= httpx2.codes.BAD_REQUEST:
-            raise self.classify_status(code, path, text, httpx2.Headers())
+            raise self.classify_status(code, path, text, {})
         raise ResponseLost(f"{self.url}{path} says 200 and an error: {text}")
-
-
-def _parse_json(text: str) -> object:
-    """Returns the parsed JSON; None where the text is none, such as the end of a stream."""
-    try:
-        parsed: object = json.loads(text)
-    except ValueError:
-        return None
-    return parsed

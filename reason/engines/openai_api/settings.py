@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from decoding.validation import require_choice, require_switch
 from reason.engines.base import EngineUse, SpeculationFactory
@@ -24,6 +24,7 @@ _FIELDS_WITH_SETTINGS = {
     *(*MAX_TOKENS_FIELDS, *OMITTABLE),
 }
 _LOOK_UP_TIMEOUT_S = 10.0
+_MAX_NAMES, _MAX_NAME = 20, 100  # of the models in a message, and the length of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,6 @@ class OpenAISettings(ServerSettings):
     needs_checkpoint: ClassVar[bool] = False
     url_example: ClassVar[str] = "http://host:8000/v1"
     url_has_path: ClassVar[bool] = True
-    limits_overload: ClassVar[bool] = True
     pauses_only_server: ClassVar[bool] = False  # its other requests may be fine, and there is nowhere else to send to
 
     model: str | None = None
@@ -94,11 +94,6 @@ class OpenAISettings(ServerSettings):
             extra_body=dict(self.extra_body),
         )
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """HTTP headers sent with every request."""
-        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
-
     def adapt_to(self, use: EngineUse) -> Self:
         """See `EngineSettings`."""
         from reason.engines.openai_api.compatibility import adapt_settings
@@ -114,10 +109,10 @@ class OpenAISettings(ServerSettings):
         """
         offered = self._query_models(url)
         if self.model is None:
-            known = f"{url} offers {', '.join(offered)}" if offered else f"{url} does not say what it offers"
+            known = _describe_models(url, offered) if offered else f"{url} does not say what it offers"
             raise ValueError(f"model must be set; {known}")
         if offered and self.model not in offered and not self._accepts_model(url):
-            raise ValueError(f"model={self.model} is not there; {url} offers {', '.join(offered)}")
+            raise ValueError(f"model={self.model} is not there; {_describe_models(url, offered)}")
 
     def open_engine(
         self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None = None
@@ -132,32 +127,47 @@ class OpenAISettings(ServerSettings):
 
     def _query_models(self, url: str) -> list[str] | None:
         """Returns the models that a server lists; None where it has no list. Raises: as `ping_server`."""
-        import httpx2
+        from reason.engines.http.blocking import fetch_blocking
+        from reason.engines.http.errors import ResponseLost, ServerUnreachable
 
         try:
-            response = httpx2.get(f"{url}/models", headers=self.headers, timeout=_LOOK_UP_TIMEOUT_S)
-        except httpx2.TransportError as error:
+            reply = fetch_blocking("GET", url, "/models", total_s=_LOOK_UP_TIMEOUT_S, api_key=self.api_key)
+        except ServerUnreachable as error:
             raise ConnectionError(f"urls: nothing answers at {url} ({error}); start a server there") from error
-        if response.status_code in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
+        except ResponseLost as error:
+            raise ConnectionError(f"urls: {error}") from error
+        if reply.status in (401, 403):
             problem = "asks for a key; take it from the environment: '${oc.env:NAME}'"
             raise ValueError(f"api_key: {url} {problem if self.api_key is None else 'refuses it'}")
-        if response.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
-            raise ConnectionError(f"urls: {url} answers {response.status_code} at /models; see its log")
+        if reply.status >= 500:
+            raise ConnectionError(f"urls: {url} answers {reply.status} at /models; see its log")
         try:
-            return sorted(str(row["id"]) for row in response.json()["data"]) if response.is_success else None
-        except (ValueError, KeyError, TypeError):
+            rows = cast(Mapping[str, Sequence[Mapping[str, object]]], reply.parse_json())["data"]
+            names = sorted(str(row["id"]) for row in rows) if reply.has_content else None
+        except (ResponseLost, ValueError, LookupError, TypeError, AttributeError):
             return None
+        return names
 
     def _accepts_model(self, url: str) -> bool:
         """Returns whether a server takes a name that is not in its list, as some gateways do; generates one token."""
-        import httpx2
+        from reason.engines.http.blocking import fetch_blocking
+        from reason.engines.http.errors import TransientError
 
         body, path = self.request_format.build_probe(), self.request_format.path
         try:
-            response = httpx2.post(url + path, json=body, headers=self.headers, timeout=self.request_timeout_s)
-        except httpx2.TransportError:
+            reply = fetch_blocking("POST", url, path, body, total_s=self.request_timeout_s, api_key=self.api_key)
+        except TransientError:
             return False
-        return response.is_success
+        return reply.has_content
+
+
+def _describe_models(url: str, names: Sequence[str]) -> str:
+    """Returns what a server offers, for a message: its names are its text."""
+    from reason.engines.http.masking import to_one_line
+
+    shown = [to_one_line(name, _MAX_NAME) for name in names[:_MAX_NAMES]]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f"{url} offers {', '.join(shown)}{more}"
 
 
 def _is_key(value: object) -> bool:

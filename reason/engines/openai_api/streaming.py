@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
-from reason.engines.http.errors import ResponseLost
+from reason.engines.http.errors import ResponseLost, treat_as_lost
+from reason.engines.http.plausible import read_count, read_text
 from reason.engines.openai_api.wire import (
     ChoiceJson,
     CompletionJson,
     CompletionResponse,
     EndCause,
+    RequestedText,
     TokenCounts,
     find_first_stop,
     parse_end_cause,
@@ -22,15 +23,17 @@ from reason.engines.openai_api.wire import (
 class CompletionStream:
     """Adds up the events of a stream. It finds stop strings itself, for servers that do not say what ended a text.
 
-    >>> stream = CompletionStream(("\\n\\n",))
+    text  what has come so far, up to a stop string
+
+    >>> stream = CompletionStream(RequestedText(stop=("\\n\\n",), max_tokens=9, prompt_bytes=2))
     >>> events = [{"choices": [{"text": text, "finish_reason": None}]} for text in ("One.", "\\n", "\\nTwo.")]
     >>> [stream.add_event(event) for event in events], stream.build_response().text, stream.build_response().end_cause
     ([False, False, True], 'One.\\n\\n', 'stop')
     """
 
-    def __init__(self, stop: Sequence[str]) -> None:
-        self._stop = tuple(stop)
-        self._text = ""
+    def __init__(self, requested: RequestedText) -> None:
+        self._requested, self._stop = requested, requested.stop
+        self.text = ""
         self._end_cause: EndCause | None = None
         self._counts: TokenCounts | None = None
         self._token_logprobs: list[tuple[str, float]] = []
@@ -41,34 +44,41 @@ class CompletionStream:
 
         Raises: ResponseLost where the event is none of a completion.
         """
-        try:
+        with treat_as_lost("an event of a completion"):
             reply = cast(CompletionJson, event)
             if reply.get("usage"):
-                self._counts = parse_usage(reply)
-            return any(self._add_choice(choice) for choice in reply.get("choices") or ())
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ResponseLost(f"the stream is not one of a completion: {type(error).__name__} {error}") from error
+                self._counts = parse_usage(reply, self._requested)
+            is_complete = any(self._add_choice(choice) for choice in reply.get("choices") or ())
+            self._requested.require_length(self.text)
+            return is_complete
 
     def build_response(self) -> CompletionResponse:
         """Returns the whole reply. Raises: ResponseLost where the stream broke off."""
         if self._end_cause is None:
             raise ResponseLost("the stream broke off")
         # A stream closed at a stop string never sends its counts; most servers send one token per event.
-        counts = self._counts or TokenCounts(tokens=self._num_events, prompt_tokens=None, cached_tokens=0)
-        return CompletionResponse(self._text, self._end_cause, **counts, token_logprobs=tuple(self._token_logprobs))
+        counts = self._counts or TokenCounts(tokens=None, prompt_tokens=None, cached_tokens=0)
+        if self.text and not counts["tokens"]:
+            counts["tokens"] = read_count(self._num_events, self._requested.max_tokens)
+        # Only the whole text is checked: the halves of a character may come in two events.
+        return CompletionResponse(
+            read_text(self.text), self._end_cause, **counts, token_logprobs=tuple(self._token_logprobs)
+        )
 
     def _add_choice(self, choice: ChoiceJson) -> bool:
         message = choice.get("delta", choice)
         piece = message.get("text") if "text" in message else message.get("content")
+        if piece is not None and not isinstance(piece, str):
+            raise TypeError(f"its text is a {type(piece).__name__}")
         self._token_logprobs += parse_token_logprobs(choice)
         if piece:
             self._num_events += 1
             # Search from before the new piece: a stop string may have begun in an earlier one.
-            start = max(0, len(self._text) - max(map(len, self._stop), default=0))
-            self._text += piece
-            end = find_first_stop(self._text[start:], self._stop)
+            start = max(0, len(self.text) - max(map(len, self._stop), default=0))
+            self.text += piece
+            end = find_first_stop(self.text[start:], self._stop)
             if end is not None:
-                self._text, self._end_cause = self._text[: start + end], "stop"
+                self.text, self._end_cause = self.text[: start + end], "stop"
                 return True
         if choice.get("finish_reason"):
             self._end_cause = "length" if parse_end_cause(choice) == "length" else "eos"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from reprlib import repr as shorten
 from typing import Literal, TypedDict, cast
 
 from decoding.core import SamplingParams
-from reason.engines.http.errors import ResponseLost
+from reason.engines.http.errors import ResponseLost, treat_as_lost
+from reason.engines.http.plausible import read_count, read_logprob, read_text
 from reason.models.byte_tokenizer import parse_conversation
 
 NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0}
@@ -19,6 +21,9 @@ JsonBody = dict[str, object]
 _ENDED = ("stop", "eos", "eos_token", "end_turn", "stop_sequence")
 _CUT_SHORT = ("length", "max_tokens", "content_filter")
 _MATCHED_KEYS = ("stop_reason", "matched_stop")  # vLLM's and SGLang's field with the stop string that ended a text
+_EXTRA_TOKENS = 16  # a server may count an end token or a begun one beyond max_tokens
+_HIDDEN_PROMPT_TOKENS = 65536  # vendors put texts of their own around a prompt
+_CHARACTERS_PER_TOKEN = 256  # the longest tokens of real vocabularies are 128 blanks
 
 
 class MessageJson(TypedDict, total=False):
@@ -180,24 +185,53 @@ class CompletionResponse:
     token_logprobs: tuple[tuple[str, float], ...] = ()
 
 
-def parse_completion(body: object) -> CompletionResponse:
+@dataclass(frozen=True)
+class RequestedText:
+    """What was requested, as far as it limits what a true reply can say.
+
+    stop          stop strings
+    max_tokens    tokens to generate at most
+    prompt_bytes  length of the prompt; a token has at least one byte
+    """
+
+    stop: tuple[str, ...]
+    max_tokens: int
+    prompt_bytes: int
+
+    @property
+    def max_text_length(self) -> int:
+        """Characters that `max_tokens` tokens can have at most."""
+        return _CHARACTERS_PER_TOKEN * (self.max_tokens + _EXTRA_TOKENS)
+
+    def require_length(self, text: str) -> None:
+        """Raises ResponseLost for a text that is too long for any tokenizer."""
+        if len(text) > self.max_text_length:
+            raise ResponseLost(f"a reply of {len(text)} characters is no reply to max_tokens={self.max_tokens}")
+
+
+def parse_completion(body: object, requested: RequestedText) -> CompletionResponse:
     """Parses a whole reply. Raises: ResponseLost where it is incomplete."""
-    try:
+    with treat_as_lost("a completion"):
         choice = first_choice(body)
-        end_cause, stop = _parse_end(choice)
+        end_cause, stop = _parse_end(choice, requested.stop)
         text = _parse_text(choice.get("message", choice)) + stop
-        counts = parse_usage(cast(CompletionJson, body))
+        requested.require_length(text)
+        counts = parse_usage(cast(CompletionJson, body), requested)
+        if text and not counts["tokens"]:
+            counts["tokens"] = None
         return CompletionResponse(text, end_cause, **counts, token_logprobs=parse_token_logprobs(choice))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ResponseLost(f"the reply is not a completion: {type(error).__name__} {error}") from error
 
 
 def first_choice(body: object) -> ChoiceJson:
     """Returns the one choice that was requested. Raises: ResponseLost where there is none."""
-    choices = cast(CompletionJson, body)["choices"]
-    if not choices:
-        raise ResponseLost("the reply has no choices")
-    return choices[0]
+    with treat_as_lost("a completion"):
+        choices = cast(CompletionJson, body)["choices"]
+        if not choices:
+            raise ResponseLost("the reply has no choices")
+        choice = choices[0]
+        if not isinstance(choice, dict):
+            raise TypeError(f"its choice is a {type(choice).__name__}")
+        return choice
 
 
 def names_end_cause(body: object) -> bool:
@@ -205,29 +239,39 @@ def names_end_cause(body: object) -> bool:
     return any(key in first_choice(body) for key in _MATCHED_KEYS)
 
 
-def parse_usage(body: CompletionJson) -> TokenCounts:
-    """Returns the token counts of a reply."""
-    usage = body.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
+def parse_usage(body: CompletionJson, requested: RequestedText) -> TokenCounts:
+    """Returns the token counts of a reply; those that cannot be true count as not reported."""
+    reported = body.get("usage")
+    usage: Mapping[str, object] = reported if isinstance(reported, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    prompt_tokens = read_count(usage.get("prompt_tokens"), requested.prompt_bytes + _HIDDEN_PROMPT_TOKENS)
+    most_cached = requested.prompt_bytes if prompt_tokens is None else prompt_tokens
     return {
-        "tokens": usage.get("completion_tokens"),
-        "prompt_tokens": usage.get("prompt_tokens"),
-        "cached_tokens": int(details.get("cached_tokens") or 0),
+        "tokens": read_count(usage.get("completion_tokens"), requested.max_tokens + _EXTRA_TOKENS),
+        "prompt_tokens": prompt_tokens,
+        "cached_tokens": read_count(details.get("cached_tokens"), most_cached) or 0 if isinstance(details, dict) else 0,
     }
 
 
 def parse_token_logprobs(choice: ChoiceJson) -> tuple[tuple[str, float], ...]:
-    """Returns the tokens of a choice with their log-probabilities, from the shape of a chat or of a completion."""
-    logprobs = choice.get("logprobs") or {}
-    if "content" in logprobs:
-        return tuple((entry["token"], float(entry["logprob"])) for entry in logprobs["content"] or ())
-    values = logprobs.get("token_logprobs") or ()
-    return tuple((token, float(value)) for token, value in zip(logprobs.get("tokens") or (), values, strict=True))
+    """Returns the tokens of a choice with their log-probabilities, from the shape of a chat or of a completion.
+
+    Without those where one of them is none: they are an extra of this protocol, so they count as not reported.
+    """
+    try:
+        logprobs = choice.get("logprobs") or {}
+        if "content" in logprobs:
+            pairs = [(entry["token"], entry["logprob"]) for entry in logprobs["content"] or ()]
+        else:
+            pairs = list(zip(logprobs.get("tokens") or (), logprobs.get("token_logprobs") or (), strict=True))
+        return tuple((read_text(token), read_logprob(value)) for token, value in pairs)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return ()
 
 
 def parse_end_cause(choice: ChoiceJson) -> EndCause:
     """Returns what ended a choice. Raises: ResponseLost where it was broken off."""
-    return _parse_end(choice)[0]
+    return _parse_end(choice, ())[0]
 
 
 def find_first_stop(text: str, stop: Sequence[str]) -> int | None:
@@ -243,20 +287,19 @@ def _parse_text(message: MessageJson) -> str:
     text = message["text"] if "text" in message else message["content"]
     if text is None:  # a refused answer, or one whose text is all hidden reasoning
         text = message.get("refusal") or ""
-    if not isinstance(text, str):
-        raise TypeError(f"its text is {text!r}")
-    return text
+    return read_text(text)
 
 
-def _parse_end(choice: ChoiceJson) -> tuple[EndCause, str]:
+def _parse_end(choice: ChoiceJson, stop: Sequence[str]) -> tuple[EndCause, str]:
     """Returns what ended the text, and the stop string that the server cut from its end."""
     finish = choice["finish_reason"]
     if finish in _CUT_SHORT:
         return "length", ""
     if finish not in _ENDED:
-        raise ResponseLost(f"the reply was broken off: finish_reason {finish!r}")
+        raise ResponseLost(f"the reply was broken off: finish_reason {shorten(finish)}")
     matches = [cast(Mapping[str, object], choice)[key] for key in _MATCHED_KEYS if key in choice]
     if not matches:
         return "unknown", ""
-    matched = next((match for match in matches if isinstance(match, str)), None)
+    # A string that was not requested is one of the server's, such as a template's end of a turn: the text ended.
+    matched = next((match for match in matches if isinstance(match, str) and match in stop), None)
     return ("eos", "") if matched is None else ("stop", matched)

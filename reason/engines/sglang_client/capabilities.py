@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr as shorten
 from typing import Protocol, TypedDict, cast
 
 from decoding.sglang_plugin import COUPLED_ALGORITHM
-from reason.engines.http.errors import RequestRejected, TransientError
+from reason.engines.http.errors import RequestRejected, ResponseLost, TransientError, treat_as_lost
+from reason.engines.http.masking import to_one_line
+from reason.engines.http.plausible import read_count, read_logprob
 from reason.engines.sglang_client.server import SGLangServer
 from reason.engines.sglang_client.wire import GenerateJson, parse_generate_response
 
 _MAX_COMPARED = 2048  # ids whose texts are compared, spread over the vocabulary
+_MAX_LIMIT, _MAX_NAME = 2**40, 100
 
 
 class VocabularyTokenizer(Protocol):
@@ -80,25 +84,33 @@ async def probe_server(
     Raises: ConnectionError if the server does not answer, ValueError if it does not serve this model, in one sentence.
     """
     try:
-        model = await _query_model_info(server)
-        if not model.get("is_generation"):
-            raise ValueError(f"{server.url} does not generate text (it serves {model.get('model_path')})")
-        info = await _query_server_info(server)
-        if tokenizer is not None:
-            await _compare_vocabulary(server, str(model.get("served_model_name")), tokenizer)
-        has_original_logprobs = await _returns_original_logprobs(server, vocab_size)
+        with server.name_in_errors():
+            model = await _query_model_info(server)
+            if not model.get("is_generation"):
+                name = to_one_line(str(model.get("model_path")), _MAX_NAME)
+                raise ValueError(f"{server.url} does not generate text (it serves {name})")
+            info = await _query_server_info(server)
+            if tokenizer is not None:
+                name = to_one_line(str(model.get("served_model_name")), _MAX_NAME)
+                await _compare_vocabulary(server, name, tokenizer)
+            has_original_logprobs = await _returns_original_logprobs(server, vocab_size)
     except TransientError as error:
         raise ConnectionError(f"{error}; is the server up? /health tells") from error
     except RequestRejected as error:
         raise ValueError(f"not a server of this model: {error}") from error
     is_seeded = info.get("speculative_algorithm") == COUPLED_ALGORITHM  # samples with the request's seed
     return ServerCapabilities(
-        version=str(info.get("version", "unknown")),
-        max_total_tokens=_min_known((info.get("context_length"), info.get("max_total_num_tokens"))),
-        max_input_tokens=info.get("max_req_input_len"),
+        version=to_one_line(str(info.get("version", "unknown")), _MAX_NAME),
+        max_total_tokens=_min_known((_limit_of(info, "context_length"), _limit_of(info, "max_total_num_tokens"))),
+        max_input_tokens=_limit_of(info, "max_req_input_len"),
         has_original_logprobs=has_original_logprobs,
         honors_seeds=bool(info.get("enable_deterministic_inference")) or is_seeded,
     )
+
+
+def _limit_of(info: _ServerInfoJson, name: str) -> int | None:
+    """Returns a limit that the server reports; None where it is none."""
+    return read_count(cast(Mapping[str, object], info).get(name), _MAX_LIMIT) or None
 
 
 def _min_known(limits: Iterable[int | None]) -> int | None:
@@ -110,6 +122,8 @@ async def _query_model_info(server: SGLangServer) -> _ModelInfoJson:
         reply = await server.query("GET", "/model_info")
     except RequestRejected:  # a router knows only the older name
         reply = await server.query("GET", "/get_model_info")
+    if not isinstance(reply, Mapping):
+        raise ResponseLost(f"{server.url} does not describe its model")
     return cast(_ModelInfoJson, reply)
 
 
@@ -130,12 +144,16 @@ async def _compare_vocabulary(server: SGLangServer, model: str, tokenizer: Vocab
         reply = await server.query("POST", "/v1/detokenize", body)
     except RequestRejected as error:
         raise ValueError(f"{server.url} does not tell its vocabulary, so it cannot be compared: {error}") from error
-    for i, their_text in zip(ids, cast(Mapping[str, Sequence[str]], reply)["text"], strict=True):
+    with treat_as_lost("a list of texts"):
+        their_texts = [*cast(Mapping[str, Sequence[str]], reply)["text"]]
+    if len(their_texts) != len(ids):
+        raise ResponseLost(f"{server.url} decoded {len(their_texts)} of {len(ids)} tokens")
+    for i, their_text in zip(ids, their_texts, strict=True):
         our_text = tokenizer.decode([i], skip_special_tokens=False)
         if our_text != their_text:
             raise ValueError(
                 f"{server.url} serves {model}, whose vocabulary is another one than that of model.path: "
-                f"id {i} is {their_text!r} there and {our_text!r} here"
+                f"id {i} is {shorten(their_text)} there and {our_text!r} here"
             )
 
 
@@ -158,7 +176,9 @@ async def _returns_original_logprobs(server: SGLangServer, vocab_size: int) -> b
             "top_logprobs_num": 2,
         }
         reply = await server.generate(body)
-        parse_generate_response(reply)
-        first, second = (entry[0] for entry in cast(GenerateJson, reply)["meta_info"]["output_top_logprobs"][0])
+        parse_generate_response(reply, vocab_size=vocab_size, max_tokens=1, prefix_length=1)
+        with treat_as_lost("one with two log-probabilities"):
+            entries = cast(GenerateJson, reply)["meta_info"]["output_top_logprobs"][0]
+            first, second = (read_logprob(entry[0]) for entry in entries)
         gaps.append(first - second)
     return math.isclose(gaps[0], gaps[1], rel_tol=0.1)

@@ -13,7 +13,8 @@ from typing import Generic, TypeVar
 
 from reason.engines.http.client import HttpSession
 from reason.engines.http.errors import RequestRejected, ResponseLost, TransientError
-from reason.engines.http.retry_policy import InFlightRequest, RetryPolicy
+from reason.engines.http.in_flight import InFlightRequest
+from reason.engines.http.retry_policy import RetryPolicy
 from reason.engines.http.server_pool import PooledServer, ServerPool
 from reason.engines.http.settings import ServerSettings
 from reason.engines.http.stats import ClientStats
@@ -51,7 +52,7 @@ class Dispatcher:
     def __init__(self, settings: ServerSettings) -> None:
         self.urls = tuple(settings.urls)
         self.stats = ClientStats()
-        self.session = HttpSession(settings.request_timeout_s)
+        self.session = HttpSession(settings.reply_limits)
         self._servers = [SGLangServer(url, self.session.http) for url in self.urls]
         pool = ServerPool(self._servers, max_in_flight=settings.max_in_flight, cooldown_s=settings.cooldown_s)
         self._retry_policy = RetryPolicy(pool, self.stats, settings)

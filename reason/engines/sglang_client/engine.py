@@ -62,7 +62,7 @@ class SGLangEngine(HttpEngine):
         return self.capabilities.max_total_tokens
 
     async def _generate_one(self, request: GenerationRequest) -> Generation:
-        send = _GenerateCall(request, self.capabilities)
+        send = _GenerateCall(request, self.capabilities, self._vocab_size)
         in_flight = AbortableRequest(send=send, problem=request.group, deadline=request.deadline)
         response = await self._dispatcher.dispatch(in_flight)
         if response is None:
@@ -96,10 +96,14 @@ class _GenerateCall:
 
     request: GenerationRequest
     capabilities: ServerCapabilities
+    vocab_size: int
 
     async def __call__(self, server: SGLangServer, in_flight: AbortableRequest[GenerateResponse]) -> GenerateResponse:
-        body = build_generate_body(self.request, in_flight.renew_id(), self._max_new_tokens())
-        response = parse_generate_response(await server.generate(body))
+        prefix_length, max_tokens = len(self.request.prefix), self._max_new_tokens()
+        reply = await server.generate(build_generate_body(self.request, in_flight.renew_id(), max_tokens))
+        response = parse_generate_response(
+            reply, vocab_size=self.vocab_size, max_tokens=max_tokens, prefix_length=prefix_length
+        )
         if response.reason == "abort" and not in_flight.is_expired:
             raise ResponseLost(f"{server.url} aborted a request without being asked to")
         return await self._with_original_logprobs(server, in_flight, response)

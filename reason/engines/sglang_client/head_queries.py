@@ -18,7 +18,8 @@ from typing import Protocol, cast
 import numpy as np
 
 from decoding.core import HeadOutputs, Tokens
-from reason.engines.http.errors import ResponseLost
+from reason.engines.http.errors import ResponseLost, treat_as_lost
+from reason.engines.http.plausible import read_logprob
 from reason.engines.sglang_client.wire import JsonBody, LogprobEntry, build_prefill_body
 
 LogprobRow = Sequence[LogprobEntry]
@@ -50,10 +51,8 @@ class LabelTokensQuery:
         """See `HeadQuery`."""
         # Row i of the input belongs to what precedes token i; the row after the last token is the output's first.
         rows = cast(Sequence[LogprobRow], _last_rows(reply, "token_ids_logprobs", count, with_output=True))
-        try:
-            pairs: HeadOutputs = np.array([[entry[0] for entry in row] for row in rows], np.float32)
-        except (TypeError, IndexError, ValueError) as error:
-            raise ResponseLost(f"the reply's log-probabilities are not whole: {error}") from error
+        with treat_as_lost("one with log-probabilities of its input"):
+            pairs: HeadOutputs = np.array([[read_logprob(entry[0]) for entry in row] for row in rows], np.float32)
         if pairs.shape != (count, 2):
             raise ResponseLost(
                 f"{count} pairs of log-probabilities were asked for, and an array of shape {pairs.shape} came"
@@ -90,21 +89,16 @@ class ExpectationQuery:
         """See `HeadQuery`."""
         chosen = cast(Sequence[LogprobEntry], _last_rows(reply, "token_logprobs", count, with_output=False))
         best = cast(Sequence[LogprobRow], _last_rows(reply, "top_logprobs", count, with_output=False))
-        try:
-            return np.array([[entry[0] - top[0][0]] for entry, top in zip(chosen, best, strict=True)], np.float32)
-        except (TypeError, IndexError) as error:
-            raise ResponseLost(f"the reply's log-probabilities are not whole: {error}") from error
+        with treat_as_lost("one with log-probabilities of its input"):
+            pairs = [(read_logprob(entry[0]), read_logprob(top[0][0])) for entry, top in zip(chosen, best, strict=True)]
+            return np.array([[logprob - highest] for logprob, highest in pairs], np.float32)
 
 
 def _last_rows(reply: object, name: str, count: int, *, with_output: bool) -> Sequence[object]:
     """Returns the last `count` rows of the prompt, or of the prompt and the next token. Raises: ResponseLost."""
-    try:
+    with treat_as_lost("one with log-probabilities of its input"):
         meta = cast(Mapping[str, Mapping[str, list[object]]], reply)["meta_info"]
         rows = meta[f"input_{name}"][1:] + (meta[f"output_{name}"][:1] if with_output else [])
-    except (KeyError, TypeError) as error:
-        raise ResponseLost(
-            f"the reply has no log-probabilities of its input: {type(error).__name__} {error}"
-        ) from error
     if len(rows) != count or None in rows:
         raise ResponseLost(f"{count} rows of log-probabilities were asked for and {len(rows)} came")
     return rows

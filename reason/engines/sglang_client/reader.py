@@ -96,8 +96,9 @@ async def _probe_reward_server(
     """Probes a server, and whether it serves this head. Raises: as `probe_server`."""
     capabilities = await probe_server(server, tokenizer, vocab_size)
     try:
-        reply = await server.generate(query.build_body((0, 0), 1, uuid.uuid4().hex))
-        query.parse_outputs(reply, 1)
+        with server.name_in_errors():
+            reply = await server.generate(query.build_body((0, 0), 1, uuid.uuid4().hex))
+            query.parse_outputs(reply, 1)
     except TransientError as error:
         raise ConnectionError(f"{error}; is the server up? /health tells") from error
     except RequestRejected as error:

@@ -30,11 +30,12 @@ class SGLangServer(JsonHttpClient):
 
     async def abort_request(self, request_id: str) -> None:
         """Stops a request at the server. Raises: a TransientError or RequestRejected (a router knows no aborts)."""
-        response = await self.send_request("POST", "/abort_request", {"rid": request_id}, timeout_s=_QUERY_TIMEOUT_S)
-        if response.status_code != httpx2.codes.OK:
-            raise RequestRejected(f"{self.url} did not take the abort: HTTP {response.status_code}")
+        body = {"rid": request_id}
+        reply = await self._http.fetch("POST", self.url, "/abort_request", body, total_s=_QUERY_TIMEOUT_S)
+        if reply.status != httpx2.codes.OK:
+            raise RequestRejected(f"{self.url} did not take the abort: HTTP {reply.status}")
 
-    def classify_status(self, status: int, path: str, text: str, headers: httpx2.Headers) -> Exception:
+    def classify_status(self, status: int, path: str, text: str, headers: Mapping[str, str]) -> Exception:
         """Returns the error for a status; SGLang reports a full queue as 503, not 429."""
         if _QUEUE_FULL in text:
             return Overloaded(f"{self.url}{path} says {status}: {text}", parse_retry_after(headers))

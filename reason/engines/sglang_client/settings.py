@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from reason.engines.sglang_client.dispatcher import Dispatcher
     from reason.engines.sglang_client.engine import SGLangEngine
 
+_LOOK_UP_TIMEOUT_S = 10.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class SGLangSettings(ServerSettings):
@@ -24,13 +26,16 @@ class SGLangSettings(ServerSettings):
 
     def ping_server(self, url: str) -> None:
         """See `ServerSettings`."""
-        import httpx2
+        from reason.engines.http.blocking import fetch_blocking
+        from reason.engines.http.errors import ResponseLost, ServerUnreachable
 
         try:
-            httpx2.get(f"{url}/health", timeout=5.0)
-        except httpx2.TransportError as error:
+            fetch_blocking("GET", url, "/health", total_s=_LOOK_UP_TIMEOUT_S)
+        except ServerUnreachable as error:
             start = "python scripts/serve_models.py"
             raise ConnectionError(f"urls: nothing answers at {url} ({error}); start a server there: {start}") from error
+        except ResponseLost as error:
+            raise ConnectionError(f"urls: {error}") from error
 
     def open_engine(
         self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None = None

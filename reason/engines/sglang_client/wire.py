@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from reprlib import repr as shorten
 from typing import Literal, TypedDict, cast
 
 from decoding.core import GenerationRequest, Tokens
-from reason.engines.http.errors import ResponseLost
+from reason.engines.http.errors import ResponseLost, treat_as_lost
+from reason.engines.http.plausible import read_count, read_logprob, read_token
 
 PROBLEM_KEY = "problem_id"
 """Custom parameter with the request's problem, for a server's drafter that shares a table per problem."""
 
 _NAN_STOP = "NaN happened"
+_MAX_DRAFT = 1024  # draft tokens of one verification; real servers verify some tens
 
 EndReason = Literal["stop", "eos", "length", "abort"]
 JsonBody = dict[str, object]
@@ -117,37 +120,37 @@ def to_signed_64(seed: int) -> int:
     return low - (1 << 64) if low >> 63 else low
 
 
-def parse_generate_response(body: object) -> GenerateResponse:
-    """Parses a reply of /generate. Raises: ResponseLost where it is incomplete."""
-    try:
+def parse_generate_response(body: object, *, vocab_size: int, max_tokens: int, prefix_length: int) -> GenerateResponse:
+    """Parses a reply of /generate. Counts that cannot be true count as not reported.
+
+    Raises: ResponseLost where it is incomplete, or has tokens or log-probabilities that are none.
+    """
+    with treat_as_lost("one of /generate"):
         reply = cast(GenerateJson, body)
-        meta, tokens = reply["meta_info"], tuple(int(token) for token in reply["output_ids"])
+        meta, tokens = reply["meta_info"], tuple(read_token(token, vocab_size) for token in reply["output_ids"])
+        if len(tokens) > max_tokens:
+            raise ResponseLost(f"the reply has {len(tokens)} tokens and {max_tokens} were requested")
         finish = meta["finish_reason"]
-        logprobs = tuple(float(entry[0]) for entry in meta.get("output_token_logprobs") or ())
+        logprobs = tuple(read_logprob(entry[0]) for entry in meta.get("output_token_logprobs") or ())
         if len(logprobs) != len(tokens):
             raise ResponseLost(f"the reply has {len(tokens)} tokens and {len(logprobs)} log-probabilities")
-        num_verifications = int(meta.get("spec_verify_ct") or 0)
+        num_verifications = read_count(meta.get("spec_verify_ct"), len(tokens)) or 0
+        most_drafted = _MAX_DRAFT * num_verifications
         return GenerateResponse(
             tokens,
             logprobs,
             _parse_finish(finish),
-            cached_tokens=int(meta.get("cached_tokens") or 0),
+            cached_tokens=read_count(meta.get("cached_tokens"), prefix_length) or 0,
             forwards=1 + num_verifications if num_verifications else len(tokens),
-            drafted=int(meta.get("spec_num_proposed_drafts") or 0),
+            drafted=read_count(meta.get("spec_num_proposed_drafts"), most_drafted) or 0,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ResponseLost(f"the reply is not one of /generate: {type(error).__name__} {error}") from error
 
 
 def parse_input_logprobs(body: object, count: int) -> tuple[float, ...]:
     """Returns the last `count` log-probabilities of a prefill reply. Raises: ResponseLost where it is incomplete."""
-    try:
+    with treat_as_lost("one with log-probabilities of its input"):
         entries = cast(GenerateJson, body)["meta_info"]["input_token_logprobs"][-count:]
-        logprobs = tuple(float(entry[0]) for entry in entries)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ResponseLost(
-            f"the reply has no log-probabilities of its input: {type(error).__name__} {error}"
-        ) from error
+        logprobs = tuple(read_logprob(entry[0]) for entry in entries)
     if len(logprobs) != count:
         raise ResponseLost(f"{count} log-probabilities were asked for and {len(logprobs)} came")
     return logprobs
@@ -169,4 +172,4 @@ def _parse_finish(finish: FinishJson) -> EndReason:
         return "length"
     if finish["type"] == "abort":
         return "abort"
-    raise ValueError(f"unknown finish_reason {finish['type']!r}")
+    raise ValueError(f"unknown finish_reason {shorten(finish['type'])}")

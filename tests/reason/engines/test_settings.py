@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from importlib.resources import files
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -12,6 +13,8 @@ from omegaconf import OmegaConf
 from reason.config.compose import instantiate, list_options, load_option
 from reason.engines.base import EngineSettings
 from reason.engines.http.settings import ServerSettings
+from reason.engines.openai_api.settings import OpenAISettings
+from reason.engines.sglang_client.settings import SGLangSettings
 from tests.support.paths import ROOT
 
 ENGINES = list_options("engine")
@@ -52,6 +55,22 @@ def test_no_other_module_takes_a_client_knob_as_an_argument() -> None:
     homes = {"reason/engines/http/settings.py", "reason/engines/openai_api/settings.py"}
     listed = [file for file in (ROOT / "reason").rglob("*.py") if pattern.search(file.read_text(encoding="utf-8"))]
     assert {str(file.relative_to(ROOT)) for file in listed} <= homes
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"idle_timeout_s": 0}, "idle_timeout_s must be a number > 0, got 0"),
+        ({"request_timeout_s": 1e300}, "request_timeout_s must be a number > 0 and <= 1000000, got 1e\\+300"),
+        ({"max_reply_mb": 0.5}, "max_reply_mb must be an int >= 1, got 0.5"),
+        ({"max_reply_mb": 4096}, "max_reply_mb must be an int from 1 to 1024, got 4096"),
+        *(({"urls": [url]}, "urls must be addresses like") for url in ("http://a b", "http://a..b", "http://a\x01b")),
+    ],
+)
+def test_limits_and_addresses_are_validated(settings: dict[str, Any], error: str) -> None:
+    for make in (SGLangSettings, OpenAISettings):
+        with pytest.raises(ValueError, match=f"^{error}"):
+            make(**({"urls": ["http://host:80"]} | settings))
 
 
 def test_place_of_a_model_is_an_attribute_of_its_engine_settings() -> None:

@@ -145,11 +145,13 @@ class TestRequestBody:
         self, serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.DEBUG)
-        server = serve("ok", "denied", key="sk-secret")
-        engine = connect(server, api_key="sk-secret")
+        server = serve("ok", "denied", "error_200_with_key", key="sk-secret")
+        engine = connect(server, api_key="sk-secret", max_retries=1)
         run(engine, request_for())
         assert server.keys == {"Bearer sk-secret"}
         with pytest.raises(RequestRejected, match=r"says 401: Incorrect API key provided: \*\*\*$"):
+            run(engine, request_for())
+        with pytest.raises(NoServer, match=r"says 200 and an error: refused: \[31mBearer \*\*\*; 1 replies"):
             run(engine, request_for())
         assert "sk-secret" not in caplog.text + repr(vars(engine))
 
@@ -265,7 +267,7 @@ class TestRetries:
 
     def test_lost_responses_end_at_max_retries(self, serve: Serve, connect: Connect) -> None:
         server = serve(*["error_200"] * 9)
-        with pytest.raises(NoServer, match=r"says 200 and an error: the model is gone; 3 servers were lost"):
+        with pytest.raises(NoServer, match=r"says 200 and an error: the model is gone; 3 replies to this request"):
             run(connect(server, max_retries=3), request_for())
 
     def test_lost_response_leaves_the_other_requests_and_all_slots(self, serve: Serve, connect: Connect) -> None:

@@ -152,7 +152,7 @@ def test_hanging_server_gets_an_abort(serve: Serve, connect: Connect) -> None:
 
 def test_lost_responses_end_at_max_retries(serve: Serve, connect: Connect) -> None:
     servers = [serve("die"), serve("die"), serve("die"), serve()]
-    with pytest.raises(NoServer, match="3 servers were lost over this request"):
+    with pytest.raises(NoServer, match="3 replies to this request were lost"):
         run(connect(*servers), request_for())
     assert not servers[3].generations
 

@@ -91,7 +91,7 @@ def test_session_affinity_keeps_a_problem_at_one_server(stack: ExitStack) -> Non
 
 def test_lost_responses_end_at_max_retries(stack: ExitStack) -> None:
     reader, _ = open_reader(stack, ["die"] * 9, max_retries=3)
-    with pytest.raises(NoServer, match="3 servers were lost over this request"):
+    with pytest.raises(NoServer, match="3 replies to this request were lost"):
         read(reader, ((1, 2), 1))
 
 

@@ -1,0 +1,39 @@
+"""A request on its way to some server."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class InFlightRequest:
+    """A request on its way, and what has happened to it; instants are those of `time.monotonic()`.
+
+    problem      group of the request; its requests go to the same server
+    is_expired   whether its deadline has passed, so that it is not sent again
+    num_lost     responses lost so far
+    lost_by      the servers that lost them
+    rejected_by  the server that rejected it while others might not
+    rejection    what that server said
+    stuck_since  first of the errors in a row that found no server, or full ones only; None after any other event
+    """
+
+    problem: str = ""
+    is_expired: bool = False
+    num_lost: int = 0
+    lost_by: set[object] = field(default_factory=set)
+    rejected_by: set[object] = field(default_factory=set)
+    rejection: ValueError | None = None
+    stuck_since: float | None = None
+    started_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the request was made."""
+        return time.monotonic() - self.started_at
+
+    @property
+    def avoided(self) -> set[object]:
+        """The servers that it is sent to again only where no other one works."""
+        return self.lost_by | self.rejected_by
