@@ -5,7 +5,7 @@ python scripts/report.py outputs multirun --out mine.html      all runs below bo
 python scripts/report.py trees outputs/DATE/TIME --format dot --out drawings    one file per tree, for Graphviz
 
 The page shows accuracy against tokens, forward passes, seconds and KV. Unfinished runs are shown with the results they
-have; runs that cannot be read are listed with the reason.
+have; runs that cannot be read, or that have a broken row, are listed with the reason and are not measured.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from reason.runs.export_trees import EXPORT_FORMATS, export_trees
 from reason.runs.gather import COSTS, FoundRun, find_runs
+from reason.runs.json_files import write_atomically
 from reason.runs.pages.report import front_of_runs, report_page
 from reason.runs.summary import SHAPE_STATISTICS
 from reason.runs.tables import format_markdown
@@ -53,12 +54,11 @@ def report_title(runs: Sequence[FoundRun]) -> str:
 def write_report(folders: Sequence[Path], out: Path) -> None:
     """Writes the page and, beside it, the table; prints the table. Raises: ValueError, OSError."""
     runs = find_runs(folders)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(report_page(runs, report_title(runs), out.parent.resolve()), encoding="utf-8")
     table = runs_table(runs)
     meanings = [f"- {name}: {meaning}" for name, meaning in (COSTS | SHAPE_STATISTICS).items()]
     text = "\n\n".join([f"# {report_title(runs)}", table, "\n".join(meanings)])
-    out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+    write_atomically(out, report_page(runs, report_title(runs), out.parent.resolve()).encode())
+    write_atomically(out.with_suffix(".md"), f"{text}\n".encode(errors="backslashreplace"))
     print(table)
     print(f"to look at in a browser: {out}")
 

@@ -102,14 +102,15 @@ class PairCollector(StatelessRouter):
 
 
 def append_pairs(file: Path, pairs: Sequence[StepPair]) -> None:
-    """Appends the pairs as JSON lines; they are on disk on return. *Mutates* the file."""
+    """Appends the pairs as JSON lines; they are on disk on return. *Mutates* the file. Raises: OutputError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     append_json_lines(file, (pair.to_json() for pair in pairs))
 
 
 def read_pairs(file: Path) -> Iterator[StepPair]:
-    """Yields the pairs of a file without an incomplete last line, which it removes.
+    """Yields the pairs of a file without an incomplete last line.
 
-    Raises: ValueError naming any other broken line.
+    Raises: ValueError naming any other broken line; OutputError for a link.
     """
     for number, line in enumerate(read_whole_lines(file), 1):
         try:

@@ -6,22 +6,32 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
 
 from reason.config import compose
 from reason.config.errors import ConfigError
 from reason.config.renamed_settings import rename_overrides
 from reason.runs.json_files import REFUSED, write_json
+from reason.runs.output_check import check_run_folder
+from reason.runs.output_folder import OutputError
 
-FAILED, WRONG_SETTINGS, INTERRUPTED = 1, 2, 130
-"""Exit codes: no problem was solved, a setting is wrong, stopped by a signal."""
+FAILED, WRONG_SETTINGS, NOT_SAVED, INTERRUPTED, CLOSED_OUTPUT = 1, 2, 3, 130, 141
+"""Exit codes: no problem was solved; a setting or a saved file is wrong; results could not be saved (disk full, folder
+gone); stopped by a signal; stdout could not be written, such as that of `solve.py | head` (the results are saved)."""
+
+
+class ClosedOutputError(Exception):
+    """Stdout cannot be written."""
 
 
 class SweepJobFailed(Exception):
@@ -43,20 +53,52 @@ def exit_with(code: int) -> NoReturn:
 
 
 @contextmanager
+def printing() -> Iterator[None]:
+    """Prints inside; where stdout cannot be written, nothing is printed any more. Raises: ClosedOutputError."""
+    try:
+        yield
+    except OutputError:
+        raise  # of a file
+    except OSError as error:
+        # Python flushes stdout at its end, which would fail too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise ClosedOutputError(f"cannot print ({error.strerror or error})") from error
+
+
+class StdoutConsole(Console):
+    """A console that raises BrokenPipeError where the reader of stdout has gone; rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        """Raises the BrokenPipeError that is being handled."""
+        raise
+
+
+@contextmanager
 def report_config_errors(program: str) -> Iterator[None]:
     """Prints a ConfigError on stderr without a traceback; a job of a sweep also writes it to its folder (`REFUSED`).
+
+    Results that cannot be saved, and a stdout that cannot be written, are one sentence as well.
 
     Raises: SystemExit or, in a sweep, SweepJobFailed.
     """
     try:
         yield
     except ConfigError as error:
-        print(f"{program}: {error}", file=sys.stderr, flush=True)
+        _print_error(program, error)
         if _in_sweep():
             job = HydraConfig.get()
             refused = {"overrides": list(job.overrides.task), "error": str(error)}
-            write_json(Path(job.runtime.output_dir) / REFUSED, refused)
+            try:
+                write_json(Path(job.runtime.output_dir) / REFUSED, refused)
+            except OutputError as unsaved:
+                _print_error(program, unsaved)
         exit_with(WRONG_SETTINGS)
+    except OutputError as error:
+        _print_error(program, error)
+        exit_with(NOT_SAVED)
+    except ClosedOutputError as error:
+        _print_error(program, error)
+        exit_with(CLOSED_OUTPUT)
 
 
 @contextmanager
@@ -75,10 +117,13 @@ def handle_termination(program: str) -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
-        print(
-            f"{program}: {error if isinstance(error, ConfigError) else compose.explain_error(error)}", file=sys.stderr
-        )
+        _print_error(program, error if isinstance(error, ConfigError) else compose.explain_error(error))
         sys.exit(WRONG_SETTINGS)
+
+
+def _print_error(program: str, error: object) -> None:
+    with suppress(OSError):  # stderr may be closed too; the exit code remains
+        print(f"{program}: {error}", file=sys.stderr, flush=True)
 
 
 def _in_sweep() -> bool:
@@ -90,3 +135,31 @@ def silence_progress_bars() -> None:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
+
+
+class RunFolderCheck(Callback):
+    """Checks the folder of a run, or those of a sweep, before Hydra writes into it (`hydra.callbacks`).
+
+    Hydra turns exceptions of a callback into warnings, so the program ends here.
+    """
+
+    def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
+        _check_or_exit(config, Path(config.hydra.run.dir))
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
+        sweep = Path(config.hydra.sweep.dir)
+        _check_or_exit(config, sweep, *(sorted(sweep.iterdir()) if sweep.is_dir() else ()))
+
+
+def _check_or_exit(config: DictConfig, first: Path, *jobs: Path) -> None:
+    name = str(config.hydra.job.name)
+    try:
+        check_run_folder(first, f"{name}.log", "multirun.yaml")
+        for job in jobs:
+            if job.is_symlink():
+                raise ConfigError(f"{job} is a symbolic link, which is never written through; remove it")
+            if job.is_dir():
+                check_run_folder(job, f"{name}.log")
+    except ConfigError as error:
+        _print_error(name, error)
+        sys.exit(WRONG_SETTINGS)

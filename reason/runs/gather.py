@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from reason.runs.json_files import REFUSED
+from reason.config.errors import ConfigError
+from reason.runs.json_files import REFUSED, parse_json, read_whole_lines
 from reason.runs.metrics import PairedDifference, paired_bootstrap
+from reason.runs.output_folder import read_regular
 from reason.runs.result import ProblemResult, parse_results
 from reason.runs.resume import FILE, flatten_settings, load_settings
-from reason.runs.run import INDEX, PAGES
+from reason.runs.run import INDEX, PAGES, RESULTS, SUMMARY
 from reason.runs.summary import mean_shape
 
 Floats = npt.NDArray[np.float64]
@@ -73,6 +74,9 @@ class FoundRun:
 def find_runs(folders: Iterable[Path]) -> list[FoundRun]:
     """Returns each run at or below the folders, in the order of their paths; changes nothing on disk.
 
+    A run with a broken row, or with settings that were changed after it had begun, is not measured: it is listed with
+    the reason (`broken`), and the other runs are measured.
+
     Raises: ValueError for a folder that does not exist, or if there is no run at all.
     """
     homes: list[Path] = []
@@ -125,28 +129,26 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 def _load_settings_or_none(home: Path) -> tuple[Mapping[str, object], Mapping[str, str]]:
     try:
-        return load_settings(home)
-    except ValueError:
+        config, choices, _ = load_settings(home)
+    except ConfigError:
         return {}, {}
+    return config, choices
 
 
 def _read_run(home: Path, label: str) -> FoundRun:
     if (home / REFUSED).exists() and not (home / FILE).exists():
-        refused = json.loads((home / REFUSED).read_text(encoding="utf-8"))
-        return FoundRun(home, " ".join(refused["overrides"]), {}, "refused", None, refused["error"], None)
+        return _read_refused(home)
     metadata: Mapping[str, object] = {}
     state, measured, broken = "unfinished", None, None
     try:
-        metadata = json.loads((home / FILE).read_text(encoding="utf-8"))["about"]
-        summary = home / "summary.json"
-        if summary.exists():
-            state = json.loads(summary.read_text(encoding="utf-8"))["stopped"]
-        results = _read_results(home / "results.jsonl")
+        metadata = load_settings(home).about
+        state = _read_state(home)
+        results = parse_results(read_whole_lines(home / RESULTS), home / RESULTS)
         if results:
-            measured = measure_results(results)
+            measured = measure_results(list(results.values()))
         else:
             broken = "no result yet"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         broken = f"{type(error).__name__}: {error}"
     pages = (home / INDEX, home / PAGES)
     return FoundRun(
@@ -154,10 +156,26 @@ def _read_run(home: Path, label: str) -> FoundRun:
     )
 
 
-def _read_results(file: Path) -> list[ProblemResult]:
-    """Reads the last row of each problem; a half-written last line is skipped and, unlike in `ResultFile`, kept."""
-    data = file.read_bytes() if file.exists() else b""
-    return list(parse_results(data[: data.rfind(b"\n") + 1].splitlines(), file).values())
+def _read_refused(home: Path) -> FoundRun:
+    """Reads what a job with wrong settings left."""
+    try:
+        refused = parse_json(read_regular(home / REFUSED))
+        label, reason = " ".join(refused["overrides"]), str(refused["error"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        label, reason = home.name, f"cannot read {REFUSED} ({error})"
+    return FoundRun(home, label, {}, "refused", None, reason, None)
+
+
+def _read_state(home: Path) -> str:
+    """Returns what the summary says of the end of a run; `unfinished` without one. Raises: ValueError; OSError."""
+    try:
+        summary = parse_json(read_regular(home / SUMMARY))
+    except FileNotFoundError:
+        return "unfinished"
+    state = summary.get("stopped") if isinstance(summary, dict) else None
+    if not isinstance(state, str):
+        raise ValueError(f"{home / SUMMARY}: not a summary")
+    return state
 
 
 def measure_results(results: Sequence[ProblemResult]) -> RunMeasurement:

@@ -19,13 +19,14 @@ one answer may differ from it on tied problems.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from search.voting import tally_votes
 
 Floats = NDArray[np.float64]
 
@@ -91,20 +92,26 @@ def maj_at_n(samples: Sequence[GradedSample]) -> float:
     >>> maj_at_n([GradedSample("1", True), GradedSample("2", False), GradedSample(None, False)])
     0.5
     """
-    return _vote((s, 1.0) for s in samples)
+    return _vote(samples, "majority")
 
 
 def weighted_at_n(samples: Sequence[GradedSample]) -> float:
     """weighted@n: 1 if the answer with the largest sum of scores is correct, else 0; ties share.
 
-    Samples without a score do not vote.
+    Samples without a score vote with the median score of the others.
     """
-    return _vote((s, s.score) for s in samples if s.score is not None)
+    return _vote(samples, "weighted")
 
 
 def best_at_n(samples: Sequence[GradedSample]) -> float:
-    """best@n: 1 if the sample with the highest score, among those with an answer, is correct, else 0; ties share."""
-    scored = [(s.score, s.is_correct is True) for s in samples if s.answer is not None and s.score is not None]
+    """best@n: 1 if the sample with the highest score, among those with an answer, is correct, else 0; ties share.
+
+    Where more than half of those with an answer have no score, it is `weighted_at_n`.
+    """
+    answered = [s for s in samples if s.answer is not None]
+    scored = [(s.score, s.is_correct is True) for s in answered if s.score is not None]
+    if len(answered) > 2 * len(scored):
+        return weighted_at_n(samples)
     top = max((score for score, _ in scored), default=0.0)
     return _mean(right for score, right in scored if score == top)
 
@@ -227,16 +234,11 @@ def _graded(problems: Sequence[Sequence[GradedSample]]) -> list[Sequence[GradedS
     return [samples for samples in problems if not samples or any(s.is_correct is not None for s in samples)]
 
 
-def _vote(weights: Iterable[tuple[GradedSample, float]]) -> float:
-    votes: dict[str, list[float]] = defaultdict(list)
-    rights: dict[str, list[bool]] = defaultdict(list)
-    for sample, weight in weights:
-        if sample.answer is not None:
-            votes[sample.answer].append(weight)
-            rights[sample.answer].append(sample.is_correct is True)
-    sums = {answer: math.fsum(weight) for answer, weight in votes.items()}  # exact: no order decides a tie
-    top = max(sums.values(), default=0.0)
-    return _mean(_mean(rights[answer]) for answer, total in sums.items() if total == top)
+def _vote(samples: Sequence[GradedSample], voting_rule: str) -> float:
+    votes = tally_votes([s.answer for s in samples], [s.score for s in samples], voting_rule)
+    top = max(votes.values(), default=0.0)
+    winners = [answer for answer, total in votes.items() if total == top]
+    return _mean(_mean(s.is_correct is True for s in samples if s.answer == answer) for answer in winners)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -79,6 +79,9 @@ def _cost_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
         ("tokens", f"{usage['tokens']:,}", "generated"),
         ("scorer calls", f"{usage['scorer_calls']:,}", f"{usage['scored_tokens']:,} tokens read"),
     ]
+    if summary["unscored"]:
+        vote = "they vote as search.unscored says; the log names the limit that they hit"
+        costs.append(("not scored", f"{summary['unscored']:,} solutions", vote))
     if usage["small_tokens"]:
         target_tokens = Usage(**usage).target_tokens
         small = f"{usage['small_tokens']:,} by the small model; {usage['discarded_tokens']:,} discarded"
@@ -92,8 +95,7 @@ def _cost_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
     rate = engine["tokens_per_second"]
     costs.append(("seconds", f"{summary['seconds']:,.1f}", "" if rate is None else f"{rate:,.0f} tokens/s"))
     if engine["accepted_length"] is not None and usage["drafted"]:
-        speedup = f", an estimated {engine['speedup']:.1f}x of plain decoding" if engine["speedup"] else ""
-        note = f"the bonus token included; {usage['drafted']:,} drafted{speedup}"
+        note = f"the bonus token included; {usage['drafted']:,} drafted"
         costs.append(("tokens per forward", f"{engine['accepted_length']:.2f}", note))
     if engine["peak_kv_sharing"] is not None:
         held = f"{engine['peak_kv_tokens']:,} tokens held at the peak, {engine['peak_kv_tokens_unshared']:,} unshared"

@@ -34,7 +34,6 @@ class ThroughputMeter:
 
         tokens, forwards          generated tokens; rounds of the engine, each one forward pass for the whole batch
         accepted_length           tokens per forward pass of a branch, the bonus token included
-        speedup                   over plain decoding, estimated by the engine's cost curve; None without one
         cached                    share of the prompt tokens found in the prefix cache
         busy                      share of the wall clock in which the engine had work
         kv_tokens_per_problem     mean over rounds and over problems with running branches
@@ -42,13 +41,11 @@ class ThroughputMeter:
         """
         now, before, seconds = self._engine.stats, self._before, self.elapsed_seconds
         tokens = now.tokens - before.tokens
-        round_seconds = now.round_seconds - before.round_seconds
         return {
             "tokens": tokens,
             "forwards": now.rounds - before.rounds,
             "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
             "accepted_length": _ratio(tokens, tokens - (now.accepted - before.accepted)),
-            "speedup": _ratio(now.plain_seconds - before.plain_seconds, round_seconds) or None,
             "cached": _ratio(now.cached_tokens - before.cached_tokens, now.prompt_tokens - before.prompt_tokens),
             "busy": _ratio(now.busy_seconds - before.busy_seconds, seconds),
             "kv_tokens_per_problem": _ratio(
@@ -65,8 +62,7 @@ class ThroughputMeter:
         rate = totals.get("tokens_per_second")
         parts = [f"{rate:,.0f} tokens/s"] if rate is not None else []
         if (length := totals.get("accepted_length")) is not None and length > 1:
-            speedup = f", {totals['speedup']:.1f}x" if totals.get("speedup") else ""
-            parts.append(f"{length:.1f} tokens/forward{speedup}")
+            parts.append(f"{length:.1f} tokens/forward")
         sharing = totals.get("kv_sharing") or totals.get("peak_kv_sharing")
         if sharing:
             parts.append(f"KV shared {sharing:.1f}x")

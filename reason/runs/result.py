@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,8 +11,16 @@ from decoding.core import FinishReason, Usage
 from reason.grading import NO_ANSWER, NO_GOLD, Grade
 from reason.grading.grade import GradeValue
 from reason.problem import Problem, Solution
-from reason.runs.json_files import append_json_lines, format_json_line, read_whole_lines, write_atomically
+from reason.runs.json_files import (
+    append_json_lines,
+    format_json_line,
+    parse_json,
+    read_whole_lines,
+    write_atomically,
+)
 from reason.runs.metrics import GradedSample
+from reason.runs.output_folder import OutputError, OutputFolder
+from reason.runs.row_types import require_types
 from search.kv import KVFootprint, measure_kv
 from search.strategy import Candidate
 from search.tree_export import TreeShape, shape_statistics
@@ -23,11 +30,12 @@ TextGrader = Callable[[Problem, str], Grade]
 
 UNSTABLE_USAGE_FIELDS = (
     *("seconds", "cached_tokens", "scored_tokens", "forwards", "small_forwards"),
-    *("drafted", "accepted", "round_seconds", "plain_seconds"),
+    *("drafted", "accepted"),
 )
 """Fields of `usage` that differ between equal runs: they depend on time, on the cache and on the draft length."""
 
 _OLD_USAGE_FIELDS = {"draft_tokens": "small_tokens", "draft_forwards": "small_forwards"}
+_FORMER_USAGE_FIELDS = ("round_seconds", "plain_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +156,9 @@ class ProblemResult:
             "samples": tuple(SampleResult.from_json(sample) for sample in row.pop("samples", None) or ()),
             "kv": KVFootprint(**(row.pop("kv", None) or {})),
             "shape": None if shape is None else TreeShape(**shape | {"width_by_depth": tuple(shape["width_by_depth"])}),
-            "usage": Usage(**{_OLD_USAGE_FIELDS.get(name, name): value for name, value in usage.items()}),
+            "usage": _read_usage(usage),
         }
-        for derived in ("spent", "accepted_length", "speedup"):  # the last two follow from `usage`
+        for derived in ("spent", "accepted_length", "speedup"):  # derived, or no longer written
             row.pop(derived, None)
         known |= {name: row.pop(name) for name in _FIELDS if name in row}
         return cls(**known, metadata=row)
@@ -174,7 +182,6 @@ class ProblemResult:
             "kv": asdict(self.kv),
             "usage": asdict(self.usage),
             "accepted_length": _round_score(self.usage.accepted_length),
-            "speedup": _round_score(self.usage.speedup),
             "error": self.error,
             "shape": None if self.shape is None else asdict(self.shape),
             **self.metadata,
@@ -204,7 +211,7 @@ class ProblemResult:
     def summary_fields(self) -> dict[str, object]:
         """Returns the fields of the log line of a finished problem."""
         row = self.to_json()
-        names = ("gold", "answer", "grade", "score", "stopped", "nodes", "accepted_length", "speedup", "error")
+        names = ("gold", "answer", "grade", "score", "stopped", "nodes", "accepted_length", "error")
         chosen = {name: row[name] for name in names}
         return {"problem": self.id, **chosen, "samples": len(self.samples), **asdict(self.usage)}
 
@@ -212,28 +219,52 @@ class ProblemResult:
 _FIELDS = tuple(f.name for f in fields(ProblemResult) if f.name != "metadata")
 
 
+def _read_usage(saved: Mapping[str, Any]) -> Usage:
+    named = {_OLD_USAGE_FIELDS.get(name, name): value for name, value in saved.items()}
+    return Usage(**{name: value for name, value in named.items() if name not in _FORMER_USAGE_FIELDS})
+
+
 class ResultFile:
-    """`results.jsonl`: rows are appended as problems finish, and each is on disk when `append_result` returns."""
+    """`results.jsonl`: rows are appended as problems finish, and each is on disk when `append_result` returns.
+
+    The last row of a problem counts: a failed problem that is tried again gets another row, and two processes that
+    finish a run at once may both write one. Every row is checked: a broken one is an error, never skipped.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._exists = False
 
     def read_results(self) -> dict[str, ProblemResult]:
-        """Reads the last row of each problem, by id. *Mutates* the file: a half-written last line is cut off.
+        """Reads the last row of each problem, by id; a half-written last line does not count.
 
-        Raises: ValueError naming the line if any other line is broken.
+        Raises: ValueError naming the line if any other line is broken; OutputError if the file is not a regular one.
         """
+        if self._exists and not self.path.exists():
+            raise OutputError(f"{self.path} has vanished")
+        self._exists = self.path.exists()
         return parse_results(read_whole_lines(self.path), self.path)
 
     def append_result(self, result: ProblemResult) -> None:
-        """Appends one row, on disk on return. *Mutates* the file, which is created if missing."""
-        append_json_lines(self.path, [result.to_json()])
+        """Appends one row, on disk on return. *Mutates* the file, which is created if it never was there.
+
+        Raises: OutputError.
+        """
+        append_json_lines(self.path, [result.to_json()], create=not self._exists)
+        self._exists = True
 
     def reorder_results(self, ids: Iterable[str]) -> list[ProblemResult]:
-        """Rewrites the file in the order of `ids`, one row each; returns the rows. *Mutates* the file, atomically."""
-        results = self.read_results()
-        ordered = [results[problem_id] for problem_id in ids if problem_id in results]
-        write_atomically(self.path, b"".join(format_json_line(result.to_json()) for result in ordered))
+        """Rewrites the file, rows of `ids` first and in their order, one row each; returns the rows of `ids`.
+
+        *Mutates* the file, atomically. Raises: as `read_results`.
+        """
+        if not self.path.exists() and not self._exists:
+            return []
+        with OutputFolder(self.path.parent).lock(self.path.name):  # or a row of another process could get lost
+            results = self.read_results()
+            ordered = [results.pop(problem_id) for problem_id in ids if problem_id in results]
+            rows = [*ordered, *results.values()]
+            write_atomically(self.path, b"".join(format_json_line(result.to_json()) for result in rows))
         return ordered
 
 
@@ -245,11 +276,24 @@ def parse_results(lines: Sequence[bytes], path: Path) -> dict[str, ProblemResult
     results: dict[str, ProblemResult] = {}
     for number, line in enumerate(lines, 1):
         try:
-            result = ProblemResult.from_json(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}: not a result row ({error})") from None
+            result = _parse_result(line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path}, line {number}: not a result row ({error}); delete the line, and its problem is solved again"
+            ) from None
         results[result.id] = result
     return results
+
+
+def _parse_result(line: bytes) -> ProblemResult:
+    row = parse_json(line)
+    if not isinstance(row, dict):
+        raise TypeError("it is not an object")
+    if "id" not in row:
+        raise KeyError("id")
+    result = ProblemResult.from_json(row)
+    require_types(result)
+    return result
 
 
 def _sample_result(solution: Solution, candidate: Candidate, grade_text: TextGrader) -> SampleResult:

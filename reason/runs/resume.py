@@ -1,19 +1,38 @@
-"""Saves the settings of a run beside its results and compares them with those of a run that resumes it."""
+"""Saves the settings of a run beside its results and compares them with those of a run that resumes it.
+
+Rows hold a hash of the settings that they were made with, and `run.json` holds the settings with their hashes. A run is
+resumed only where all of them agree: rows of two configurations never mix, also where `run.json` was edited.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from reason.config.errors import ConfigError
 from reason.config.renamed_settings import rename_settings
-from reason.runs.json_files import write_json
+from reason.runs.json_files import format_json, parse_json
+from reason.runs.output_folder import OutputError, OutputFolder
+from reason.runs.result import ProblemResult
 
 FILE = "run.json"
 NON_SEMANTIC = ("resume", "limit", "concurrency", "plugins")
 """Settings that cannot change a row and may differ when a run is resumed; `_target_`s of plug-ins must not."""
+
+_NOT_COMPARED = ("config", "versions")  # of a row's metadata: the hash is compared first, versions may differ
+
+
+def hash_settings(config: Mapping[str, object]) -> str:
+    """Returns a hash of the settings that can change a row: equal hashes mean that rows may be compared.
+
+    >>> hash_settings({"seed": 0, "limit": 1}) == hash_settings({"seed": 0, "limit": 2}) != hash_settings({"seed": 1})
+    True
+    """
+    return _hash_value({key: value for key, value in config.items() if key not in NON_SEMANTIC})
 
 
 def save_settings(
@@ -21,22 +40,79 @@ def save_settings(
 ) -> None:
     """Writes `run.json`: the resolved settings, the chosen option of each group, and the run's metadata (`about`).
 
-    Raises: ConfigError if the folder already holds a run, since its rows may come from other settings.
+    `hash` is that of all settings and `hashes` has one per setting: `load_settings` notices an edit and names it.
+
+    Raises: ConfigError if the folder already holds a run, since its rows may come from other settings; OutputError.
     """
-    if (folder / FILE).exists():
+    hashes = {"hash": _hash_saved(config), "hashes": _hash_each(config)}
+    run = {"config": dict(config), "choices": dict(choices), "about": dict(about), **hashes}
+    if not OutputFolder(folder).create(FILE, format_json(run)):
         raise ConfigError(f"{folder} holds a run already; finish it with resume={folder}, or give another folder")
-    write_json(folder / FILE, {"config": dict(config), "choices": dict(choices), "about": dict(about)})
 
 
-def load_settings(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns settings and choices of the run in `folder`. Raises: ConfigError if there is none."""
+class SavedRun(NamedTuple):
+    """A `run.json`: settings in the names of today, the chosen option of each group, and the run's metadata."""
+
+    config: dict[str, Any]
+    choices: dict[str, str]
+    about: dict[str, Any]
+
+
+def load_settings(folder: Path) -> SavedRun:
+    """Returns the settings of the run in `folder`.
+
+    Raises: ConfigError if there are none, if they cannot be read, or if they were changed after the run had begun.
+    """
     try:
-        data = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return rename_settings(data["config"], warn=False), dict(data["choices"])
-    except FileNotFoundError:
-        raise ConfigError(f"resume={folder}: there is no {FILE} in it; give the output folder of a run") from None
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ConfigError(f"resume={folder}: cannot read {FILE} ({error})") from None
+        data = OutputFolder(folder).read(FILE) if folder.is_dir() else None
+        if data is None:
+            raise ConfigError(f"{folder}: there is no {FILE} in it; give the output folder of a run")
+        run = parse_json(data)
+        _require_parts(run)
+    except (OutputError, ValueError, TypeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        hint = "restore it, or start the run anew in another folder"
+        raise ConfigError(f"{folder}: cannot read {FILE} ({error}); {hint}") from error
+    changed = _changed_since_saved(run)
+    if changed:
+        hint = "rows of two configurations must not mix: restore it, or start a new run in another folder"
+        raise ConfigError(f"{folder}: {FILE} was changed after the run had begun ({changed}); {hint}")
+    return SavedRun(rename_settings(run["config"], warn=False), run["choices"], run["about"])
+
+
+@contextmanager
+def settings_of_run(folder: Path) -> Iterator[None]:
+    """Turns what code raises on settings of the wrong shape into a ConfigError: they come from a file.
+
+    Settings of the command line have their shape from Hydra.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        hint = "start the run anew in another folder"
+        raise ConfigError(f"{folder}: the settings in {FILE} do not fit this release ({lacks}); {hint}") from error
+
+
+def require_rows_of_run(results: Iterable[ProblemResult], about: Mapping[str, object], folder: Path) -> None:
+    """Raises ConfigError unless every row was made with the settings of the run in `folder`, whose metadata is `about`.
+
+    The message names what the row says of its settings and `about` says otherwise.
+    """
+    for row in results:
+        if row.metadata.get("config") == about.get("config") is not None:
+            continue
+        differences = [
+            f"{key} {json.dumps(row.metadata.get(key))} in the row, {json.dumps(about.get(key))} in {FILE}"
+            for key in sorted(row.metadata.keys() | about.keys())
+            if key not in _NOT_COMPARED and row.metadata.get(key) != about.get(key)
+        ]
+        which = "; ".join(differences) or "a setting that rows do not name"
+        if "config" not in row.metadata:
+            which = "it does not say with which settings it was made"
+        hint = "delete its line, or start a new run in another folder"
+        raise ConfigError(f"{folder}: the row of problem {row.id} is not of this run ({which}); {hint}")
 
 
 def require_same_settings(then: Mapping[str, object], now: Mapping[str, object]) -> None:
@@ -72,3 +148,45 @@ def flatten_settings(node: Mapping[str, object], prefix: str = "") -> dict[str, 
 
 def _format_setting(flat: Mapping[str, object], key: str) -> str:
     return json.dumps(flat[key]) if key in flat else "not set"
+
+
+def _require_parts(run: object) -> None:
+    """Raises TypeError unless `run` has the parts of a `run.json`."""
+    if not isinstance(run, dict):
+        raise TypeError("it is not an object")
+    for part in ("config", "choices", "about"):
+        if not isinstance(run.get(part), dict):
+            raise TypeError(f"{part} must be an object, got {json.dumps(run.get(part))[:60]}")
+    for group, option in run["choices"].items():
+        if not isinstance(option, str | None):
+            raise TypeError(f"choices.{group} must be text or null, got {json.dumps(option)[:60]}")
+
+
+def _changed_since_saved(run: Mapping[str, Any]) -> str:
+    """Names the settings that are not as they were saved; empty where all are.
+
+    Runs of the last release have one hash, in `about`, and so there is nothing to name.
+    """
+    config, hashes = run["config"], run.get("hashes", {})
+    if run.get("hash", run["about"].get("config")) == _hash_saved(config):
+        return ""
+    now = _hash_each(config)
+    then = hashes if isinstance(hashes, dict) and hashes else now
+    flat = flatten_settings(config)
+    names = sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key))
+    return (
+        ", ".join(f"{key} is now {_format_setting(flat, key)}" for key in names) or "its settings do not fit its hash"
+    )
+
+
+def _hash_saved(config: Mapping[str, object]) -> str:
+    return hash_settings(json.loads(json.dumps(config)))  # as the file gives them back: keys are text there
+
+
+def _hash_each(config: Mapping[str, object]) -> dict[str, str]:
+    flat = flatten_settings({key: value for key, value in config.items() if key not in NON_SEMANTIC})
+    return {key: _hash_value(value) for key, value in flat.items()}
+
+
+def _hash_value(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
 from reason.problem import Problem, Solution
-from reason.runs.json_files import safe_file_name, write_atomically, write_json
+from reason.runs.json_files import format_json, safe_file_name
+from reason.runs.output_folder import OutputError, OutputFolder
 from reason.runs.pages import index_page, tree_page
 from reason.runs.pages.records import TreeRecord
 from reason.runs.result import ProblemResult, ResultFile
+from reason.runs.resume import require_rows_of_run
 from reason.solver import Solver
 from reason.tasks.base import Task
 from search.strategy import Strategy
 
-INDEX, PAGES = "index.html", "pages"
+RESULTS, SUMMARY, INDEX, TREES, PAGES = "results.jsonl", "summary.json", "index.html", "trees", "pages"
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,10 @@ class TaskRun:
     """One run over the problems of a task, in one folder: `results.jsonl`, `trees/`, and HTML pages.
 
     `run_metadata` goes into every row: what was run, with which seed, configuration and versions. Rows that are
-    already in the folder are kept, except those of failed problems, which are tried again.
+    already in the folder are kept, except those of failed problems, which are tried again. A result that cannot be
+    saved ends the run at once: what is on disk stays as it is, and nothing more is computed for nothing.
+
+    Raises: ValueError naming a broken row, or a problem that had another question; OutputError.
     """
 
     def __init__(
@@ -42,8 +47,12 @@ class TaskRun:
         self.folder = folder
         self.run_metadata = run_metadata
         self.problems: Sequence[Problem] = list(task)[:limit]
-        self.file = ResultFile(folder / "results.jsonl")
+        self._output = OutputFolder(folder)
+        self._output.make()
+        self._output.remove_partial_files(TREES, PAGES)
+        self.file = ResultFile(folder / RESULTS)
         earlier = self.file.read_results()
+        require_same_questions(earlier, self.problems)
         self.results: dict[str, ProblemResult] = {
             problem.id: earlier[problem.id]
             for problem in self.problems
@@ -55,11 +64,17 @@ class TaskRun:
         """Solves the problems without a result; each row is on disk before it is yielded. *Mutates* run and folder.
 
         Closing the iterator, or an exception thrown into it, cancels the problems under way.
+
+        Raises: OutputError as soon as a result cannot be saved.
         """
         missing = [problem for problem in self.problems if problem.id not in self.results]
         for problem, outcome in self.solver.solve_many(missing):
-            result = self._write_result(problem, outcome)
-            self.file.append_result(result)
+            try:
+                result = self._write_result(problem, outcome)
+                self.file.append_result(result)
+            except OutputError as error:
+                saved = f"{len(self.results)} of {len(self.problems)} problems are saved"
+                raise OutputError(f"{error}; {saved}, and the run ends here") from error
             self.results[problem.id] = result
             log.info("problem done", extra=result.summary_fields())
             yield result
@@ -72,13 +87,20 @@ class TaskRun:
         return self.folder / INDEX
 
     def finish_run(self) -> list[ProblemResult]:
-        """Writes the index page and returns the rows in the order of the problems. *Mutates* the folder."""
+        """Writes the index page and returns the rows in the order of the problems. *Mutates* the folder.
+
+        Raises: OutputError, also where rows that were saved are no longer there.
+        """
         results = self.file.reorder_results(problem.id for problem in self.problems)
+        if lost := self.results.keys() - {result.id for result in results}:
+            raise OutputError(
+                f"{self.file.path} has lost {len(lost)} of the rows that were saved, {min(lost)} among them"
+            )
         pages = {result.id: f"{PAGES}/{safe_file_name(result.id)}.html" for result in results}
         links = {problem_id: page for problem_id, page in pages.items() if (self.folder / page).exists()}
         names = ("task", "model", "search")
         title = ", ".join(str(self.run_metadata[name]) for name in names if name in self.run_metadata)
-        write_atomically(self.folder / INDEX, index_page(results, links, title or "results").encode())
+        self._output.replace(INDEX, index_page(results, links, title or "results").encode())
         return results
 
     def _write_result(self, problem: Problem, outcome: Solution | Exception) -> ProblemResult:
@@ -88,10 +110,36 @@ class TaskRun:
         result = ProblemResult.from_solution(outcome, self.task.grade_text, self.run_metadata)
         record = tree_record(outcome)
         record["strategy"] = strategy_settings(self.solver.strategy)
-        write_json(self.folder / "trees" / f"{safe_file_name(problem.id)}.json", record)
+        self._output.replace(f"{TREES}/{safe_file_name(problem.id)}.json", format_json(record))
         page = tree_page(record, result, index=f"../{INDEX}")
-        write_atomically(self.folder / PAGES / f"{safe_file_name(problem.id)}.html", page.encode())
+        self._output.replace(f"{PAGES}/{safe_file_name(problem.id)}.html", page.encode())
         return result
+
+
+def check_saved_rows(folder: Path, problems: Sequence[Problem], run_metadata: Mapping[str, object]) -> None:
+    """Checks the rows in the folder of a run before its models load; reads only.
+
+    Raises: ValueError naming a broken row, one of other settings, or one of another question; OutputError.
+    """
+    results = ResultFile(folder / RESULTS).read_results()
+    require_rows_of_run(results.values(), run_metadata, folder)
+    require_same_questions(results, problems)
+
+
+def require_same_questions(results: Mapping[str, ProblemResult], problems: Iterable[Problem]) -> None:
+    """Raises ValueError naming the first problem whose row answers another question: the data has changed since.
+
+    >>> then, now = ProblemResult(id="p", question="What is 1+1?"), Problem(id="p", question="What is 1+2?")
+    >>> require_same_questions({"p": then}, [now])
+    Traceback (most recent call last):
+    ValueError: the question of problem p is not that of its row; the data changed, give the run another folder
+    """
+    for problem in problems:
+        row = results.get(problem.id)
+        if row is not None and (row.question, row.gold) != (problem.question, problem.answer):
+            field = "question" if row.question != problem.question else "gold answer"
+            changed = f"the {field} of problem {problem.id} is not that of its row"
+            raise ValueError(f"{changed}; the data changed, give the run another folder")
 
 
 def strategy_settings(strategy: Strategy) -> dict[str, object]:

@@ -34,7 +34,8 @@ SHAPE_STATISTICS = {
 def summarise_results(results: Sequence[ProblemResult]) -> dict[str, Any]:
     """Returns plain data: problems by grade, metrics as `{"value", "stderr"}`, and the total usage.
 
-    A failed problem counts as not correct. Metrics are left out where no problem has a gold answer.
+    A failed problem counts as not correct. Metrics are left out where no problem has a gold answer. `unscored` counts
+    solutions without a score in a run whose other solutions have one.
     """
     return {
         "problems": len(results),
@@ -43,8 +44,15 @@ def summarise_results(results: Sequence[ProblemResult]) -> dict[str, Any]:
         "metrics": {name: _plain_metric(metric) for name, metric in result_metrics(results).items()},
         "usage": asdict(reduce(add, (result.usage for result in results), Usage())),
         "tree_shape": {name: round(value, 6) for name, value in mean_shape(results).items()},
+        "unscored": count_unscored(results),
         "out_of_budget": sum(result.stopped == "budget" for result in results),
     }
+
+
+def count_unscored(results: Sequence[ProblemResult]) -> int:
+    """Counts the solutions without a score; 0 where none has one, as in a run without a scorer."""
+    scores = [sample.score for result in results for sample in result.samples]
+    return 0 if all(score is None for score in scores) else scores.count(None)
 
 
 def result_metrics(results: Sequence[ProblemResult]) -> dict[str, MetricEstimate]:

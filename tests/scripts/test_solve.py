@@ -66,7 +66,7 @@ def steady(folder: Path) -> list[dict[str, Any]]:
     for row in rows:
         for part in UNSTABLE_USAGE_FIELDS:
             del row["usage"][part]
-        del row["accepted_length"], row["speedup"]
+        del row["accepted_length"]
         row["versions"].pop("git", None)  # there may be a commit between two runs
         row["score"] = round(row["score"], 4)
         row["votes"] = {answer: round(votes, 4) for answer, votes in row["votes"].items()}

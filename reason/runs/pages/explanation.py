@@ -32,7 +32,9 @@ def voting_rule_of(record: TreeRecord) -> str | None:
     answers, scores = [c.get("answer") for c in candidates], [c.get("score") for c in candidates]
     strategy = record.get("strategy") or {}
     for rule in dict.fromkeys([strategy.get("select"), "majority", *VOTING_RULES]):
-        tally = tally_votes(answers, scores, rule) if rule in VOTING_RULES else {}
+        # runs of earlier releases ignored solutions without a score
+        unscored = strategy.get("unscored", "ignore")
+        tally = tally_votes(answers, scores, rule, unscored) if rule in VOTING_RULES else {}
         if votes and tally.keys() == votes.keys() and all(_is_close(tally[a], votes[a]) for a in votes):
             # without scores every rule counts solutions
             return "majority" if all(score is None for score in scores) else str(rule)

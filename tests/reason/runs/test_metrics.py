@@ -53,7 +53,14 @@ def test_weighted_and_best_equal_values_by_hand() -> None:
     solutions = [sample("2", 0.9), sample("1", 0.5), sample("1", 0.5), sample(None, 1.0), sample("3", None)]
     assert (weighted_at_n(solutions), best_at_n(solutions), maj_at_n(solutions)) == (1.0, 0.0, 1.0)
     assert weighted_at_n([sample("1", 0.5), sample("2", 0.5)]) == best_at_n([sample("1", 0.5), sample("2", 0.5)]) == 0.5
-    assert weighted_at_n([sample("1")]) == best_at_n([sample("1")]) == 0.0
+
+
+def test_samples_without_scores_vote_with_the_median_score() -> None:
+    assert weighted_at_n([sample("2", 0.2), sample("1"), sample("1"), sample("1")]) == 1.0
+    # `best` among four, of which one has a score, is no choice: it becomes the weighted vote
+    assert best_at_n([sample("2", 0.2), sample("1"), sample("1"), sample("1")]) == 1.0
+    assert best_at_n([sample("2", 0.9), sample("2", 0.8), sample("1"), sample("1")]) == 0.0
+    assert weighted_at_n([sample("1")]) == best_at_n([sample("1")]) == 1.0
 
 
 @given(SAMPLES, st.randoms(use_true_random=False))

@@ -183,6 +183,16 @@ def test_run_summary_counts_problems_out_of_budget(tmp_path: Path) -> None:
     assert all(row.usage.tokens <= 60 for row in rows)
 
 
+def test_run_summary_counts_solutions_without_a_score(tmp_path: Path) -> None:
+    _, rows = run_task(tmp_path)
+    assert summarise_results(rows)["unscored"] == 0
+    sample = rows[0].samples[0]
+    partly = replace(rows[0], samples=(replace(sample, score=None), replace(sample, score=0.5)))
+    assert summarise_results([partly])["unscored"] == 1
+    without_scorer = replace(rows[0], samples=(replace(sample, score=None),))
+    assert summarise_results([without_scorer])["unscored"] == 0
+
+
 def shown(folder: Path, *, terminal: bool) -> str:
     console = Console(record=True, force_terminal=terminal, width=200, file=(folder / "screen").open("w"))
     with toy_solver(BestOfN(n=2), engine=Moody()) as one:
@@ -222,7 +232,7 @@ def test_result_row_equals_the_golden_row() -> None:
     one_task = make_task(4)
     with toy_solver(seed=7) as one:
         result = ProblemResult.from_solution(one.solve(one_task[3]), one_task.grade_text, METADATA)
-    row = stable([result])[0].to_json() | {"accepted_length": None, "speedup": None}
+    row = stable([result])[0].to_json() | {"accepted_length": None}
     text = json.dumps(row, indent=1) + "\n"
     if os.environ.get("REGENERATE_GOLDEN"):
         file.write_text(text, encoding="utf-8")
@@ -236,11 +246,12 @@ def test_rows_of_the_last_release_are_read() -> None:
     old = {"draft_tokens" if name == "small_tokens" else name: value for name, value in usage.items()}
     old["draft_forwards"] = old.pop("small_forwards")
     del row["shape"]
-    result = ProblemResult.from_json({**row, "spent": old | {"draft_tokens": 5}})
+    old |= {"draft_tokens": 5, "round_seconds": 1.0, "plain_seconds": 2.0}
+    result = ProblemResult.from_json({**row, "spent": old, "speedup": 2.0})
     assert result.usage.small_tokens == 5
     assert result.usage.tokens == usage["tokens"]
     assert result.metadata == METADATA
-    assert "spent" not in result.to_json()
+    assert not {"spent", "speedup"} & result.to_json().keys()
 
 
 def test_lossy_setting_is_in_heading_row_log_summary_and_pages(tmp_path: Path) -> None:
