@@ -14,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.stats import EngineStats
-from decoding.validation import require_count, require_not_negative, require_share
+from decoding.validation import MAX_TOKEN_ID, is_number, require_count, require_share, require_text, shorten
+
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-5, 100.0
+"""Temperatures above 0: below, scaled logits overflow float32; above, every token is as likely as any other."""
+
+MAX_STOPS = 1024
+"""Stop strings and stop tokens of a request: each is compared with every generated token."""
 
 Tokens = tuple[int, ...]
 Vector = npt.NDArray[np.float32]
@@ -30,8 +36,8 @@ class OversizedRequest(ValueError):
 class SamplingParams:
     """Parameters of sampling and stopping.
 
-    `temperature=0` is greedy. `top_k=0`, `top_p=1` and `min_p=0` switch the filters off; they apply in
-    that order, after temperature. A generation ends with the token that completes a `stop` string, a
+    `temperature=0` is greedy; others are from 1e-5 to 100. `top_k=0`, `top_p=1` and `min_p=0` switch the filters off;
+    they apply in that order, after temperature. A generation ends with the token that completes a `stop` string, a
     token of `stop_token_ids` or the model's end-of-sequence token; that token is part of the result.
 
     Raises: ValueError with the field's name, its valid values and the value given.
@@ -46,20 +52,27 @@ class SamplingParams:
     stop_token_ids: Tokens = ()
 
     def __post_init__(self) -> None:
-        # YAML gives lists; tuples keep the parameters hashable
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for name in ("stop", "stop_token_ids"):
+            entries = getattr(self, name)
+            if not isinstance(entries, list | tuple) or len(entries) > MAX_STOPS:
+                raise ValueError(f"{name} must be a list of at most {MAX_STOPS}, got {shorten(entries)}")
+            # YAML gives lists; tuples keep the parameters hashable
+            object.__setattr__(self, name, tuple(entries))
         require_count("max_tokens", self.max_tokens, at_least=1)
-        require_not_negative("temperature", self.temperature)
-        require_count("top_k", self.top_k)
+        is_greedy = is_number(self.temperature, low=0, high=0)
+        if not is_greedy and not is_number(self.temperature, low=MIN_TEMPERATURE, high=MAX_TEMPERATURE):
+            valid = f"0 or in [{MIN_TEMPERATURE}, {MAX_TEMPERATURE}]"
+            raise ValueError(f"temperature must be {valid}, got {shorten(self.temperature)}")
+        require_count("top_k", self.top_k, at_most=MAX_TOKEN_ID)
         require_share("top_p", self.top_p, above_zero=True)
         require_share("min_p", self.min_p)
         for text in self.stop:
             # an empty string would stop every generation at its first token
             if not (isinstance(text, str) and text):
-                raise ValueError(f"stop must hold non-empty strings, got {self.stop!r}")
-        for token in self.stop_token_ids:
-            require_count("a token of stop_token_ids", token)
+                raise ValueError(f"stop must hold non-empty strings, got {shorten(self.stop)}")
+        require_text("stop", self.stop)
+        for i, token in enumerate(self.stop_token_ids):
+            require_count(f"stop_token_ids.{i}", token, at_most=MAX_TOKEN_ID)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +109,6 @@ class Usage:
     forwards          target forward passes in which a branch took part, summed over branches
     drafted           draft tokens fed to the target
     accepted          draft tokens accepted
-    round_seconds     share of the rounds in which it took part, without rounds that filled prompts
-    plain_seconds     time of those rounds' tokens one by one, by the engine's cost curve; 0 without a curve
     small_tokens      tokens that the small model of a router generated, discarded ones included
     small_forwards    forward passes of that model; `forwards` does not include them
     discarded_tokens  tokens of either model that were discarded; `tokens` does not include them
@@ -113,8 +124,6 @@ class Usage:
     forwards: int = 0
     drafted: int = 0
     accepted: int = 0
-    round_seconds: float = 0.0
-    plain_seconds: float = 0.0
     small_tokens: int = 0
     small_forwards: int = 0
     discarded_tokens: int = 0
@@ -137,11 +146,6 @@ class Usage:
         """
         # tokens - accepted: those that the target added to drafts, one per forward pass unless a stop cut the draft
         return self.tokens / (self.tokens - self.accepted) if self.tokens > self.accepted else None
-
-    @property
-    def speedup(self) -> float | None:
-        """Speed relative to one token per forward pass, by the engine's cost curve; None without a curve."""
-        return self.plain_seconds / self.round_seconds if self.plain_seconds and self.round_seconds else None
 
     def __add__(self, other: Usage) -> Usage:
         # over all fields: a list of names would miss the next counter

@@ -24,7 +24,6 @@ class Request(TokenSequence):
         self.logprobs: list[float] = []
         self.num_cached_prompt: int | None = None  # prefix tokens read from the cache at the first admission
         self.forwards = self.drafted = self.accepted = 0
-        self.round_seconds = self.plain_seconds = 0.0
         self.submit_time = time.monotonic()
         self.hidden: Tensor | None = None  # [h], on the model's device
 
@@ -54,8 +53,6 @@ class Request(TokenSequence):
             forwards=self.forwards,
             drafted=self.drafted,
             accepted=self.accepted,
-            round_seconds=self.round_seconds,
-            plain_seconds=self.plain_seconds,
             seconds=time.monotonic() - self.submit_time,
         )
         return Generation(

@@ -256,9 +256,6 @@ class RoundRunner:
         if batch is not None:
             context = sum(len(branch.tokens) for branch in verified.branches)
             cost = RoundCost(len(feedback), len(batch.tokens_T), context, time.perf_counter() - begin)
-            plain = self._speculation.controller.plain_seconds(cost.num_branches, cost.context_tokens)
-            # a round without drafts is plain: its own time counts, not the curve's
-            verified.count_seconds(cost, cost.seconds if plain and not plan.max_total else plain, self._stats)
         self._speculation.controller.observe(feedback, cost)
 
     def _count_round(self, batch: TokenBatch, verified: BatchVerifyResult | None) -> None:

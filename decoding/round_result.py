@@ -1,4 +1,4 @@
-"""Holds the outcome of a round: verified drafts, and the feedback, hidden states and seconds that follow from them."""
+"""Holds the outcome of a round: verified drafts, and the feedback and hidden states that follow from them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from decoding.model.batch import SequenceInput
 from decoding.request import Request
 from decoding.speculation.draft import VerifyResult
-from decoding.speculation.interfaces import Branch, Feedback, RoundCost
+from decoding.speculation.interfaces import Branch, Feedback
 from decoding.speculation.target_logits import TargetLogits
-from decoding.stats import EngineStats
 
 
 @dataclass(frozen=True)
@@ -52,18 +51,3 @@ class BatchVerifyResult:
                 # row of the last committed token, then those of the accepted nodes; token j comes from rows[j]
                 rows = [first, *(first + 1 + node for node in result.accepted_nodes)]
                 request.hidden = self.target.hidden_WD[rows[new - 1]]
-
-    def count_seconds(self, cost: RoundCost, plain_seconds: float, stats: EngineStats) -> None:
-        """Adds the duration of the round, and the duration that its tokens would have had one by one.
-
-        `plain_seconds` is the time of a round without drafts. *Mutates* the requests and `stats`.
-        """
-        plain = plain_seconds / cost.num_branches
-        for item, branch, _ in self:
-            request = item.sequence
-            # tokens committed, not accepted: a stop may have cut the draft
-            new = len(request.tokens) - len(branch.tokens)
-            request.round_seconds += cost.seconds / cost.num_branches
-            request.plain_seconds += new * plain
-            stats.plain_seconds += new * plain
-        stats.round_seconds += cost.seconds

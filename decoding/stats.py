@@ -36,8 +36,6 @@ class EngineStats:
     peak_*             the largest of either after any round
     resident_rounds    resident_tokens summed over all rounds
     problem_rounds     groups (problems) with running branches, summed over all rounds
-    round_seconds      time of the rounds without prefill
-    plain_seconds      time of their tokens without drafts, by the controller's cost curve; 0 without a curve
     seconds_*          model (attention included), attention (CPU only), sampling, drafting, and the rest of the loop
     timeline           the last 4096 rounds
     """
@@ -60,8 +58,6 @@ class EngineStats:
     resident_rounds: int = 0
     problem_rounds: int = 0
     capacity_tokens: int = 0
-    round_seconds: float = 0.0
-    plain_seconds: float = 0.0
     seconds_model: float = 0.0
     seconds_attention: float = 0.0
     seconds_sampling: float = 0.0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from decoding.validation import require_count, require_positive
+from decoding.validation import MAX_INT, require_count, require_positive, require_text
 from reason.config import plugins
 from reason.config.compose import (
     Settings,
@@ -28,7 +26,7 @@ from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
 from reason.routing import spec as routing
 from reason.routing.spec import RouterSpec
-from reason.runs.resume import NON_SEMANTIC
+from reason.runs.resume import hash_settings
 from reason.scorers.base import LoadableEmbedder, Scorer
 from reason.solver import Solver
 from reason.tasks.base import Task
@@ -62,8 +60,7 @@ class SolveSpec:
     @property
     def config_hash(self) -> str:
         """A hash of the settings that can change a row: equal hashes mean that rows may be compared."""
-        semantic = {key: value for key, value in self.config.items() if key not in NON_SEMANTIC}
-        return hashlib.sha256(json.dumps(semantic, sort_keys=True).encode()).hexdigest()[:12]
+        return hash_settings(self.config)
 
     def run_metadata(self, task: Task, stands_in_for: str | None) -> dict[str, object]:
         """Returns what every row repeats of its run: options, seed, the settings' hash, versions, and what is lossy."""
@@ -255,9 +252,10 @@ def _validate_keys(config: Settings) -> None:
         if not isinstance(config.get(group), dict):
             raise ConfigError(f"{group} is not set; choose {group}=..., it cannot be left out")
     with as_config_error():
-        require_count("seed", config["seed"])
+        require_text("", config)
+        require_count("seed", config["seed"], at_most=MAX_INT)
         require_count("concurrency", config["concurrency"], at_least=1)
-        require_count("limit", config["limit"], at_least=1, or_null=True)
+        require_count("limit", config["limit"], at_least=1, at_most=MAX_INT, or_null=True)
         if config["scorer_timeout"] is not None:
             require_positive("scorer_timeout", config["scorer_timeout"])
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from decoding.core import Tokens, Usage
+from decoding.validation import require_text, shorten
 from search.strategy import SearchResult
 from search.tree import SearchTree
 
@@ -17,6 +18,8 @@ class Problem:
 
     `prompt` are the token ids the search starts from where the question alone does not determine them: a conversation,
     or a text to continue. Without them the model's prompt format renders the question.
+
+    Raises: ValueError naming a field whose text is not Unicode.
     """
 
     id: str
@@ -25,17 +28,24 @@ class Problem:
     prompt: Tokens | None = None
     meta: Mapping[str, object] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("id", "question", "answer", "meta"):
+            require_text(name, getattr(self, name))
+
     @classmethod
     def from_question(cls, question: str, *, prompt: Tokens | None = None) -> Problem:
         """Returns a problem for a bare question; equal questions get equal ids.
 
-        Raises: ValueError for an empty question.
+        Raises: ValueError for a question that is empty or not Unicode.
 
         >>> Problem.from_question("What is 1+1?").id
         'question-df219761'
         """
+        if not isinstance(question, str):
+            raise ValueError(f"question must be a text, got {shorten(question)}")
         if not question.strip():
             raise ValueError("question must not be empty")
+        require_text("question", question)  # before its hash, which encodes it
         digest = hashlib.blake2b(question.encode(), digest_size=4).hexdigest()
         return cls(id=f"question-{digest}", question=question, prompt=prompt)
 

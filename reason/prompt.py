@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from decoding.core import Tokens
+from decoding.validation import require_text, shorten
 
 SLOT = "{question}"
 
@@ -43,9 +44,13 @@ class PromptFormat:
     delimiter: str = "\n\n"
 
     def __post_init__(self) -> None:
-        for name, text in (("raw", self.raw), ("user", self.user)):
-            if text is not None and SLOT not in text:
+        for name in ("raw", "system", "user", "answer_start", "delimiter"):
+            text, or_null = getattr(self, name), name in ("raw", "system")
+            if not isinstance(text, str) and not (or_null and text is None):
+                raise ValueError(f"model.prompt.{name} must be a text{' or null' * or_null}, got {shorten(text)}")
+            if text is not None and SLOT not in text and name in ("raw", "user"):
                 raise ValueError(f"model.prompt.{name} must contain {SLOT}, got {text!r}")
+            require_text(f"model.prompt.{name}", text)
         if not self.delimiter:
             raise ValueError("model.prompt.delimiter must not be empty")
 

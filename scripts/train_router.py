@@ -108,8 +108,8 @@ def main() -> int:
     from reason.training.loop import resolve_device
     from reason.training.router import evaluate_router, label_better, split_pairs
 
-    recipe: Any = args.recipe(**{name: getattr(args, name) for name in asdict(args.recipe())})
     try:
+        recipe: Any = args.recipe(**{name: getattr(args, name) for name in asdict(args.recipe())})
         find_model(args.base, key="--base")
         device = resolve_device(args.device)
         pairs = list(read_pairs(args.pairs))

@@ -21,6 +21,7 @@ async def sample_and_choose(
     sampling: SamplingParams,
     voting_rule: str,
     agg_strategy: str,
+    unscored: str,
     stop_error: float | None = None,
 ) -> SearchResult:
     """Samples up to `n` solutions of `root` (fewer if the budget runs out) and chooses one by `voting_rule`.
@@ -47,15 +48,15 @@ async def sample_and_choose(
             break
         votes = tally_votes([c.answer for c in candidates], [None] * len(candidates), "majority")
         if majority_error_bound(votes) <= stop_error:
-            return replace(build_result(expander, candidates, voting_rule), stop_reason="decided")
-    return build_result(expander, candidates, voting_rule)
+            return replace(build_result(expander, candidates, voting_rule, unscored), stop_reason="decided")
+    return build_result(expander, candidates, voting_rule, unscored)
 
 
-def build_result(expander: Expander, candidates: list[Candidate], voting_rule: str) -> SearchResult:
-    """Builds the result of a search; chooses by `voting_rule` among candidates that finished or have an answer."""
+def build_result(expander: Expander, candidates: list[Candidate], voting_rule: str, unscored: str) -> SearchResult:
+    """Builds the result of a search; chooses among candidates that finished or have an answer (`choose_solution`)."""
     finished = expander.tree.finished_leaves()
     eligible = [c for c in candidates if c.answer is not None or c.node in finished]
-    choice = choose_solution([c.answer for c in eligible], [c.score for c in eligible], voting_rule)
+    choice = choose_solution([c.answer for c in eligible], [c.score for c in eligible], voting_rule, unscored)
     return SearchResult(
         tree=expander.tree,
         best=None if choice.index is None else eligible[choice.index].node,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams
-from decoding.validation import require_count, require_switch
-from search.voting import validate_aggregation, validate_voting_rule
+from decoding.validation import require_count, require_switch, shorten
+from search.voting import validate_aggregation, validate_unscored, validate_voting_rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +18,7 @@ class StepSearch:
     step_tokens   maximum tokens per step; a step that reaches them ends its branch
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
     select        how the answer is chosen: `weighted`, `majority` or `best`
+    unscored      the vote of a solution without a score: `median` of the others, or `ignore`
     merge         whether siblings with the same meaning count as one branch, with the highest of their scores, whose
                   continuations they take in turn (FETCH, arXiv 2502.11183)
     early_stop    ends the search when the lead of the first answer is at least this share of the votes still to come:
@@ -32,6 +33,7 @@ class StepSearch:
     step_tokens: int = 256
     agg_strategy: str = "last"
     select: str = "weighted"
+    unscored: str = "median"
     merge: bool = False
     early_stop: float | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -44,10 +46,11 @@ class StepSearch:
             require_count(name, getattr(self, name), at_least=1)
         validate_aggregation(self.agg_strategy)
         validate_voting_rule(self.select)
+        validate_unscored(self.unscored)
         require_switch("merge", self.merge)
         share = self.early_stop
         if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
-            raise ValueError(f"early_stop must be in (0, 1] or null, got {share!r}")
+            raise ValueError(f"early_stop must be in (0, 1] or null, got {shorten(share)}")
         if share is not None and self.select == "best":
             raise ValueError("early_stop needs select=weighted or select=majority: one better score overturns the best")
 

@@ -113,6 +113,9 @@ class StepSearchState:
             return False
         answers = [self._extract_answer(node) for node in self.ended_nodes]
         scores = [self.tree.path_score(node, self.strategy.agg_strategy) for node in self.ended_nodes]
+        is_unscored = any(s is None and a is not None for a, s in zip(answers, scores, strict=True))
+        if is_unscored and self.strategy.select != "majority":
+            return False  # the next score moves the median, and with it the votes of all solutions without a score
         votes = sorted(tally_votes(answers, scores, self.strategy.select).values(), reverse=True)
         first, second = [*votes, 0.0, 0.0][:2]
         # Each remaining solution adds a vote of at most 1 to the second answer: scores are in [0, 1].
@@ -129,7 +132,7 @@ class StepSearchState:
         candidates = [
             Candidate(node, self._extract_answer(node), self.tree.path_score(node, agg_strategy)) for node in nodes
         ]
-        result = build_result(self.expander, candidates, self.strategy.select)
+        result = build_result(self.expander, candidates, self.strategy.select, self.strategy.unscored)
         return replace(result, stop_reason="decided") if self._is_decided else result
 
     def _undecided_leaves(self) -> list[int]:

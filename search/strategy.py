@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from decoding.core import TokenGenerator, Tokens, Usage, Vector
+from decoding.validation import MAX_INT, require_count, require_positive
 from search.selection import Selection
 from search.tree import SearchTree, Step
 
@@ -67,11 +68,10 @@ class Budget:
     forwards: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "seconds", "calls", "forwards"):
-            value = getattr(self, name)
-            ok = value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
-            if not ok or (name != "seconds" and isinstance(value, float)):
-                raise ValueError(f"budget.{name} must be a positive number or null, got {value!r}")
+        for name in ("tokens", "calls", "forwards"):
+            require_count(f"budget.{name}", getattr(self, name), at_least=1, at_most=MAX_INT, or_null=True)
+        if self.seconds is not None:
+            require_positive("budget.seconds", self.seconds)
 
 
 @dataclass(frozen=True)

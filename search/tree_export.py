@@ -7,6 +7,7 @@ import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from search.tree import SearchTree
 
@@ -62,18 +63,18 @@ def shape_statistics(tree: SearchTree) -> TreeShape:
     )
 
 
-def write_graphml(tree: SearchTree, path: Path) -> None:
+def write_graphml(tree: SearchTree, file: Path | BinaryIO) -> None:
     """Writes the tree as GraphML, for Gephi, Cytoscape, yEd and `networkx.read_graphml(path, node_type=int)`.
 
-    Nodes have the attributes of `SearchTree.to_networkx`; an attribute without a value is left out, and a character
-    that XML cannot hold becomes U+FFFD.
+    `file` is a path or an open file. Nodes have the attributes of `SearchTree.to_networkx`; an attribute without a
+    value is left out, and a character that XML cannot hold becomes U+FFFD.
     """
     import networkx as nx
 
     graph = tree.to_networkx()
     for _, attributes in graph.nodes(data=True):
         attributes["text"] = _NOT_IN_XML.sub("\ufffd", attributes["text"])
-    nx.write_graphml(graph, path)
+    nx.write_graphml(graph, file)
 
 
 def to_dot(tree: SearchTree, chosen: int | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": lambda scores: math.fsum(scores) / len(scores),
 }
 VOTING_RULES = ("majority", "weighted", "best")
+UNSCORED = ("median", "ignore")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ def validate_voting_rule(voting_rule: str) -> None:
     require_choice("select", voting_rule, VOTING_RULES)
 
 
+def validate_unscored(unscored: str) -> None:
+    """Checks how solutions without a score vote. Raises: ValueError naming the valid choices."""
+    require_choice("unscored", unscored, UNSCORED)
+
+
 def aggregate_scores(scores: Sequence[float], agg_strategy: str) -> float:
     """Aggregates the step scores of a path into one; `agg_strategy` is `last`, `min`, `prod` or `mean`.
 
@@ -49,23 +56,39 @@ def aggregate_scores(scores: Sequence[float], agg_strategy: str) -> float:
     return AGGREGATIONS[agg_strategy](scores)
 
 
-def tally_votes(answers: Sequence[str | None], scores: Sequence[float | None], voting_rule: str) -> dict[str, float]:
+def tally_votes(
+    answers: Sequence[str | None], scores: Sequence[float | None], voting_rule: str, unscored: str = "median"
+) -> dict[str, float]:
     """Counts the votes of each answer, in order of first appearance; a solution without an answer has no vote.
 
-    `majority` counts solutions, `weighted` adds up their scores, `best` takes the highest score. The last two consider
-    scored solutions only; where no solution with an answer is scored, they count solutions.
+    `majority` counts solutions, `weighted` adds up their scores, `best` takes the highest score. Where no solution with
+    an answer is scored, all rules count solutions. Where some are, `unscored` decides about the others:
+
+    median  they have the median score of the scored ones; where they are more than those, `best` becomes `weighted`:
+            one score among many solutions without any does not tell which is best
+    ignore  they have no vote
 
     >>> tally_votes(["7", "8", "7", None], [0.5, 0.9, 0.25, 1.0], "weighted")
     {'7': 0.75, '8': 0.9}
+    >>> tally_votes(["7", "8", "8", "8"], [0.25, None, None, None], "best")
+    {'7': 0.25, '8': 0.75}
     """
     validate_voting_rule(voting_rule)
+    validate_unscored(unscored)
     voters = [(a, s) for a, s in zip(answers, scores, strict=True) if a is not None]
-    scored = [(a, s) for a, s in voters if s is not None]
-    by_answer: dict[str, list[float]] = {}
+    scored = [s for _, s in voters if s is not None]
     if voting_rule == "majority" or not scored:
-        voting_rule, scored = "majority", [(a, 1.0) for a, _ in voters]
-    for answer, score in scored:
-        by_answer.setdefault(answer, []).append(score)
+        voting_rule, weighed = "majority", [(a, 1.0) for a, _ in voters]
+    elif unscored == "ignore":
+        weighed = [(a, s) for a, s in voters if s is not None]
+    else:
+        median = statistics.median(scored)
+        weighed = [(a, median if s is None else s) for a, s in voters]
+        if len(voters) > 2 * len(scored):
+            voting_rule = "weighted"
+    by_answer: dict[str, list[float]] = {}
+    for answer, weight in weighed:
+        by_answer.setdefault(answer, []).append(weight)
     # fsum, not sum: it rounds once, so a sum does not depend on the order in which solutions finished.
     combine = max if voting_rule == "best" else math.fsum
     return {answer: combine(weights) for answer, weights in by_answer.items()}
@@ -89,8 +112,10 @@ def majority_error_bound(votes: Mapping[str, float]) -> float:
     return float(tail / 2**trials)
 
 
-def choose_solution(answers: Sequence[str | None], scores: Sequence[float | None], voting_rule: str) -> VotingResult:
-    """Chooses the solution with the highest score among those with the winning answer.
+def choose_solution(
+    answers: Sequence[str | None], scores: Sequence[float | None], voting_rule: str, unscored: str = "median"
+) -> VotingResult:
+    """Chooses the solution with the highest score among those with the answer that wins `tally_votes`.
 
     Ties go to the answer, then to the solution, that comes first. Where no solution has an answer, the one with the
     highest score is chosen.
@@ -98,7 +123,7 @@ def choose_solution(answers: Sequence[str | None], scores: Sequence[float | None
     >>> choose_solution(["7", "8", "7"], [0.5, 0.9, 0.6], "weighted")
     VotingResult(index=2, votes={'7': 1.1, '8': 0.9})
     """
-    votes = tally_votes(answers, scores, voting_rule)
+    votes = tally_votes(answers, scores, voting_rule, unscored)
     winner = max(votes, key=votes.__getitem__) if votes else None
     return VotingResult(_index_of_best([i for i, answer in enumerate(answers) if answer == winner], scores), votes)
 

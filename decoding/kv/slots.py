@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from decoding.validation import require_count
+from decoding.validation import MAX_INT, require_count
 
 Slots = npt.NDArray[np.int64]
 SCRATCH_SLOT = 0
@@ -34,7 +34,7 @@ class SlotPool:
     """
 
     def __init__(self, capacity: int) -> None:
-        require_count("capacity", capacity, at_least=1)
+        require_count("capacity", capacity, at_least=1, at_most=MAX_INT)
         self.capacity = capacity
         self._is_held = np.zeros(capacity + 1, dtype=bool)
         self._rebuild_free_list()
@@ -42,7 +42,7 @@ class SlotPool:
     @classmethod
     def from_budget(cls, budget_bytes: int, bytes_per_token: int) -> SlotPool:
         """Returns a pool of as many slots as fit in the budget, scratch included. Raises ValueError if none does."""
-        require_count("kv_bytes", budget_bytes, at_least=1)
+        require_count("kv_bytes", budget_bytes, at_least=1, at_most=MAX_INT)
         # - 1: scratch has KV in the pool too
         capacity = budget_bytes // bytes_per_token - 1
         if capacity < 1:

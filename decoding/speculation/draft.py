@@ -16,6 +16,9 @@ import numpy.typing as npt
 
 from decoding.core import Tokens
 
+MAX_DRAFT_SIZE = 1024
+"""Upper limit of settings that count levels of a draft, candidates of a token, or tokens of a context."""
+
 DraftSampling = Literal["coupled", "likely", "without_replacement", "iid"]
 """How the children of a node were sampled from the drafter's distribution q:
 

@@ -161,10 +161,6 @@ class Controller(Protocol):
         """Returns the limits of this round's drafts; all zeros is plain decoding."""
         ...
 
-    def plain_seconds(self, branches: int, context_tokens: int) -> float:
-        """Returns the expected seconds of a round without drafts; 0 if unknown."""
-        ...
-
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         """Learns from a finished round; `cost` is None for a round with prefill. *Mutates* the controller only."""
         ...

@@ -13,28 +13,33 @@ from pathlib import Path
 
 from rich.console import Console
 
+from decoding.core import MAX_TEMPERATURE
+from decoding.validation import MAX_VALUE, is_count, is_number, require_count
+
 
 def positive_int(text: str) -> int:
     """An int of at least 1. Raises: ArgumentTypeError."""
     number = int(text)
-    if number < 1:
-        raise ArgumentTypeError(f"must be an int >= 1, got {text}")
+    try:
+        require_count("it", number, at_least=1)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error).removeprefix("it ")) from None
     return number
 
 
 def positive_ints(text: str) -> tuple[int, ...]:
     """`1,4,16` as ints of at least 1. Raises: ArgumentTypeError."""
     numbers = tuple(int(part) for part in text.split(","))
-    if min(numbers) < 1:
-        raise ArgumentTypeError(f"must be ints >= 1, got {text}")
+    if not all(is_count(number, at_least=1, at_most=MAX_VALUE) for number in numbers):
+        raise ArgumentTypeError(f"must be ints from 1 to {MAX_VALUE}, got {text}")
     return numbers
 
 
 def temperature_list(text: str) -> tuple[float, ...]:
     """`1,0.6,0` as temperatures. Raises: ArgumentTypeError."""
     numbers = tuple(float(part) for part in text.split(","))
-    if min(numbers) < 0:
-        raise ArgumentTypeError(f"must be numbers >= 0, got {text}")
+    if not all(is_number(number, low=0, high=MAX_TEMPERATURE) for number in numbers):
+        raise ArgumentTypeError(f"must be numbers from 0 to {MAX_TEMPERATURE}, got {text}")
     return numbers
 
 

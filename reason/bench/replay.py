@@ -24,6 +24,7 @@ from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Drafter, DraftPlan, Feedback
+from decoding.validation import require_text
 from reason.models.checkpoint import BUNDLED, find_model, load_tokenizer
 
 QUESTION_KEYS = ("problem", "question", "prompt")
@@ -128,6 +129,8 @@ def _parse_recording(line: str, where: str) -> RecordedProblem:
         raise ValueError(f"{where}: the problem must be a text, got {question!r}")
     if not isinstance(samples, list) or not samples or not all(isinstance(text, str) for text in samples):
         raise ValueError(f"{where}: the samples must be a list of texts, got {str(samples)[:80]}")
+    require_text(f"{where}: the problem", question)
+    require_text(f"{where}: sample", samples)
     return RecordedProblem(question, tuple(samples))
 
 

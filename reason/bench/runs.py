@@ -17,6 +17,7 @@ from reason import build
 from reason.config.compose import compose_settings
 from reason.config.errors import ConfigError
 from reason.runs.json_files import write_json
+from reason.runs.output_check import check_run_folder
 from reason.runs.progress import ThroughputMeter, track
 from reason.runs.result import ProblemResult, ResultFile
 from reason.runs.run import TaskRun
@@ -83,6 +84,7 @@ def execute_run(spec: RunSpec, folder: Path, console: Console) -> RunOutcome:
     with closing(task):
         if totals_file.exists():
             return _read_run(spec, folder, solve_spec.config_hash)
+        check_run_folder(folder)
         with solve_spec.load_solver(task) as solver:
             run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"])
             _require_same_settings(run.results.values(), solve_spec.config_hash, folder)
@@ -107,7 +109,7 @@ def _read_run(spec: RunSpec, folder: Path, config_hash: str) -> RunOutcome:
 
 
 def _require_same_settings(rows: Iterable[ProblemResult], config_hash: str, folder: Path) -> None:
-    if any(row.metadata["config"] != config_hash for row in rows):
+    if any(row.metadata.get("config") != config_hash for row in rows):
         raise ConfigError(f"{folder} holds results of other settings; give another --folder, or delete it")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 
+from decoding.validation import require_positive
 from reason.grading.canonical import canonical_answer
 from reason.grading.grade import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, ungraded_because
 from reason.grading.process import WorkerDied, WorkerProcess, WorkerTimeout
@@ -26,8 +27,7 @@ class Grader:
     """
 
     def __init__(self, timeout_s: float = 5.0) -> None:
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s must be > 0, got {timeout_s!r}")
+        require_positive("timeout_s", timeout_s)
         self.timeout_s = timeout_s
         self._worker = _WorkerSlot()
         self._cache: dict[tuple[str, str], Grade] = {}  # oldest first

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from decoding.core import Tokens
-from decoding.validation import require_share
+from decoding.validation import require_count, require_share
 from reason.models.checkpoint import Checkpoint, find_model
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.routing.base import RoutingContext, RoutingDecision, StepsRead, score_step
@@ -41,6 +41,7 @@ class LearnedRouter:
         self, *, path: str, threshold: float = 0.5, device: str = "auto", dtype: str = "auto", kv_mib: int = 256
     ) -> None:
         require_share("threshold", threshold)
+        require_count("kv_mib", kv_mib, at_least=1)
         self.threshold = threshold
         self.path, self.device, self.dtype, self.kv_mib = path, device, dtype, kv_mib
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,12 +13,14 @@ from reason.scorers.prefixes import EncodedPrefix, PrefixReading, plan_readings
 from search.strategy import ScoredPaths
 from search.tree import Step
 
+log = logging.getLogger(__name__)
+
 
 class IncrementalScorer:
     """A `StepScorer` of one problem: a format, a reader, and the prefixes scored before (see `prefixes.py`).
 
-    Scoring a child reads its own tokens only. A path of more than `max_tokens` is not scored (None). Concurrent calls
-    are safe; at worst both read the same new step, with the same result.
+    Scoring a child reads its own tokens only. A path of more than `max_tokens` is not scored (None); the first one is
+    named in a warning. Concurrent calls are safe; at worst both read the same new step, with the same result.
 
     Scores agree with scoring every path alone and whole, up to the reader's rounding.
     """
@@ -29,7 +32,7 @@ class IncrementalScorer:
         self._format = step_format
         self._max_tokens = max_tokens
         self._root = EncodedPrefix.make_root(step_format.encode_prompt(question, prompt))
-        self._has_read_prompt = False
+        self._has_read_prompt = self._has_warned = False
         self._pieces: dict[tuple[bool, str, Tokens], Tokens] = {}
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
@@ -40,6 +43,7 @@ class IncrementalScorer:
         """
         encoded_paths = [self._encode_path(path) for path in paths]
         readable = [path for path in encoded_paths if path and self._is_readable(path)]
+        self._warn_of_long_paths(encoded_paths)
         num_tokens = await self._read_prefixes(plan_readings(path[-1] for path in readable))
         scores = [self._path_scores(path) if self._is_readable(path) else None for path in encoded_paths]
         num_scored = sum(path_scores is not None for path_scores in scores)
@@ -47,6 +51,18 @@ class IncrementalScorer:
 
     def _is_readable(self, path: Sequence[EncodedPrefix]) -> bool:
         return not path or path[-1].end <= self._max_tokens
+
+    def _warn_of_long_paths(self, paths: Sequence[Sequence[EncodedPrefix]]) -> None:
+        """Warns once per problem of paths that are not scored."""
+        longest = max((path[-1].end for path in paths if path), default=0)
+        if longest > self._max_tokens and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "a path of %d tokens is not scored: the reward model reads at most %d, the least of its own limit, "
+                "scorer.max_tokens and what scorer.kv_mib holds",
+                longest,
+                self._max_tokens,
+            )
 
     def _encode_path(self, path: Sequence[Step]) -> list[EncodedPrefix]:
         """Returns the prefixes of a path, one per step."""

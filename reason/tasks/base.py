@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from decoding.validation import require_count
+from decoding.validation import MAX_INT, is_count, require_count, shorten
 from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader, ungraded_because
 from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem
@@ -87,7 +87,7 @@ class Task:
 
 def validate_subset(*, limit: int | None, offset: int, shuffle_seed: int | None) -> None:
     """Raises ValueError naming the setting. Call it before data is loaded, so that a typo fails at once."""
-    require_count("task.limit", limit, at_least=1, or_null=True)
-    require_count("task.offset", offset)
-    if not (shuffle_seed is None or (isinstance(shuffle_seed, int) and not isinstance(shuffle_seed, bool))):
-        raise ValueError(f"task.shuffle_seed must be an int or null, got {shuffle_seed!r}")
+    require_count("task.limit", limit, at_least=1, at_most=MAX_INT, or_null=True)
+    require_count("task.offset", offset, at_most=MAX_INT)
+    if shuffle_seed is not None and not is_count(shuffle_seed, at_least=-MAX_INT, at_most=MAX_INT):
+        raise ValueError(f"task.shuffle_seed must be an int of 64 bits or null, got {shorten(shuffle_seed)}")

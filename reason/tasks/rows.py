@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from decoding.validation import InvalidText, require_text
+
+_BYTES = "surrogateescape"
+"""Bytes that are not UTF-8 become characters that `DatasetRow` refuses, with the line and the field they are in."""
+
 
 class DataUnavailable(ValueError):
     """The data set cannot be loaded; the message names in one sentence the file to give instead."""
@@ -20,12 +25,21 @@ class InvalidRow(ValueError):
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """The fields of one row, read at `line` of `file`; `index` counts rows from 0."""
+    """The fields of one row, read at `line` of `file`; `index` counts rows from 0.
+
+    Raises: InvalidRow for a field whose text is not Unicode.
+    """
 
     fields: dict[str, object]
     file: str
     line: int
     index: int
+
+    def __post_init__(self) -> None:
+        try:
+            require_text("", self.fields)
+        except InvalidText as error:
+            raise self.invalid_row(str(error)) from None
 
     def first_value(self, *names: str) -> object | None:
         """Returns the value of the first of these fields that exists and is not null."""
@@ -76,7 +90,7 @@ def read_rows(path: str | Path) -> list[DatasetRow]:
 
 
 def _jsonl(file: Path) -> Iterator[tuple[int, object]]:
-    with file.open(encoding="utf-8-sig") as lines:
+    with file.open(encoding="utf-8-sig", errors=_BYTES) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, _parse(line.strip(), file, number)
@@ -84,7 +98,7 @@ def _jsonl(file: Path) -> Iterator[tuple[int, object]]:
 
 def _json(file: Path) -> Iterator[tuple[int, object]]:
     """Counts lines in rows: a row of an indented file has several lines."""
-    rows = _parse(file.read_text(encoding="utf-8-sig"), file, 1)
+    rows = _parse(file.read_text(encoding="utf-8-sig", errors=_BYTES), file, 1)
     if not isinstance(rows, list):
         raise InvalidRow(f"{file}, line 1: expected a list of objects, got {type(rows).__name__}")
     yield from enumerate(rows, 1)
@@ -95,14 +109,19 @@ def _parse(text: str, file: Path, line: int) -> object:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidRow(f"{file}, line {line + error.lineno - 1}: not JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # an int of thousands of digits, lists in lists in lists
+        raise InvalidRow(f"{file}, line {line}: not JSON that can be read ({error})") from None
 
 
 def _csv(file: Path) -> Iterator[tuple[int, object]]:
     csv.field_size_limit(1 << 30)
-    with file.open(encoding="utf-8-sig", newline="") as lines:
+    with file.open(encoding="utf-8-sig", errors=_BYTES, newline="") as lines:
         reader = csv.DictReader(lines, restkey="")
-        for fields in reader:
-            yield reader.line_num, {name: value for name, value in fields.items() if name and value != ""}
+        try:
+            for fields in reader:
+                yield reader.line_num, {name: value for name, value in fields.items() if name and value != ""}
+        except csv.Error as error:
+            raise InvalidRow(f"{file}, line {reader.line_num}: not CSV ({error})") from None
 
 
 def _parquet(file: Path) -> Iterator[tuple[int, object]]:
@@ -110,4 +129,8 @@ def _parquet(file: Path) -> Iterator[tuple[int, object]]:
         parquet = importlib.import_module("pyarrow.parquet")  # comes with `datasets`
     except ImportError:
         raise DataUnavailable(f"reading {str(file)!r} needs pyarrow: pip install pyarrow, or give JSONL") from None
-    yield from enumerate(parquet.read_table(file).to_pylist(), 1)
+    try:
+        rows = parquet.read_table(file).to_pylist()
+    except (ValueError, OSError) as error:  # pyarrow's errors are of these types
+        raise DataUnavailable(f"{str(file)!r} is no Parquet file that can be read: {error}") from None
+    yield from enumerate(rows, 1)

@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from decoding.model.transformers_checkpoint import Device, pick_device
+from decoding.validation import MAX_INT, require_count, require_not_negative, require_positive
 from reason.training.examples import IGNORE
 
 Batch = dict[str, torch.Tensor]
@@ -30,6 +31,8 @@ class TrainingRecipe:
     """Length and learning rates of a stage. `minutes` ends training early; the rate decays to its end all the same.
 
     Muon for matrices: at these sizes it needs less than half of AdamW's tokens for the same loss.
+
+    Raises: ValueError naming the setting.
     """
 
     tokens: int
@@ -42,6 +45,17 @@ class TrainingRecipe:
     workers: int = 1
     threads: int | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "tokens_per_batch"):
+            require_count(name, getattr(self, name), at_least=1, at_most=10**15)
+        require_count("warmup_steps", self.warmup_steps, at_least=1)
+        require_count("workers", self.workers)
+        require_count("threads", self.threads, at_least=1, or_null=True)
+        require_count("seed", self.seed, at_most=MAX_INT)
+        for name in ("matrix_rate", "other_rate", "save_every_s"):
+            require_not_negative(name, getattr(self, name))
+        require_positive("minutes", self.minutes, at_most=1e9)
 
 
 def resolve_device(device: Device) -> str:

@@ -20,6 +20,15 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForTokenClassification
 
+from decoding.validation import (
+    MAX_INT,
+    MAX_VALUE,
+    require_choice,
+    require_count,
+    require_not_negative,
+    require_number,
+    require_share,
+)
 from reason.routing.pairs import StepPair
 from reason.training.loop import save_atomically
 
@@ -42,6 +51,8 @@ class RouterRecipe:
     margin    by how much the target model's step must be better
     held_out  share of the problems that the router is evaluated on
     rate      learning rate after warm-up; `warmup` is a share of the steps
+
+    Raises: ValueError naming the setting.
     """
 
     epochs: int = 3
@@ -52,6 +63,12 @@ class RouterRecipe:
     margin: float = 0.0
     held_out: float = 0.1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "tokens_per_batch"):
+            require_count(name, getattr(self, name), at_least=1)
+        require_share("warmup", self.warmup)
+        validate_router_recipe(self)
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,15 @@ class RouterMetrics:
     improved: tuple[float, ...]
     calibration: float | None = None
     truth: float | None = None
+
+
+def validate_router_recipe(recipe: RouterRecipe | HeadRecipe) -> None:
+    """Validates the fields that all recipes of routers have. Raises: ValueError naming the setting."""
+    require_not_negative("rate", recipe.rate)
+    require_choice("label", recipe.label, LABELS)
+    require_number("margin", recipe.margin, low=-MAX_VALUE, high=MAX_VALUE)
+    require_share("held_out", recipe.held_out, above_zero=True, below_one=True)
+    require_count("seed", recipe.seed, at_most=MAX_INT)
 
 
 def pair_advantages(pairs: Sequence[StepPair], label: str) -> Floats:

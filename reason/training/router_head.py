@@ -18,12 +18,14 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from decoding.validation import require_count, require_not_negative, require_share
 from reason.models.checkpoint import find_model
 from reason.routing.features import FEATURE_NAMES, StepFeatureHead, signed_log, step_features
 from reason.routing.pairs import StepPair
 from reason.scorers.base import Floats
 from reason.scorers.heads import TokenStatisticsHead
 from reason.scorers.local_reader import open_local_reader
+from reason.training.router import validate_router_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,13 @@ class HeadRecipe:
     margin: float = 0.25
     held_out: float = 0.1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "hidden", "batch"):
+            require_count(name, getattr(self, name), at_least=1)
+        require_not_negative("decay", self.decay)
+        require_share("dropout", self.dropout, below_one=True)
+        validate_router_recipe(self)
 
 
 def read_features(base: str, pairs: Sequence[StepPair], device: str, *, batch_size: int = 64) -> Floats:

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast as FastTokenizer
 import reason.models
 from decoding.model.transformers_checkpoint import Device
 from decoding.threads import limit_threads
+from decoding.validation import MAX_INT, require_count, require_not_negative
 from reason.build import load
 from reason.runs.metrics import compute_metrics
 from reason.runs.result import ProblemResult
@@ -51,12 +52,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Size of a model."""
+    """Size of a model. Raises: ValueError naming the setting."""
 
     hidden: int
     layers: int
     mlp: int
     heads: int
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "layers", "mlp", "heads"):
+            require_count(name, getattr(self, name), at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,8 @@ class TrainingPlan:
     recipes         by stage
     judging_layers  layers that the reward model has beyond the verifier's
     ship_to         folder of the bundled models
+
+    Raises: ValueError naming the setting.
     """
 
     folder: Path
@@ -80,6 +87,13 @@ class TrainingPlan:
     report_samples: int = 16
     device: Device = "auto"
     ship_to: Path = BUNDLED
+
+    def __post_init__(self) -> None:
+        for name in ("judging_layers", "report_problems", "report_samples"):
+            require_count(name, getattr(self, name), at_least=1)
+        require_count("seed", self.seed, at_most=MAX_INT)
+        for family, weight in self.weights.items():
+            require_not_negative(f"weights.{family}", weight)
 
     @property
     def resolved_device(self) -> str:

@@ -21,6 +21,7 @@ from rich.console import Console
 from reason import ConfigError
 from reason.bench.arguments import positive_int
 from reason.config.compose import list_options
+from reason.runs.output_folder import OutputError
 
 DEFAULTS = ("speculation=off",)  # at the load of this comparison plain decoding is about as fast, and steadier
 BUNDLED = ("+task=synthetic", "task.size={problems}")
@@ -62,7 +63,7 @@ def main() -> int:
         for number, spec in enumerate(specs, 1):
             console.print(f"{number} of {len(specs)}: {spec.search}, width {spec.width}", style="bold", markup=False)
             outcomes.append(execute_run(spec, args.folder / spec.folder_name, console))
-    except (ConfigError, ValueError) as error:
+    except (ConfigError, ValueError, OutputError) as error:
         console.print(str(error), style="red", markup=False)
         return 2
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from decoding.core import SamplingParams, Tokens
 from decoding.validation import require_count
 from search.sample import sample_and_choose
 from search.strategy import Resources, SearchResult
-from search.voting import validate_aggregation
+from search.voting import validate_aggregation, validate_unscored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,7 @@ class BestOfN:
     """Chooses the solution with the highest score among `n` independent samples, those with an answer first.
 
     n             number of solutions
+    unscored      the vote of a solution without a score: `median` of the others, or `ignore`
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
     sampling      sampling parameters of each solution
 
@@ -24,6 +25,7 @@ class BestOfN:
     """
 
     n: int = 16
+    unscored: str = "median"
     agg_strategy: str = "last"
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
@@ -34,9 +36,16 @@ class BestOfN:
 
     def __post_init__(self) -> None:
         require_count("n", self.n, at_least=1)
+        validate_unscored(self.unscored)
         validate_aggregation(self.agg_strategy)
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
         return await sample_and_choose(
-            root, resources, n=self.n, sampling=self.sampling, voting_rule=self.select, agg_strategy=self.agg_strategy
+            root,
+            resources,
+            n=self.n,
+            sampling=self.sampling,
+            voting_rule=self.select,
+            unscored=self.unscored,
+            agg_strategy=self.agg_strategy,
         )

@@ -39,7 +39,7 @@ class Ets(LevelSearch):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive("temperature", self.temperature)
-        require_positive("solver_seconds", self.solver_seconds)
+        require_positive("solver_seconds", self.solver_seconds, at_most=60)  # no budget or disconnect ends the solver
         require_not_negative("penalty", self.penalty)
         require_not_negative("coverage", self.coverage)
         require_choice("cost", self.cost, COSTS)

@@ -56,7 +56,7 @@ class Mcts(StepSearch):
         require_choice("value", self.value, VALUES)
         require_not_negative("exploration", self.exploration)
         require_positive("widening", self.widening)
-        require_not_negative("widening_power", self.widening_power)
+        require_not_negative("widening_power", self.widening_power, at_most=10)  # 1: one child more with every visit
         for name in ("branching", "parallel"):
             require_count(name, getattr(self, name), at_least=1)
 

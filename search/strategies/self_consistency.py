@@ -8,7 +8,7 @@ from decoding.core import SamplingParams, Tokens
 from decoding.validation import require_count, require_number
 from search.sample import sample_and_choose
 from search.strategy import Resources, SearchResult
-from search.voting import validate_aggregation, validate_voting_rule
+from search.voting import validate_aggregation, validate_unscored, validate_voting_rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,7 @@ class SelfConsistency:
 
     n             number of solutions
     select        `majority` counts solutions, `weighted` adds up scores, `best` is best-of-N
+    unscored      the vote of a solution without a score: `median` of the others, or `ignore`
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
     stop_error    ends the sampling when the majority is wrong with at most this probability; None samples all `n`
     sampling      sampling parameters of each solution
@@ -26,6 +27,7 @@ class SelfConsistency:
 
     n: int = 16
     select: str = "majority"
+    unscored: str = "median"
     agg_strategy: str = "last"
     stop_error: float | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -36,6 +38,7 @@ class SelfConsistency:
     def __post_init__(self) -> None:
         require_count("n", self.n, at_least=1)
         validate_voting_rule(self.select)
+        validate_unscored(self.unscored)
         validate_aggregation(self.agg_strategy)
         if self.stop_error is not None:
             require_number("stop_error", self.stop_error, low=0, high=0.5)
@@ -54,6 +57,7 @@ class SelfConsistency:
             n=self.n,
             sampling=self.sampling,
             voting_rule=self.select,
+            unscored=self.unscored,
             agg_strategy=self.agg_strategy,
             stop_error=self.stop_error,
         )

@@ -44,7 +44,7 @@ WRONG = {
     ("seed=-1",): "seed must be an int >= 0, got -1",
     ("concurrency=0",): "concurrency must be an int >= 1, got 0",
     ("limit=0",): "limit must be an int >= 1 or null, got 0",
-    ("budget.tokens=0",): "budget.tokens must be a positive number or null, got 0",
+    ("budget.tokens=0",): "budget.tokens must be an int >= 1 or null, got 0",
     ("~scorer",): "scorer is not set",
     ("engine._target_=os.system",): "engine._target_ must be one of ours",
     ("scorer.adapter._target_=os.system",): "scorer.adapter._target_ must be one of ours",

@@ -25,8 +25,5 @@ class FixedController:
         # The limit of each branch is that of the batch: one branch may get all nodes.
         return DraftPlan((total,) * len(branches), total)
 
-    def plain_seconds(self, branches: int, context_tokens: int) -> float:
-        return 0.0
-
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         """Does nothing: the plan is fixed."""

@@ -12,9 +12,9 @@ from heapq import heapify, heapreplace
 from typing import ClassVar
 
 from decoding.speculation.controllers.cost_curve import CostCurve
-from decoding.speculation.draft import TreeTemplate
+from decoding.speculation.draft import MAX_DRAFT_SIZE, TreeTemplate
 from decoding.speculation.interfaces import BatchLoad, Branch, DraftPlan, Feedback, RoundCost
-from decoding.validation import require_count
+from decoding.validation import require_count, require_share
 
 _MAX_BRANCHES = 4096  # branches with a remembered acceptance rate
 
@@ -36,10 +36,9 @@ class GoodputController:
     uses_template: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_count("longest", self.longest)
+        require_count("longest", self.longest, at_most=MAX_DRAFT_SIZE)
         for name in ("smoothing", "first"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)!r}")
+            require_share(name, getattr(self, name), above_zero=True, below_one=True)
 
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         rates = [self.acceptance_rates.get(branch.request_id, self.first) for branch in branches]
@@ -57,9 +56,6 @@ class GoodputController:
             lengths[index] += 1
             heapreplace(gains, (-(gain * rates[index]) if lengths[index] < self.longest else 0.0, index))
         return DraftPlan(tuple(lengths), sum(lengths), template=TreeTemplate.make_chain(self.longest))
-
-    def plain_seconds(self, branches: int, context_tokens: int) -> float:
-        return self.curve.round_seconds(branches, 0, context_tokens)
 
     def calibrate_cost(self, costs: Sequence[RoundCost]) -> None:
         self.curve = CostCurve(tuple(costs))

@@ -79,16 +79,6 @@ class SpeculationProbe:
         """
         self._probe_of(branches).observe(drafted, tokens / branches, cost)
 
-    def relative_plain_cost(self, branches: int) -> float | None:
-        """Returns the measured over the expected cost of plain rounds; None before the first probe.
-
-        Of all batch sizes where this one has no plain rounds yet.
-        """
-        at_this_load = self._probe_of(branches).plain
-        rates = [at_this_load] if at_this_load.tokens else [probe.plain for probe in self._probes.values()]
-        tokens = sum(rate.tokens for rate in rates)
-        return sum(rate.cost for rate in rates) / tokens if tokens else None
-
     def _probe_of(self, branches: int) -> _LoadProbe:
         # Bit length: 1, 2-3, 4-7, ... branches have a probe each.
         least, most = _WARMUP_ROUNDS

@@ -41,9 +41,6 @@ class TemplateController:
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         return plan_evenly(self.template, len(self.template) if self.nodes is None else self.nodes, branches, load)
 
-    def plain_seconds(self, branches: int, context_tokens: int) -> float:
-        return 0.0
-
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         """Does nothing: the plan is fixed."""
 

@@ -46,10 +46,6 @@ class ThroughputController:
         round_seconds = self.curve.round_seconds(len(branches), 0, load.context_tokens)
         return DraftPlan((total,) * len(branches), total, CostEstimate(round_seconds, self.curve.seconds_per_node))
 
-    def plain_seconds(self, branches: int, context_tokens: int) -> float:
-        expected = self.curve.round_seconds(branches, 0, context_tokens)
-        return expected * (self.probe.relative_plain_cost(branches) or 1.0)
-
     def calibrate_cost(self, costs: Sequence[RoundCost]) -> None:
         self.curve = CostCurve(tuple(costs))
 

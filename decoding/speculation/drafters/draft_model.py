@@ -19,6 +19,7 @@ from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import SequenceInput, pack_batch
 from decoding.scheduler import ScheduledSequence, Scheduler
+from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
 from decoding.speculation.drafters.source import Floats, Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
@@ -61,7 +62,7 @@ class DraftModel:
         max_running_requests: int = 256,
         vocab_size: int | None = None,
     ) -> None:
-        require_count("k", k, at_least=1)
+        require_count("k", k, at_least=1, at_most=MAX_DRAFT_SIZE)
         require_count("vocab_size", vocab_size, at_least=1, or_null=True)
         self._backend, self._k, self._max_batched_tokens, self._vocab_size = backend, k, max_batched_tokens, vocab_size
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))

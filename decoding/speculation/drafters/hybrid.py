@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.source import TRUST_LEVELS, DraftSource, Floats, Ints, NextTokens, SourceStates
 from decoding.speculation.interfaces import Branch, Feedback
+from decoding.validation import require_count
 
 _MEMORY = 2000.0  # weight of the drafts per source and trust level; older ones decay
 
@@ -51,6 +53,7 @@ class HybridSource:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))
+        require_count("width", self.width, at_least=1, at_most=MAX_DRAFT_SIZE)
         if len(self.sources) < 2:
             raise ValueError(f"sources must name two or more, got {len(self.sources)}")
         shape = (len(self.sources), TRUST_LEVELS)

@@ -16,6 +16,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.source import TRUST_LEVELS, Floats, Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
 from decoding.validation import require_count
@@ -127,7 +128,7 @@ class PromptLookup:
 
     def __post_init__(self) -> None:
         for name in ("min_ngram", "max_ngram"):
-            require_count(name, getattr(self, name), at_least=1)
+            require_count(name, getattr(self, name), at_least=1, at_most=MAX_DRAFT_SIZE)
         if self.max_ngram < self.min_ngram:
             raise ValueError(f"max_ngram must be at least min_ngram={self.min_ngram}, got {self.max_ngram}")
 

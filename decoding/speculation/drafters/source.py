@@ -44,6 +44,7 @@ class DraftSource(Protocol):
 
     A class whose attribute `needs_model` is True loads a model: it is constructed last, with the keyword arguments
     `target_tokenizer` and `target_path` besides its settings, of which `path` is checked to be a model.
+    Its static method `validate(settings)`, if it has one, raises ValueError before any model is loaded.
     """
 
     @property

@@ -18,14 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
+from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.best_first import TableLookup
 from decoding.speculation.drafters.ngram_hash_table import Keys
 from decoding.speculation.drafters.ngram_table import NGramTable
 from decoding.speculation.drafters.source import Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
-from decoding.validation import require_count
+from decoding.validation import require_count, require_switch
 
 _SHARED_SALT = 1  # salt of the entries that all problems share
+MAX_CAPACITY = 100_000_000  # entries; at the default width about 10 GB
 _MAX_PROBLEMS = 4096  # with a remembered salt; the entries of older ones were evicted long before
 
 
@@ -66,8 +68,11 @@ class Stand:
     _salts: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("max_order", "min_order", "width", "capacity"):
-            require_count(name, getattr(self, name), at_least=1)
+        for name in ("max_order", "min_order", "width"):
+            require_count(name, getattr(self, name), at_least=1, at_most=MAX_DRAFT_SIZE)
+        require_count("capacity", self.capacity, at_least=1, at_most=MAX_CAPACITY)
+        for name in ("mix", "prompt", "shared"):
+            require_switch(name, getattr(self, name))
         if self.min_order > self.max_order:
             raise ValueError(f"min_order must be at most max_order={self.max_order}, got {self.min_order}")
         table = NGramTable(

@@ -20,8 +20,16 @@ from decoding.core import Tokens
 from decoding.speculation.drafters.source import Ints, NextTokens
 from decoding.speculation.drafters.suffix_tree import SuffixTree
 from decoding.speculation.interfaces import Branch, Feedback
-from decoding.validation import require_count, require_not_negative, require_share
+from decoding.validation import (
+    MAX_VALUE,
+    require_count,
+    require_not_negative,
+    require_number,
+    require_share,
+    require_switch,
+)
 
+MAX_TEXT_TOKENS = 100_000_000  # about 40 GB
 _WIDTH = 8
 _MAX_ENDS = 4096  # requests per problem whose end in the tree is remembered; those of others are searched for
 _TRUST_EDGES = np.array([2, 3, 4, 5, 6, 7, 8, 9, 13, 17, 25, 33, 49, 65, 97])  # shortest match of levels 1, 2, ...
@@ -94,12 +102,14 @@ class SuffixDecoding:
     _round: list[SuffixTree] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        for name in ("max_match", "max_tokens"):
-            require_count(name, getattr(self, name), at_least=1)
+        require_count("max_match", self.max_match, at_least=1)
+        require_count("max_tokens", self.max_tokens, at_least=1, at_most=MAX_TEXT_TOKENS)
         require_not_negative("factor", self.factor)
+        require_number("offset", self.offset, low=-MAX_VALUE, high=MAX_VALUE)
         if not self.factor + self.offset >= 0:
             raise ValueError(f"offset must be >= -factor, got {self.offset!r}")
         require_share("min_probability", self.min_probability, above_zero=True)
+        require_switch("across_groups", self.across_groups)
 
     @property
     def feedback_k(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.source import Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
 from decoding.validation import require_count
@@ -28,7 +29,7 @@ class TokenRecycling:
     _next_VK: npt.NDArray[np.int32] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        require_count("k", self.k, at_least=1)
+        require_count("k", self.k, at_least=1, at_most=MAX_DRAFT_SIZE)
         self._next_VK = np.full((0, self.k), -1, dtype=np.int32)
 
     @property

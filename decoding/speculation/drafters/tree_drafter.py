@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from decoding.speculation.draft import Draft, DraftSampling, SamplingRecord
+from decoding.speculation.draft import MAX_DRAFT_SIZE, Draft, DraftSampling, SamplingRecord
 from decoding.speculation.drafters.best_first import TreeNodes
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
@@ -44,8 +44,8 @@ class TreeDrafter:
     depth: int = 20
 
     def __post_init__(self) -> None:
-        require_count("width", self.width, at_least=1)
-        require_count("depth", self.depth, at_least=1)
+        require_count("width", self.width, at_least=1, at_most=MAX_DRAFT_SIZE)
+        require_count("depth", self.depth, at_least=1, at_most=MAX_DRAFT_SIZE)
         require_choice("draw", self.draw, tuple(SAMPLING_CODES))
         if self.draw != "likely" and not self.source.has_probabilities:
             raise ValueError(

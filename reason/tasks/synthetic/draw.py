@@ -13,6 +13,7 @@ from reason.tasks.synthetic.families import FAMILIES
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 _HELD_OUT_IN = 8  # one question in eight is held out
+_MAX_REPEATED = 10_000  # draws in a row without a new question
 
 
 def split_of(question: str) -> Split:
@@ -43,11 +44,17 @@ def draw_exercise(
 def distinct_exercises(
     seed: int, split: Split, *, weights: Mapping[str, float], difficulties: tuple[int, int] | None = None
 ) -> Iterator[Exercise]:
-    """Yields problems of `split` without end, no question twice; the same on every machine for equal arguments."""
+    """Yields problems of `split`, no question twice; the same on every machine for equal arguments.
+
+    It ends when so many draws in a row bring nothing new that there is no other problem.
+    """
     rng = random.Random(seed)
     seen_questions: set[str] = set()
-    while True:
+    num_repeated = 0
+    while num_repeated < _MAX_REPEATED:
         exercise = draw_exercise(rng, split, weights=weights, difficulties=difficulties)
+        num_repeated += 1
         if exercise.question not in seen_questions:
+            num_repeated = 0
             seen_questions.add(exercise.question)
             yield exercise

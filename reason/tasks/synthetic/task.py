@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from decoding.validation import is_count, require_count
+from decoding.validation import MAX_INT, MAX_VALUE, is_count, require_count, require_not_negative, shorten
 from reason.grading import Grade
 from reason.problem import Problem
 from reason.tasks.base import RIGHT, WRONG, Task, validate_subset
@@ -52,10 +52,20 @@ class Synthetic(Task):
         if split not in SPLITS:
             raise ValueError(f"task.split must be one of {', '.join(SPLITS)}; got {split!r}")
         require_count("task.size", size, at_least=1)
+        require_count("task.seed", seed, at_least=-MAX_INT, at_most=MAX_INT)
+        for family, weight in weights.items():
+            require_not_negative(f"task.families.{family}", weight)
+        if not any(weights.values()):
+            raise ValueError("task.families must have a weight above 0")
         drawn = distinct_exercises(seed, split, weights=weights, difficulties=_span(difficulty))
         self._exercises: dict[str, Exercise] = {
             f"{name}/{split}/{seed}/{index}": exercise for index, exercise in enumerate(islice(drawn, size))
         }
+        if len(self._exercises) < size:
+            raise ValueError(
+                f"task.size must be at most {len(self._exercises)}, the number of different problems of these families "
+                f"and difficulties, got {size}"
+            )
         problems = [_problem(id_, exercise) for id_, exercise in self._exercises.items()]
         super().__init__(name, problems, limit=limit, offset=offset, shuffle_seed=shuffle_seed)
 
@@ -74,7 +84,7 @@ def _problem(id_: str, exercise: Exercise) -> Problem:
 
 
 def _span(difficulty: int | Sequence[int]) -> tuple[int, int]:
-    span = (difficulty, difficulty) if isinstance(difficulty, int) else tuple(difficulty)
-    if len(span) != 2 or not all(is_count(d, at_least=1) for d in span) or span[0] > span[1]:
-        raise ValueError(f"task.difficulty must be an int >= 1 or [lowest, highest], got {difficulty!r}")
+    span = tuple(difficulty) if isinstance(difficulty, list | tuple) else (difficulty, difficulty)
+    if len(span) != 2 or not all(is_count(d, at_least=1, at_most=MAX_VALUE) for d in span) or span[0] > span[1]:
+        raise ValueError(f"task.difficulty must be an int >= 1 or [lowest, highest], got {shorten(difficulty)}")
     return span[0], span[1]

@@ -118,9 +118,15 @@ def test_all_paths_go_to_the_reader_in_one_call_and_equal_ones_once() -> None:
     assert sorted(reader.calls) == [((*PROMPT, 1, 2), 3), ((*PROMPT, 1, 3), 4)]
 
 
-def test_path_over_the_limit_is_not_scored_and_the_others_are() -> None:
+def test_path_over_the_limit_is_not_scored_and_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
     short, long = steps((1,)), steps((1,), (2, 2, 2))
-    scored = asyncio.run(bound(HashReader(), limit=len(PROMPT) + 3).score([long, short]))
+    scorer = bound(HashReader(), limit=len(PROMPT) + 3)
+    scored = asyncio.run(scorer.score([long, short]))
+    asyncio.run(scorer.score([long]))
+    assert [record.getMessage() for record in caplog.records] == [  # once per problem
+        "a path of 7 tokens is not scored: the reward model reads at most 6, the least of its own limit, "
+        "scorer.max_tokens and what scorer.kv_mib holds"
+    ]
     assert scored.scores[0] is None
     assert scored.scores[1] == pytest.approx(expected(short))
     assert scored.usage.scorer_calls == 1

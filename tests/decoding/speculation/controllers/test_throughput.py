@@ -50,14 +50,13 @@ class TestThroughput:
         assert plan.cost_estimate is not None
         assert plan.cost_estimate.seconds_per_node == pytest.approx(machine.per_row, rel=0.01)
         assert plan.cost_estimate.round_seconds == pytest.approx(machine.seconds(3, 0, 100), rel=0.01)
-        assert controller.plain_seconds(3, 100) == plan.cost_estimate.round_seconds
 
     def test_rounds_that_filled_prompts_are_not_counted(self) -> None:
         controller = ThroughputController()
-        before = controller.plain_seconds(3, 100)
+        before = controller.curve.round_seconds(3, 0, 100)
         for _ in range(40):
             controller.observe([], None)
-        assert controller.plain_seconds(3, 100) == before > 0
+        assert controller.curve.round_seconds(3, 0, 100) == before > 0
 
 
 def decode(trials: SpeculationProbe, count: int, rounds: int, *, gain: float, cost: float, rng: random.Random) -> float:
@@ -105,15 +104,6 @@ class TestSpeculationProbe:
             decode(trials, 64, 20, gain=1.1, cost=1.5, rng=rng)
         assert decode(trials, 2, 200, gain=2.0, cost=1.1, rng=rng) < 0.1
         assert decode(trials, 64, 200, gain=1.1, cost=1.5, rng=rng) > 0.9
-
-    def test_what_plain_rounds_take_is_known_after_the_first_trial(self) -> None:
-        trials = SpeculationProbe()
-        assert trials.relative_plain_cost(4) is None
-        while trials.should_draft(4):
-            trials.observe(4, drafted=True, tokens=8, cost=1.0)
-        assert trials.relative_plain_cost(4) is None
-        trials.observe(4, drafted=False, tokens=4, cost=1.5)
-        assert trials.relative_plain_cost(4) == trials.relative_plain_cost(100) == pytest.approx(1.5)
 
 
 def test_a_pause_is_plain_and_teaches_the_drafter_now_and_then() -> None:
