@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens, Usage, Vector
+from decoding.core import FinishReason, Generation, GenerationRequest, SamplingParams, Tokens, Usage, Vector
 from search.budget import BudgetTracker
 from search.scoring import PathScores, ScoreQueue
 from search.selection import Selection
@@ -88,6 +88,8 @@ class Expander:
         self._wave_lock = asyncio.Lock()
         self._seeds = {SearchTree.ROOT: resources.seed}
         self._num_children: Counter[int] = Counter()
+        self._first_nodes: dict[tuple[int, Tokens, str | None], int] = {}  # (first parent, tokens, model) -> first node
+        self._first_of = {SearchTree.ROOT: SearchTree.ROOT}  # node -> the first node with the same path
         self._tasks: set[asyncio.Task[ExpansionResult]] = set()
         self._budget_exhausted = False
 
@@ -213,13 +215,24 @@ class Expander:
         for i, step in enumerate(result.steps):
             is_last = i == len(result.steps) - 1
             is_open = batch.one_step and finish == "stop" and self._ends_with_delimiter(step, batch.sampling)
-            node = self.tree.add_node(node, step, finish=None if not is_last or is_open else finish)
+            node = self._add_node(node, step, finish=None if not is_last or is_open else finish)
             self._seeds[node] = derive_seed(expansion.seed, "step", i)
         # The hidden state belongs to the last token, so it can stand for a step only where that step is the only one.
         if result.generation.hidden is not None and len(result.steps) == 1:
-            self.hidden_states[node] = result.generation.hidden
+            self.hidden_states[node] = self.hidden_states.get(self._first_of[node], result.generation.hidden)
         if result.path_scores is not None:
             self._store_scores(self.tree.path_nodes(node), result.path_scores.scores)
+        return node
+
+    def _add_node(self, parent: int, step: Step, finish: FinishReason | None) -> int:
+        """Adds a node. Where its path is in the tree already, it has the log-probabilities, and later the score and the
+        hidden state, of the first node with this path: computed in different batches, twins would differ in the last
+        digits, and these would rank them."""
+        key = (self._first_of[parent], step.tokens, step.model)
+        if key in self._first_nodes:
+            step = replace(step, logprobs=self.tree.nodes[self._first_nodes[key]].step.logprobs)
+        node = self.tree.add_node(parent, step, finish=finish)
+        self._first_of[node] = self._first_nodes.setdefault(key, node)
         return node
 
     def _commit_usage(self, expansion: PendingExpansion, result: ExpansionResult, sampling: SamplingParams) -> None:
@@ -250,5 +263,6 @@ class Expander:
             log.warning("the scorer returned %s; this path counts as not scored", list(scores))
             return
         for index, score in zip(path, scores, strict=True):
-            node = self.tree.nodes[index]
-            node.score = float(score) if node.score is None else node.score
+            node, first_score = self.tree.nodes[index], self.tree.nodes[self._first_of[index]].score
+            if node.score is None:
+                node.score = float(score) if first_score is None else first_score

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decoding.core import Usage
 from search.strategy import ScoredPaths, StepScorer
-from search.tree import Step
+from search.tree import Step, round_score
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,13 @@ class PathScores:
 
     scores: list[float] | None
     usage: Usage
+
+
+async def score_paths(scorer: StepScorer, paths: Sequence[StepPath]) -> ScoredPaths:
+    """Scores paths and rounds the scores. Every score that decides something comes from here."""
+    scored = await scorer.score(paths)
+    rounded = [None if scores is None else [round_score(score) for score in scores] for scores in scored.scores]
+    return replace(scored, scores=rounded)
 
 
 class ScoreQueue:
@@ -63,7 +70,7 @@ class ScoreQueue:
     async def _call_scorer(self, paths: list[StepPath]) -> list[PathScores]:
         try:
             async with asyncio.timeout(self._timeout):
-                scored = await self._scorer.score(paths)
+                scored = await score_paths(self._scorer, paths)
         except TimeoutError:
             log.warning("no scores after %s s; %d paths count as not scored", self._timeout, len(paths))
             scored = ScoredPaths([None] * len(paths))

@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+LOGPROB_DECIMALS = 4
+SCORE_DIGITS = 6
+
+
+def round_score(score: float) -> float:
+    """Rounds a score to six significant digits: the digits after them depend on the batch, even in float64.
+
+    >>> round_score(0.99999987), round_score(0.000123456789)
+    (1.0, 0.000123457)
+    """
+    return float(f"{score:.{SCORE_DIGITS}g}")
+
+
 @dataclass(frozen=True)
 class Step:
     """Reasoning step: token ids up to and including the delimiter, and the text they decode to.
@@ -30,8 +43,12 @@ class Step:
 
     @property
     def mean_logprob(self) -> float | None:
-        """Mean log-probability per token, or None if the engine reported none."""
-        return sum(self.logprobs) / len(self.logprobs) if self.logprobs else None
+        """Mean log-probability per token, or None if the engine reported none.
+
+        To four decimals: in float32 the sixth depends on the batch, and where a model is sure of itself there is no
+        other difference between steps. These are equal for every decision, and the earlier one comes first.
+        """
+        return round(sum(self.logprobs) / len(self.logprobs), LOGPROB_DECIMALS) if self.logprobs else None
 
 
 @dataclass

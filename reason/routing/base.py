@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, Protocol, Self
 from decoding.core import Tokens, Usage
 from reason.models.checkpoint import Checkpoint
 from reason.models.tokenizer import PretrainedTokenizer
+from search.scoring import score_paths
 from search.strategy import StepScorer
 from search.tree import Step
 
@@ -126,6 +127,6 @@ async def score_step(
     """Returns the step's score, None if it has none, and the cost. The scorer reads nothing again for a path that it
     scored before."""
     assert scorer is not None, "a router with needs_scorer runs without a scorer"
-    scored = await scorer.score([[*previous_steps, step]])
+    scored = await score_paths(scorer, [[*previous_steps, step]])
     scores = scored.scores[0]
     return (scores[-1] if scores else None), scored.usage

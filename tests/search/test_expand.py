@@ -11,7 +11,7 @@ import pytest
 from decoding.core import Generation, GenerationRequest, SamplingParams, Usage
 from search.expand import Expander
 from search.strategy import Budget, ScoredPaths
-from search.tree import SearchTree, Step
+from search.tree import SearchTree, Step, round_score
 from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, UnsteadyEngine, toy_resources
 
 SAMPLING = SamplingParams(max_tokens=200)
@@ -95,7 +95,7 @@ def test_branch_is_scored_while_others_are_generated() -> None:
     asyncio.run(run.sample_continuations([SearchTree.ROOT] * 3, SAMPLING, one_step=False))
     assert log.index("scored") < log.index("wrote 0")
     assert log.count("scored") == 2
-    assert all(node.score == ToyScorer.score_text(node.step.text) for node in run.tree.nodes)
+    assert all(node.score == round_score(ToyScorer.score_text(node.step.text)) for node in run.tree.nodes)
 
 
 def test_branches_that_end_together_are_scored_in_one_call() -> None:

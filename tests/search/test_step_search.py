@@ -171,6 +171,23 @@ def test_decided_vote_equals_the_vote_of_the_whole_search(name: str, seed: int) 
         assert short.usage.tokens <= whole.usage.tokens
 
 
+class HalfScorer(ToyScorer):
+    """Scores every other path."""
+
+    async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+        scored = await super().score(paths)
+        return ScoredPaths([s if i % 2 else None for i, s in enumerate(scored.scores)], scored.usage)
+
+
+@pytest.mark.parametrize("name", search_classes(LevelSearch))
+def test_weighted_vote_with_unscored_solutions_is_not_decided_early(name: str) -> None:
+    for seed in range(10):
+        strategy = STRATEGIES[name](n=16, early_stop=0.01)
+        result = run(strategy, engine=ToyEngine(), scorer=HalfScorer(), seed=seed)
+        if any(c.score is None and c.answer is not None for c in result.candidates):
+            assert result.stop_reason == "done"
+
+
 @every_strategy
 def test_selections_are_recorded_with_reasons_and_kv(name: str) -> None:
     result = run(STRATEGIES[name](n=8))

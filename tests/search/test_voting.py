@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from search.voting import VOTING_RULES, choose_solution, majority_error_bound, tally_votes
+from search.voting import UNSCORED, VOTING_RULES, choose_solution, majority_error_bound, tally_votes
 
 
 def test_majority_vote_counts_solutions_and_ignores_scores() -> None:
@@ -40,9 +40,26 @@ def test_choice_of_no_solutions_has_no_index() -> None:
     assert choose_solution([], [], "majority").index is None
 
 
-def test_missing_score_is_not_zero() -> None:
-    assert choose_solution(["1", "2"], [None, 0.0], "best").index == 1
-    assert tally_votes(["1", "2"], [None, 0.0], "weighted") == {"2": 0.0}
+def test_missing_score_is_the_median_score_and_not_zero() -> None:
+    assert tally_votes(["1", "2", "3", "3"], [None, 0.2, 0.4, 0.9], "weighted") == {"1": 0.4, "2": 0.2, "3": 1.3}
+    assert tally_votes(["1", "2", "3", "3"], [None, 0.2, 0.4, 0.9], "best") == {"1": 0.4, "2": 0.2, "3": 0.9}
+
+
+def test_scored_minority_does_not_overrule_solutions_without_scores() -> None:
+    answers, scores = ["7", "8", "8", "8"], [0.2, None, None, None]
+    for rule in VOTING_RULES:
+        assert choose_solution(answers, scores, rule).index == 1
+        assert choose_solution(answers[::-1], scores[::-1], rule).index == 0
+    assert choose_solution(answers, scores, "weighted", "ignore").index == 0
+
+
+def test_solutions_without_scores_have_no_vote_where_they_are_ignored() -> None:
+    assert choose_solution(["1", "2"], [None, 0.0], "best", "ignore").index == 1
+    assert tally_votes(["1", "2"], [None, 0.0], "weighted", "ignore") == {"2": 0.0}
+    for unscored in UNSCORED:  # without any score there is nothing to ignore
+        assert tally_votes(["1", "2", "2"], [None] * 3, "weighted", unscored) == {"1": 1.0, "2": 2.0}
+    with pytest.raises(ValueError, match="unscored must be one of median, ignore"):
+        tally_votes(["1"], [None], "best", "zero")
 
 
 def test_every_rule_counts_solutions_where_no_solution_has_a_score() -> None:
