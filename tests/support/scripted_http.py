@@ -40,13 +40,8 @@ class ScriptedHttp:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                lines = head.decode().split("\r\n")
-                fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
-                size = int(fields.get("content-length", 0))
-                body = json.loads(await reader.readexactly(size)) if size else None
-                if not await self._respond(ScriptedRequest(lines[0].split()[1], fields, body, reader), writer):
-                    break
+            while await self._respond(await read_request(reader), writer):
+                pass
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
@@ -55,6 +50,15 @@ class ScriptedHttp:
     async def _respond(self, request: ScriptedRequest, writer: asyncio.StreamWriter) -> bool:
         """Writes the reply; returns False where the connection is to be closed."""
         raise NotImplementedError
+
+
+async def read_request(reader: asyncio.StreamReader) -> ScriptedRequest:
+    """Reads the next request of a connection. Raises: IncompleteReadError where the client has closed it."""
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+    size = int(fields.get("content-length", 0))
+    body = json.loads(await reader.readexactly(size)) if size else None
+    return ScriptedRequest(lines[0].split()[1], fields, body, reader)
 
 
 async def send_json(
