@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help solve check resolve lint types test wheel docs sglang train clean
+.PHONY: help solve check resolve lint types test wheel docs sglang soak train clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -37,6 +37,9 @@ sglang: .venv/ready .venv-sglang/ready ## engine and plugin against real SGLang 
 resolve: .venv/ready ## the tested versions exist on the public index
 	env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null \
 		$(BIN)/python -m pip install -q --dry-run --ignore-installed -c constraints.txt -e ".[dev]"
+
+soak: .venv/ready ## ten minutes of kills, hostile servers, cancellations and clients; not in CI
+	$(BIN)/python scripts/dev/soak/soak.py
 
 train: .venv/ready ## train the bundled models from scratch (hours on a CPU)
 	$(BIN)/python scripts/train.py

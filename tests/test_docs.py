@@ -135,6 +135,15 @@ def test_every_documented_path_exists() -> None:
             assert (ROOT / path).exists(), f"{page.name}: {path}"
 
 
+def test_every_promise_names_a_test_that_exists() -> None:
+    rows = re.findall(r"`(tests/[\w/]+\.py)((?:::\w+)*)` \|$", (ROOT / "docs" / "faults.md").read_text(), re.MULTILINE)
+    assert len(rows) > 50
+    for file, names in rows:
+        source = (ROOT / file).read_text()
+        for name in names.split("::")[1:]:
+            assert re.search(rf"(?:def|class) {name}\b", source), f"{file}::{name}"
+
+
 def test_every_object_of_the_library_page_exists_with_its_members() -> None:
     blocks = (ROOT / "docs" / "library.md").read_text().split("::: ")[1:]
     assert len(blocks) > 12
