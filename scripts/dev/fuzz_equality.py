@@ -50,14 +50,23 @@ class Comparison:
             self.differences.append(name)
 
     def compare_scores(
-        self, name: str, expected: Sequence[float | None], actual: Sequence[float | None], steps: int = 1
+        self,
+        name: str,
+        expected: Sequence[float | None],
+        actual: Sequence[float | None],
+        *,
+        steps: int = 1,
+        smallest: float = SMALLEST,
     ) -> None:
-        """Records a difference if two lists of numbers made of the scores of `steps` steps are not equal. *Mutates*."""
+        """Records a difference if two lists of numbers made of the scores of `steps` steps are not equal. *Mutates*.
+
+        smallest  difference that counts
+        """
         self.compare(f"which {name}", [x is None for x in expected], [x is None for x in actual])
         pairs = [(x, y) for x, y in zip(expected, actual, strict=False) if x is not None and y is not None]
         self.num_scores += len(pairs)
         self.num_unequal_scores += sum(x != y for x, y in pairs)
-        if not all(math.isclose(x, y, rel_tol=steps * TOLERANCE, abs_tol=SMALLEST) for x, y in pairs):
+        if not all(math.isclose(x, y, rel_tol=steps * TOLERANCE, abs_tol=smallest) for x, y in pairs):
             self.differences.append(name)
 
 
@@ -81,7 +90,8 @@ def compare_solutions(expected: Solution, actual: Solution) -> Comparison:
     it.compare_scores("path scores", [c.score for c in a.candidates], [c.score for c in b.candidates], steps=depth)
     it.compare_scores("votes", list(a.votes.values()), list(b.votes.values()), steps=depth)
     a_steps, b_steps = ([node.step for node in tree.nodes] for tree in (a.tree, b.tree))
-    it.compare_scores("routing scores", [s.routing_score for s in a_steps], [s.routing_score for s in b_steps])
+    routing = ([step.routing_score for step in steps] for steps in (a_steps, b_steps))
+    it.compare_scores("routing scores", *routing, smallest=TOLERANCE)  # differences of two scores
     logprobs = zip(*([x for node in tree.nodes for x in node.step.logprobs] for tree in (a.tree, b.tree)), strict=True)
     if any(abs(x - y) > TOLERANCE for x, y in logprobs):
         it.differences.append("log-probabilities")
