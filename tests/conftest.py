@@ -1,10 +1,19 @@
-"""A tiny checkpoint for all tests, written once."""
+"""A tiny checkpoint for all tests, written once; logging as it was before each test."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def enabled_logging() -> Iterator[None]:
+    """Undoes what a program that a test runs in this process switches off."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

@@ -108,9 +108,9 @@ class OpenModels:
     def get_solver(self, spec: SolveSpec, drawn: DrawnSettings, *, speculates: bool) -> Solver:
         """Returns the solver for a case; loads the models if no earlier case has them. *Mutates*."""
         key = (*drawn.models, *(drawn.speculation if speculates else ()))
+        if not {drawn.models, (*drawn.models, *drawn.speculation)} >= self._solvers.keys():  # those of other cases
+            self.close()
         if key not in self._solvers:
-            if len(self._solvers) == 2:
-                self.close()
             # ETS needs all that any search may need
             whole = replace(drawn, search=("search=ets",)).build_spec(speculates=speculates)
             self._solvers[key] = self._stack.enter_context(whole.load_solver())
