@@ -84,7 +84,7 @@ def change_strategy(
     0.5
     >>> change_strategy(BestOfN(), {"widht": 4}, {}, largest=64)
     Traceback (most recent call last):
-    reason.serve.errors.ApiError: there is no setting search.widht; search has: agg_strategy, n, sampling
+    reason.serve.errors.ApiError: there is no setting search.widht; search has: agg_strategy, n, sampling, unscored
     """
     names = [field.name for field in fields(strategy)]
     sampling_changes = changes.get("sampling", {})
