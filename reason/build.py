@@ -30,9 +30,11 @@ from reason.runs.resume import hash_settings
 from reason.scorers.base import LoadableEmbedder, Scorer
 from reason.solver import Solver
 from reason.tasks.base import Task
+from reason.thinking import ThinkingFormat
+from search.steps import DelimiterSteps, StepRule
 from search.strategy import Budget, Strategy
 
-GROUPS = ("search", "scorer", "embedder", "engine", "model", "router", "small", "budget", *speculation.GROUPS)
+GROUPS = ("search", "step", "scorer", "embedder", "engine", "model", "router", "small", "budget", *speculation.GROUPS)
 SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "scorer_timeout", "resume", "plugins"}
 
 
@@ -48,6 +50,8 @@ class SolveSpec:
     scorer: Scorer
     embedder: LoadableEmbedder | None
     prompt_format: PromptFormat
+    step_rule: StepRule
+    thinking: ThinkingFormat | None
     checkpoint: Checkpoint
     engine: EngineSpec
     budget: Budget
@@ -84,7 +88,8 @@ class SolveSpec:
         with as_config_error("model.path"):
             tokenizer = load_tokenizer(source)
         with as_config_error("model.prompt"):
-            prompt = Prompt(self.prompt_format, tokenizer)
+            tags = () if self.thinking is None else (self.thinking.opening, self.thinking.closing)
+            prompt = Prompt(self.prompt_format, tokenizer, tags)
         with as_config_error("scorer"):
             self.scorer.load(writer=tokenizer)
         if self.embedder is not None:
@@ -110,10 +115,13 @@ class SolveSpec:
             scorer_timeout=self.config["scorer_timeout"],
             embedder=self.embedder,
             prompt=prompt,
+            step_rule=self.step_rule,
             budget=self.budget,
             seed=self.config["seed"],
             concurrency=self.config["concurrency"],
             context_window=self.checkpoint.context_window,
+            thinking=self.thinking,
+            ends_thoughts=self.engine.settings.continues_text,
             **({} if task is None else {"find_answer": task.find}),
         )
 
@@ -144,6 +152,9 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
     engine = validate_engine("engine", config["engine"])
     strategy: Strategy = instantiate("search", config["search"])
     prompt_format: PromptFormat = instantiate("model.prompt", config["model"]["prompt"])
+    # a run of the last release has no such group
+    step_rule: StepRule = instantiate("step", config["step"]) if "step" in config else DelimiterSteps()
+    thinking = _make_thinking(config["model"].get("thinking"))
     scorer: Scorer = instantiate("scorer", config["scorer"])
     with as_config_error("budget"):
         budget = Budget(**config["budget"])
@@ -163,17 +174,25 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
     engine = engine.adapt_to(
         checkpoint,
         prompt_format=prompt_format,
+        thinking=thinking,
         scorer=scorer,
         sampling=getattr(strategy, "sampling", None),  # a plug-in strategy need not have it
         continued_by=_continued_by(strategy, choices),
     )
-    router = routing.validate_routing(config, scorer, checkpoint, prompt_format)
+    if thinking is not None and thinking.think_tokens is not None and not engine.settings.continues_text:
+        raise ConfigError(
+            "model.thinking.think_tokens puts in a text, and engine.api=chat begins every answer anew; "
+            "choose engine.prefill=true if the server can continue an answer, or leave think_tokens null"
+        )
+    router = routing.validate_routing(config, scorer, checkpoint, prompt_format, thinking)
     names = _option_names(config, choices)
     return SolveSpec(
         strategy=strategy,
         scorer=scorer,
         embedder=embedder,
         prompt_format=prompt_format,
+        step_rule=step_rule,
+        thinking=thinking,
         checkpoint=checkpoint,
         engine=engine,
         budget=budget,
@@ -209,6 +228,17 @@ def select_task(spec: SolveSpec, choices: Mapping[str, str]) -> tuple[Task, str 
     default = load_option("task", stand_in)
     shared = {key: node[key] for key in default if key != "_target_" and node.get(key) is not None}
     return instantiate("task", default | shared), chosen
+
+
+def _make_thinking(node: Mapping[str, object] | None) -> ThinkingFormat | None:
+    """Returns the format of the model's thoughts; None for the preset `none`."""
+    if not node:
+        return None
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        options = ", ".join(list_options("thinking"))
+        raise ConfigError(f"model.thinking needs a preset first: thinking@model.thinking=PRESET, one of {options}")
+    thinking: ThinkingFormat = instantiate("model.thinking", node)
+    return thinking
 
 
 def _make_embedder(config: Settings, choices: Mapping[str, str]) -> LoadableEmbedder:

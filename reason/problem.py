@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from decoding.core import Tokens, Usage
 from decoding.validation import require_text, shorten
+from reason.thinking import SolutionReader
 from search.strategy import SearchResult
 from search.tree import SearchTree
 
@@ -55,9 +56,11 @@ class Solution:
     """The result of solving one problem.
 
     answer   the chosen final answer in the canonical form that voting compares, None if no solution states one
-    text     the chosen solution's text, "" if nothing finished
+    text     the chosen solution's text without its thought, "" if nothing finished
     score    its aggregated score, None if not scored
     result   the whole search: tree, votes, usage
+    thought  what the model wrote before the text between the tags of `model.thinking`, "" without one
+    reader   splits solutions of this problem into thought and text
     """
 
     problem: Problem
@@ -65,6 +68,8 @@ class Solution:
     text: str
     score: float | None
     result: SearchResult
+    thought: str = ""
+    reader: SolutionReader = field(default_factory=SolutionReader)
 
     @property
     def tree(self) -> SearchTree:
@@ -75,6 +80,11 @@ class Solution:
     def usage(self) -> Usage:
         """Tokens, engine calls, forward passes and seconds of the search."""
         return self.result.usage
+
+    @property
+    def full_text(self) -> str:
+        """The chosen solution as the model wrote it: thought, tags and text; "" if nothing finished."""
+        return "" if self.result.best is None else self.tree.path_text(self.result.best)
 
     @property
     def votes(self) -> dict[str, float]:

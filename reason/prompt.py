@@ -72,16 +72,27 @@ class PromptFormat:
 
 
 class Prompt:
-    """A prompt format with its tokenizer. Text is encoded here and nowhere else."""
+    """A prompt format with its tokenizer. Text is encoded here and nowhere else.
 
-    def __init__(self, prompt_format: PromptFormat, tokenizer: Tokenizer) -> None:
+    tags  texts whose special tokens stay in decoded text, such as those around a thought; no other special token does
+    """
+
+    def __init__(self, prompt_format: PromptFormat, tokenizer: Tokenizer, tags: Sequence[str] = ()) -> None:
         self.format = prompt_format
-        self._tokenizer = tokenizer
+        self._tokenizer, self._tags = tokenizer, tuple(tags)
+        tag_ids = {token for tag in tags for token in tokenizer.encode(tag, add_special_tokens=False)}
+        special_ids = _special_ids(tokenizer)
+        self._keeps_special = not tag_ids.isdisjoint(special_ids)
+        self._hidden_ids = special_ids - tag_ids
         self._anchor = tuple(tokenizer.encode("x", add_special_tokens=False))
         self._anchor_text = self._decode_all(self._anchor)
         self._break = tuple(tokenizer.encode("\n", add_special_tokens=False))
         if prompt_format.raw is None and getattr(tokenizer, "chat_template", "") is None:
             raise ValueError("this model has no chat template; set model.prompt.raw, for instance to '{question}\\n'")
+
+    def with_tokenizer(self, tokenizer: Tokenizer) -> Prompt:
+        """Returns the same prompt for the tokenizer of another model."""
+        return Prompt(self.format, tokenizer, self._tags)
 
     def encode(self, question: str) -> Tokens:
         """Returns the ids the search starts from."""
@@ -127,12 +138,34 @@ class Prompt:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, tokens: Tokens) -> str:
-        """Returns the text of ids from the middle of a solution, without special tokens.
+        """Returns the text of ids from the middle of a solution, without special tokens other than those of the tags.
 
         It is decoded after an anchor token, because some tokenizers drop a leading space: the texts of consecutive
         steps then join to the text of the whole.
         """
         return self._decode_all((*self._anchor, *tokens))[len(self._anchor_text) :]
 
+    def decode_last_turn(self, prompt: Tokens) -> str:
+        """Returns the text behind the last hidden special token of a prompt, where the model's own turn begins.
+
+        Tags that an earlier message mentions are not in it.
+        """
+        turn: list[int] = []
+        for token in reversed(prompt):
+            if token in self._hidden_ids:
+                break
+            turn.append(token)
+        return self.decode(tuple(reversed(turn)))
+
     def _decode_all(self, tokens: Tokens) -> str:
-        return self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        shown = [token for token in tokens if token not in self._hidden_ids] if self._keeps_special else list(tokens)
+        return self._tokenizer.decode(
+            shown, skip_special_tokens=not self._keeps_special, clean_up_tokenization_spaces=False
+        )
+
+
+def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids that decoding hides; some tokenizers mark added tokens as special without listing them."""
+    added: Mapping[int, object] = getattr(tokenizer, "added_tokens_decoder", {})
+    marked = {token for token, entry in added.items() if getattr(entry, "special", False)}
+    return frozenset(marked.union(getattr(tokenizer, "all_special_ids", ())))

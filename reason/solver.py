@@ -16,8 +16,11 @@ from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
 from reason.scorers.base import Scorer
+from reason.thinking import SolutionReader, ThinkingFormat
 from search.expand import derive_seed
+from search.steps import DelimiterSteps, StepRule
 from search.strategy import Budget, Resources, SearchResult, StepEmbedder, StepEvent, StepScorer, Strategy
+from search.thought import ThoughtBudget
 
 T = TypeVar("T")
 SolveOutcome = tuple[Problem, Solution | Exception]
@@ -49,10 +52,13 @@ class Solver:
     leaves the engine alone.
 
     router          generates instead of `engine` where a small and a large model write together; None: `engine` alone
+    step_rule       where a step ends; None: at the prompt format's delimiter
     budget          limits each problem
     concurrency     maximum concurrent problems in `solve_many`
     context_window  maximum tokens per sequence of the model
     scorer_timeout  seconds a path waits for its scores
+    thinking        how the model marks its thoughts; None: it writes none
+    ends_thoughts   whether thoughts are ended at their budget; the engine must be able to continue a text
     embedder        compares steps; only some strategies need one
 
     >>> import reason
@@ -72,11 +78,14 @@ class Solver:
         scorer_timeout: float | None = None,
         embedder: StepEmbedder | None = None,
         prompt: Prompt,
+        step_rule: StepRule | None = None,
         find_answer: Callable[[str], str | None] = find_answer,
         budget: Budget | None = None,
         seed: int = 0,
         concurrency: int = 8,
         context_window: int | None = None,
+        thinking: ThinkingFormat | None = None,
+        ends_thoughts: bool = True,
     ) -> None:
         self.strategy = strategy
         self.engine = engine
@@ -85,10 +94,13 @@ class Solver:
         self.scorer_timeout = scorer_timeout
         self.embedder = embedder
         self.prompt = prompt
+        self.step_rule = step_rule or DelimiterSteps(delimiter=prompt.format.delimiter)
         self.budget = budget or Budget()
         self.seed = seed
         self.concurrency = concurrency
         self.context_window = context_window
+        self.thinking = thinking
+        self.ends_thoughts = ends_thoughts
         self.on_step: Callable[[StepEvent], None] | None = None
         self._find_answer = find_answer
         self._loop = EventLoopThread()
@@ -189,12 +201,14 @@ class Solver:
         root = problem.prompt or self.prompt.encode(problem.question)
         scorer = self.scorer.bind(problem.question, root)
         engine = self.engine if self.router is None else self.router.bind(problem.question, root, scorer)
+        reader = self._make_reader(root)
         resources = Resources(
             engine=engine,
             scorer=scorer,
             decode=self.prompt.decode,
-            extract_answer=self.extract_answer,
-            delimiter=self.prompt.format.delimiter,
+            extract_answer=lambda solution: self.extract_answer(reader.answer_part(solution)),
+            step_rule=self.step_rule,
+            thought=self._make_thought_budget(reader),
             budget=self.budget,
             seed=derive_seed(self.seed, problem.id),
             group=problem.id,
@@ -203,16 +217,42 @@ class Solver:
             scorer_timeout=self.scorer_timeout,
             on_step=self.on_step,
         )
-        return self._to_solution(problem, await self.strategy(root, resources))
+        return self._to_solution(problem, await self.strategy(root, resources), reader)
 
     def extract_answer(self, text: str) -> str | None:
-        """Returns the final answer in a solution's text, in the canonical form that voting compares, or None."""
+        """Returns the final answer in a text without thought, in the canonical form that voting compares, or None."""
         answer = self._find_answer(text)
         return (canonical_answer(answer) or None) if answer is not None else None
 
-    def _to_solution(self, problem: Problem, result: SearchResult) -> Solution:
-        text = "" if result.best is None else result.tree.path_text(result.best)
-        return Solution(problem=problem, answer=self.extract_answer(text), text=text, score=result.score, result=result)
+    def _make_reader(self, root: Tokens) -> SolutionReader:
+        if self.thinking is None:
+            return SolutionReader()
+        starts_inside = self.thinking.is_open_after(self.prompt.decode_last_turn(root))
+        return SolutionReader(self.thinking, starts_inside, self.prompt.decode)
+
+    def _make_thought_budget(self, reader: SolutionReader) -> ThoughtBudget | None:
+        thinking = self.thinking
+        if thinking is None or not self.ends_thoughts or not (thinking.think_tokens or thinking.answer_tokens):
+            return None
+        return ThoughtBudget(
+            is_open=reader.may_be_thinking,
+            forced_end=self.prompt.encode_continuation(thinking.forced_end),
+            max_tokens=thinking.think_tokens,
+            answer_tokens=thinking.answer_tokens,
+        )
+
+    def _to_solution(self, problem: Problem, result: SearchResult, reader: SolutionReader) -> Solution:
+        full_text = "" if result.best is None else result.tree.path_text(result.best)
+        thought, text, _ = reader.split(full_text)
+        return Solution(
+            problem=problem,
+            answer=self.extract_answer(reader.answer_part(full_text)),
+            text=text,
+            score=result.score,
+            result=result,
+            thought=thought,
+            reader=reader,
+        )
 
 
 class ConcurrencyWindow(Generic[SolveFuture]):

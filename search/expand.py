@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from decoding.core import FinishReason, Generation, GenerationRequest, SamplingParams, Tokens, Usage, Vector
+from decoding.core import FinishReason, GenerationRequest, SamplingParams, Tokens, Usage, Vector
 from search.budget import BudgetTracker
-from search.scoring import PathScores, ScoreQueue
+from search.continuation import Continuation, ContinuationWriter, OpenThought
 from search.selection import Selection
-from search.steps import attribute_steps, split_steps
-from search.strategy import Resources, StepEvent
+from search.strategy import Resources
 from search.tree import SearchTree, Step
 
 log = logging.getLogger(__name__)
@@ -34,15 +33,6 @@ def derive_seed(*parts: int | str) -> int:
 
 
 @dataclass(frozen=True)
-class ExpansionResult:
-    """Steps of one generation, and the scores of the path that ends with them."""
-
-    generation: Generation
-    steps: list[Step]
-    path_scores: PathScores | None
-
-
-@dataclass(frozen=True)
 class PendingExpansion:
     """One continuation that is being generated; `limit` is the number of tokens reserved for it."""
 
@@ -50,7 +40,7 @@ class PendingExpansion:
     seed: int
     limit: int
     request: GenerationRequest
-    task: asyncio.Task[ExpansionResult]
+    task: asyncio.Task[Continuation]
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,6 @@ class ExpansionBatch:
 
     pending: list[PendingExpansion]
     sampling: SamplingParams
-    one_step: bool
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -82,15 +71,15 @@ class Expander:
         self.resources = resources
         self.selections: list[Selection] = []
         self.hidden_states: dict[int, Vector] = {}
+        self._writer = ContinuationWriter(resources)
         self._embed = embed
         self._budget = BudgetTracker(resources.budget)
-        self._scoring = ScoreQueue(resources.scorer, resources.scorer_timeout) if resources.scorer else None
         self._wave_lock = asyncio.Lock()
         self._seeds = {SearchTree.ROOT: resources.seed}
         self._num_children: Counter[int] = Counter()
         self._first_nodes: dict[tuple[int, Tokens, str | None], int] = {}  # (first parent, tokens, model) -> first node
         self._first_of = {SearchTree.ROOT: SearchTree.ROOT}  # node -> the first node with the same path
-        self._tasks: set[asyncio.Task[ExpansionResult]] = set()
+        self._tasks: set[asyncio.Task[Continuation]] = set()
         self._budget_exhausted = False
 
     @property
@@ -104,28 +93,32 @@ class Expander:
         return "budget" if self._budget_exhausted else "done"
 
     async def sample_continuations(
-        self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool
+        self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool, path_tokens: int | None = None
     ) -> list[int]:
         """Continues each parent to the end of its solution, or by one step; returns the leaves in order of `parents`.
 
-        With `one_step`, `max_tokens` limits the step, and a node whose step ends with the delimiter has `finish` None:
-        it can be continued. The list is shorter than `parents`, down to empty, if the budget ran out. *Mutates* the
-        tree and the usage. Raises: what the engine and the scorer raise.
+        With `one_step`, `max_tokens` limits the step and `path_tokens` its path. A node whose step is complete, or goes
+        on in the next, has `finish` None: it can be continued. The list is shorter than `parents`, down to empty, if
+        the budget ran out. *Mutates* the tree and the usage. Raises: what the engine and the scorer raise.
         """
         if not self._budget.is_sequential:
-            return await self.collect_batch(self.start_batch(parents, sampling, one_step=one_step))
+            batch = self.start_batch(parents, sampling, one_step=one_step, path_tokens=path_tokens)
+            return await self.collect_batch(batch)
         # Under a limit of tokens, the size of a wave depends on the usage of the wave before it. Waves of concurrent
         # calls that interleaved would make the tree depend on timing.
         async with self._wave_lock:
             leaves: list[int] = []
             while len(leaves) < len(parents):
-                batch = self.start_batch(parents[len(leaves) :], sampling, one_step=one_step)
+                rest = parents[len(leaves) :]
+                batch = self.start_batch(rest, sampling, one_step=one_step, path_tokens=path_tokens)
                 if not batch:
                     break
                 leaves += await self.collect_batch(batch)
             return leaves
 
-    def start_batch(self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool) -> ExpansionBatch:
+    def start_batch(
+        self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool, path_tokens: int | None = None
+    ) -> ExpansionBatch:
         """Starts as many of these continuations as the budget affords now, the first ones first, without waiting.
 
         More may be affordable later, when pending requests turn out shorter than their reservation. *Mutates* the
@@ -136,10 +129,10 @@ class Expander:
         if not limits and not num_reserved:  # no commit can free any
             self._budget_exhausted = True
         pending = [
-            self._start_request(parent, limit, sampling, one_step)
+            self._start_request(parent, limit, sampling, one_step, path_tokens)
             for parent, limit in zip(parents, limits, strict=False)
         ]
-        return ExpansionBatch(pending, sampling, one_step)
+        return ExpansionBatch(pending, sampling)
 
     def mark_budget_exhausted(self) -> None:
         """Records that continuations which the budget refused will not be requested again. *Mutates*."""
@@ -167,59 +160,77 @@ class Expander:
         for task in self._tasks:
             task.cancel()
 
-    def _discard_task(self, task: asyncio.Task[ExpansionResult]) -> None:
+    def _discard_task(self, task: asyncio.Task[Continuation]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             # Retrieving the exception avoids asyncio's warning for batches that are never collected; `gather` raises
             # the first error of a collected batch by itself.
             task.exception()
 
-    def _start_request(self, parent: int, limit: int, sampling: SamplingParams, one_step: bool) -> PendingExpansion:
+    def _start_request(
+        self, parent: int, limit: int, sampling: SamplingParams, one_step: bool, path_tokens: int | None
+    ) -> PendingExpansion:
         # Counted when the request starts, not when it ends: siblings get their seeds in the order of the calls.
         seed = derive_seed(self._seeds[parent], self._num_children[parent])
         self._num_children[parent] += 1
-        stop = (*sampling.stop, self.resources.delimiter) if one_step else sampling.stop
+        room = min(self._remaining_context(parent), self._remaining_path(parent, path_tokens))
         request = GenerationRequest(
             prefix=self.tree.prefix_tokens(parent),
-            params=replace(sampling, stop=stop, max_tokens=min(limit, self._remaining_context(parent))),
+            params=replace(sampling, max_tokens=min(limit, room)),
             seed=seed,
             group=self.resources.group,
             deadline=self._budget.deadline,
             hidden=self._embed,
         )
-        task = asyncio.create_task(self._generate_and_score(request, self.tree.path_steps(parent)))
+        may_go_on = sampling.max_tokens <= min(limit, room - 1)  # no other limit cuts the step
+        # what is left of the solution: a step is only a part of it, unless the budget has no more than this
+        left = min(room, limit) if limit < sampling.max_tokens or not one_step else room
+        thought = self._find_open_thought(parent, left)
+        path = self.tree.path_steps(parent)
+        task = asyncio.create_task(
+            self._writer.write_step(request, path, thought, may_go_on=may_go_on)
+            if one_step
+            else self._writer.write_solution(request, path, thought)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._discard_task)
         return PendingExpansion(parent, seed, limit, request, task)
+
+    def _find_open_thought(self, parent: int, room: int) -> OpenThought | None:
+        """Returns the thought in which a continuation of this node begins; its solution has `room` tokens left."""
+        budget = self.resources.thought
+        if budget is None:
+            return None
+        path_text = self.tree.path_text(parent)
+        if not budget.is_open(path_text):
+            return None
+        return OpenThought(budget, budget.remaining(self._count_path_tokens(parent), room), path_text)
+
+    def _count_path_tokens(self, node: int) -> int:
+        return 0 if node == SearchTree.ROOT else self.tree.nodes[node].num_path_tokens
 
     def _remaining_context(self, parent: int) -> int:
         """Tokens that fit the model's context window after this node; at least 1, so that the engine refuses it."""
         window = self.resources.context_window
         return sys.maxsize if window is None else max(1, window - len(self.tree.prefix_tokens(parent)))
 
-    async def _generate_and_score(self, request: GenerationRequest, path: list[Step]) -> ExpansionResult:
-        """Generates one continuation of a path, splits it into steps and scores the longer path."""
-        (generation,) = await self.resources.engine.generate([request])
-        steps = split_steps(generation.tokens, generation.logprobs, self.resources.decode, self.resources.delimiter)
-        steps = attribute_steps(steps, generation.origins)
-        path_scores = await self._scoring.score([*path, *steps]) if self._scoring and steps else None
-        if self.resources.on_step and steps:
-            last_score = path_scores.scores[-1] if path_scores and path_scores.scores else None
-            self.resources.on_step(StepEvent(steps, last_score))
-        return ExpansionResult(generation, steps, path_scores)
+    def _remaining_path(self, parent: int, path_tokens: int | None) -> int:
+        """Tokens that a path may still have after this node; at least 1."""
+        return sys.maxsize if path_tokens is None else max(1, path_tokens - self._count_path_tokens(parent))
 
-    def _attach_steps(self, expansion: PendingExpansion, result: ExpansionResult, batch: ExpansionBatch) -> int:
+    def _attach_steps(self, expansion: PendingExpansion, result: Continuation, batch: ExpansionBatch) -> int:
         """Adds the steps of a generation as a chain below its parent; returns the last node, or the parent."""
         self._commit_usage(expansion, result, batch.sampling)
-        node, finish = expansion.parent, result.generation.finish
+        node = expansion.parent
+        finish = None if result.is_open else result.generation.finish
         for i, step in enumerate(result.steps):
             is_last = i == len(result.steps) - 1
-            is_open = batch.one_step and finish == "stop" and self._ends_with_delimiter(step, batch.sampling)
-            node = self._add_node(node, step, finish=None if not is_last or is_open else finish)
+            node = self._add_node(node, step, finish=finish if is_last else None)
             self._seeds[node] = derive_seed(expansion.seed, "step", i)
         # The hidden state belongs to the last token, so it can stand for a step only where that step is the only one.
-        if result.generation.hidden is not None and len(result.steps) == 1:
-            self.hidden_states[node] = self.hidden_states.get(self._first_of[node], result.generation.hidden)
+        hidden = result.generation.hidden
+        if hidden is not None and len(result.steps) == 1:
+            self.hidden_states[node] = self.hidden_states.get(self._first_of[node], hidden)
         if result.path_scores is not None:
             self._store_scores(self.tree.path_nodes(node), result.path_scores.scores)
         return node
@@ -235,10 +246,11 @@ class Expander:
         self._first_of[node] = self._first_nodes.setdefault(key, node)
         return node
 
-    def _commit_usage(self, expansion: PendingExpansion, result: ExpansionResult, sampling: SamplingParams) -> None:
+    def _commit_usage(self, expansion: PendingExpansion, result: Continuation, sampling: SamplingParams) -> None:
         """Adds the usage that the engine reports; where it reports none, one call and the tokens of the generation."""
-        reported, finish = result.generation.usage, result.generation.finish
-        tokens = reported.tokens or len(result.generation.tokens)
+        generation = result.generation
+        reported, finish = generation.usage, generation.finish
+        tokens = reported.tokens or len(generation.tokens)
         usage = replace(reported, calls=max(reported.calls, 1), tokens=tokens, seconds=0.0)
         self._budget.commit(expansion.limit, usage)
         if result.path_scores is not None:
@@ -246,12 +258,6 @@ class Expander:
         # Cut short by the budget, not by the context window: the window limits `max_tokens` below the reservation.
         is_cut = expansion.request.params.max_tokens == expansion.limit < sampling.max_tokens
         self._budget_exhausted |= finish == "deadline" or (is_cut and finish == "length")
-
-    def _ends_with_delimiter(self, step: Step, sampling: SamplingParams) -> bool:
-        """Whether the delimiter ended this step, and not a stop of the sampling parameters."""
-        if step.tokens[-1] in sampling.stop_token_ids or any(stop in step.text for stop in sampling.stop):
-            return False
-        return self.resources.delimiter in step.text
 
     def _store_scores(self, path: Sequence[int], scores: Sequence[float] | None) -> None:
         """Sets the scores of the nodes that have none; a node never changes its score."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,7 +54,9 @@ class LevelSearch(StepSearch, ABC):
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
         state = StepSearchState(root, resources, self)
         parents = [SearchTree.ROOT] * self.n
-        for levels_left in reversed(range(self.depth)):
+        levels_left = math.inf if self.depth is None else self.depth
+        while True:
+            levels_left -= 1
             nodes = await state.expand_nodes(parents)
             width = self.n if self.keep_width else self.n - state.num_closed
             if not nodes or width < 1 or state.expander.stop_reason == "budget":

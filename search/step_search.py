@@ -14,8 +14,8 @@ class StepSearch:
     """Base of all searches over steps.
 
     n             width of the search; its meaning is the strategy's
-    depth         maximum steps of a path; a branch that is open then is a candidate as it is
-    step_tokens   maximum tokens per step; a step that reaches them ends its branch
+    depth         maximum steps of a path, None: only tokens limit it; a branch open then is a candidate as it is
+    step_tokens   maximum tokens per step; a longer one goes on in the next step. Of no effect where all have one length
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
     select        how the answer is chosen: `weighted`, `majority` or `best`
     unscored      the vote of a solution without a score: `median` of the others, or `ignore`
@@ -29,7 +29,7 @@ class StepSearch:
     """
 
     n: int = 16
-    depth: int = 25
+    depth: int | None = None
     step_tokens: int = 256
     agg_strategy: str = "last"
     select: str = "weighted"
@@ -42,8 +42,9 @@ class StepSearch:
     by_steps = True
 
     def __post_init__(self) -> None:
-        for name in ("n", "depth", "step_tokens"):
+        for name in ("n", "step_tokens"):
             require_count(name, getattr(self, name), at_least=1)
+        require_count("depth", self.depth, at_least=1, or_null=True)
         validate_aggregation(self.agg_strategy)
         validate_voting_rule(self.select)
         validate_unscored(self.unscored)

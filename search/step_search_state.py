@@ -22,6 +22,7 @@ class StepSearchState:
 
     ended_nodes  nodes that cannot be continued, in the order in which they ended: finished, too deep, or out of tokens
     num_closed   number of continuations that left no open branch
+    is_decided   whether the vote is decided, so that open branches do not matter
     """
 
     def __init__(self, root: Tokens, resources: Resources, strategy: StepSearch) -> None:
@@ -30,11 +31,11 @@ class StepSearchState:
         self.expander = Expander(root, resources, embed=embedder is not None and embedder.needs_hidden_states)
         self.ended_nodes: list[int] = []
         self.num_closed = 0
-        self._is_decided = False
+        self.is_decided = False
         self._answers: dict[int, str | None] = {}
         self._turns: dict[int, list[int]] = {}  # representative of a merged branch -> its members, the next one first
         self._representatives: dict[int, int] = {}  # member of a merged branch -> its representative
-        step_tokens = min(strategy.step_tokens, strategy.sampling.max_tokens)
+        step_tokens = resources.step_rule.max_tokens or strategy.step_tokens
         self._step_sampling = replace(strategy.sampling, max_tokens=step_tokens)
 
     @property
@@ -52,7 +53,9 @@ class StepSearchState:
     async def expand_nodes(self, parents: Sequence[int]) -> list[int]:
         """Continues each parent by one step; returns the open branches among the results, in order. *Mutates*."""
         members = [self._next_member(parent) for parent in parents]
-        leaves = await self.expander.sample_continuations(members, self._step_sampling, one_step=True)
+        leaves = await self.expander.sample_continuations(
+            members, self._step_sampling, one_step=True, path_tokens=self.strategy.sampling.max_tokens
+        )
         return await self._merge_siblings(self._take_open(leaves, members))
 
     def start_batch(self, parents: Sequence[int]) -> ExpansionBatch:
@@ -61,7 +64,9 @@ class StepSearchState:
         If the budget affords only some of them now, the others are not requested again.
         """
         members = [self._next_member(parent) for parent in parents]
-        batch = self.expander.start_batch(members, self._step_sampling, one_step=True)
+        batch = self.expander.start_batch(
+            members, self._step_sampling, one_step=True, path_tokens=self.strategy.sampling.max_tokens
+        )
         if 0 < len(batch) < len(parents):
             self.expander.mark_budget_exhausted()
         return batch
@@ -82,7 +87,8 @@ class StepSearchState:
         """Whether a node can be continued."""
         it = self.tree.nodes[node]
         max_tokens = self.strategy.sampling.max_tokens
-        return it.finish is None and it.depth < self.strategy.depth and it.num_path_tokens < max_tokens
+        is_deep = self.strategy.depth is not None and it.depth >= self.strategy.depth
+        return it.finish is None and not is_deep and it.num_path_tokens < max_tokens
 
     def scores_of_nodes(self, nodes: Sequence[int]) -> list[float]:
         """Path score of each node. A path that is not scored gets the lowest score of the others (0 if there is none),
@@ -119,21 +125,21 @@ class StepSearchState:
         votes = sorted(tally_votes(answers, scores, self.strategy.select).values(), reverse=True)
         first, second = [*votes, 0.0, 0.0][:2]
         # Each remaining solution adds a vote of at most 1 to the second answer: scores are in [0, 1].
-        self._is_decided = first > 0 and first - second >= share * num_remaining
-        return self._is_decided
+        self.is_decided = first > 0 and first - second >= share * num_remaining
+        return self.is_decided
 
     def build_result(self, still_open: Sequence[int] = ()) -> SearchResult:
         """Builds the result from the ended nodes and those still open; without the latter if the vote was decided."""
-        reason = "decided" if self._is_decided else self.expander.stop_reason
+        reason = "decided" if self.is_decided else self.expander.stop_reason
         if reason != "done" and (pruned := self._undecided_leaves()):
             self.record_decision(pruned, [0] * len(pruned), reasons=dict.fromkeys(pruned, reason))
-        nodes = self.ended_nodes if self._is_decided else [*self.ended_nodes, *still_open]
+        nodes = self.ended_nodes if self.is_decided else [*self.ended_nodes, *still_open]
         agg_strategy = self.strategy.agg_strategy
         candidates = [
             Candidate(node, self._extract_answer(node), self.tree.path_score(node, agg_strategy)) for node in nodes
         ]
         result = build_result(self.expander, candidates, self.strategy.select, self.strategy.unscored)
-        return replace(result, stop_reason="decided") if self._is_decided else result
+        return replace(result, stop_reason="decided") if self.is_decided else result
 
     def _undecided_leaves(self) -> list[int]:
         """Open leaves that no decision has pruned."""

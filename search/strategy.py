@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 from decoding.core import TokenGenerator, Tokens, Usage, Vector
 from decoding.validation import MAX_INT, require_count, require_positive
 from search.selection import Selection
+from search.steps import DelimiterSteps, StepRule
+from search.thought import ThoughtBudget
 from search.tree import SearchTree, Step
 
 StopReason = Literal["done", "budget", "decided"]
@@ -90,7 +92,8 @@ class Resources:
     scorer          scores paths; None for strategies with `needs_scorer` False
     decode          token ids to text
     extract_answer  the final answer in the text of a solution, in a comparable form, or None; votes count these
-    delimiter       text that ends a step
+    step_rule       where a step ends
+    thought         when thoughts are ended by force; None: never
     seed            seed of this problem; branches derive theirs from it
     group           name of this problem in the engine (requests of a group share draft tables)
     context_window  maximum tokens of prompt and solution that the model supports; None if unknown
@@ -104,7 +107,8 @@ class Resources:
     scorer: StepScorer | None
     decode: Callable[[Tokens], str]
     extract_answer: Callable[[str], str | None]
-    delimiter: str = "\n\n"
+    step_rule: StepRule = field(default_factory=DelimiterSteps)
+    thought: ThoughtBudget | None = None
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     group: str = ""

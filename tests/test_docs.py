@@ -169,9 +169,10 @@ def known_settings() -> set[str]:
         if isinstance(settings, dict):
             group = file.parent.name
             homes = {"engine": ["engine.", "small."], "sampling": ["search.sampling."], "conf": [""]}
+            homes["thinking"] = ["model.thinking."]
             plain = {str(key): value for key, value in settings.items()}
             for prefix in homes.get(group, [f"{group}."]):
-                names.update(dotted_names(plain, prefix))
+                names.update([*dotted_names(plain, prefix), prefix.removesuffix(".")])
             if group == "model":
                 names.update(dotted_names(plain.get("sampling", {}), "search.sampling."))
     return names

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # `decoding.round` imports torch, which a wrong setting need 
     from decoding.round import Speculation
     from reason.prompt import PromptFormat
     from reason.scorers.base import Scorer
+    from reason.thinking import ThinkingFormat
 
 SpeculationFactory = Callable[[PretrainedTokenizer, str], "Speculation"]
 """Makes the speculative parts of an engine from the tokenizer and the path of the model that is drafted for."""
@@ -32,6 +33,7 @@ class EngineUse:
     key           where its settings are: `engine` or `small`
     sampling      sampling parameters of its requests; None where a plug-in search does not declare them
     continued_by  the setting that makes requests continue earlier output, such as `search=beam_search`; None if none
+    thinking      how the model marks its thoughts; None: it writes none
     """
 
     key: str
@@ -40,6 +42,7 @@ class EngineUse:
     scorer: Scorer
     sampling: SamplingParams | None
     continued_by: str | None
+    thinking: ThinkingFormat | None = None
 
 
 class EngineSettings:
@@ -48,6 +51,7 @@ class EngineSettings:
     is_remote         the model runs in servers: they speculate themselves and return no hidden states
     needs_checkpoint  needs the model's tokenizer or weights here, which `model=served` does not have
     gives_logprobs    whether its generations have log-probabilities
+    continues_text    whether requests can continue earlier output, as step searches do
     """
 
     is_remote: ClassVar[bool] = False
@@ -55,6 +59,10 @@ class EngineSettings:
 
     @property
     def gives_logprobs(self) -> bool:
+        return True
+
+    @property
+    def continues_text(self) -> bool:
         return True
 
     def adapt_to(self, use: EngineUse) -> Self:

@@ -18,6 +18,7 @@ from reason.models.tokenizer import PretrainedTokenizer
 if TYPE_CHECKING:
     from reason.prompt import PromptFormat
     from reason.scorers.base import Scorer
+    from reason.thinking import ThinkingFormat
 
 _FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]+\}")
 
@@ -42,6 +43,7 @@ class EngineSpec:
         scorer: Scorer,
         sampling: SamplingParams | None,
         continued_by: str | None,
+        thinking: ThinkingFormat | None = None,
     ) -> EngineSpec:
         """Returns the spec with the settings that follow from its use; `EngineUse` describes the arguments.
 
@@ -54,6 +56,7 @@ class EngineSpec:
             scorer=scorer,
             sampling=sampling,
             continued_by=continued_by,
+            thinking=thinking,
         )
         return replace(self, settings=self.settings.adapt_to(use))
 

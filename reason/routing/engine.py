@@ -15,7 +15,7 @@ from decoding.core import Engine, Generation, GenerationRequest, StepOrigin, Tok
 from reason.routing.base import BoundRouter, Router, RoutingContext, RoutingDecision
 from reason.routing.token_bridge import TokenBridge
 from search.expand import derive_seed
-from search.steps import split_steps
+from search.steps import DelimiterSteps, split_steps
 from search.strategy import StepScorer
 from search.tree import Step
 
@@ -93,7 +93,8 @@ class BoundRoutedEngine:
     async def _generate_one(self, request: GenerationRequest) -> Generation:
         # A request that stops at the delimiter wants one step; any other wants steps up to the end of the solution.
         parts, progress, one_step = self._parts, _Progress(), self._parts.delimiter in request.params.stop
-        previous_steps = split_steps(request.prefix[len(self._root) :], (), parts.decode, parts.delimiter)
+        rule = DelimiterSteps(delimiter=parts.delimiter)
+        previous_steps = split_steps(request.prefix[len(self._root) :], (), parts.decode, rule)
         while True:
             step = await self._generate_step(request, progress, (*previous_steps, *progress.steps))
             has_ended = step.finish != "stop" or one_step or not self._ends_at_delimiter(progress.steps[-1], request)

@@ -18,6 +18,7 @@ from reason.routing.base import Router
 from reason.routing.engine import RoutedEngine
 from reason.routing.token_bridge import TokenBridge
 from reason.scorers.base import Scorer
+from reason.thinking import ThinkingFormat
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class RouterSpec:
             )
             bridge = None
             if self.vocabulary == "own":
-                bridge = TokenBridge(Prompt(prompt.format, small_tokenizer), prompt, tokenizer.eos_token_id)
+                bridge = TokenBridge(prompt.with_tokenizer(small_tokenizer), prompt, tokenizer.eos_token_id)
         with as_config_error("router"):
             self.router.load(tokenizer)
         small = self.small.open_engine(self.checkpoint, tokenizer=small_tokenizer, speculation=speculation)
@@ -63,7 +64,11 @@ class RouterSpec:
 
 
 def validate_routing(
-    config: Mapping[str, Any], scorer: Scorer, target: Checkpoint, prompt_format: PromptFormat
+    config: Mapping[str, Any],
+    scorer: Scorer,
+    target: Checkpoint,
+    prompt_format: PromptFormat,
+    thinking: ThinkingFormat | None = None,
 ) -> RouterSpec | None:
     """Checks the settings as far as that needs no weights; returns None for router=off.
 
@@ -82,7 +87,14 @@ def validate_routing(
     with as_config_error("small"):
         require_step_vocabulary(node["vocabulary"], str(node["path"]), vocabulary, "model.path", target_vocabulary)
     small = validate_engine("small", {key: value for key, value in node.items() if key not in ("path", "vocabulary")})
-    small = small.adapt_to(checkpoint, prompt_format=prompt_format, scorer=scorer, sampling=None, continued_by="router")
+    small = small.adapt_to(
+        checkpoint,
+        prompt_format=prompt_format,
+        thinking=thinking,
+        scorer=scorer,
+        sampling=None,
+        continued_by="router",
+    )
     if router.needs_logprobs and not small.settings.gives_logprobs:
         raise ConfigError("this router reads the small model's log-probabilities; set small.logprobs=true")
     return RouterSpec(router, checkpoint, node["vocabulary"], small)

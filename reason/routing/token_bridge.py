@@ -12,7 +12,7 @@ from itertools import chain
 
 from decoding.core import Generation, GenerationRequest, TokenGenerator, Tokens
 from reason.prompt import Prompt
-from search.steps import split_steps
+from search.steps import DelimiterSteps, split_steps
 
 _REPLACEMENT = "\ufffd"  # the text of the bytes of an incomplete character
 
@@ -67,7 +67,8 @@ class BoundTokenBridge:
 
     def _translate_prefix(self, target_prefix: Tokens) -> Tokens:
         prompt = self._bridge.target_prompt
-        steps = split_steps(target_prefix[len(self._target_root) :], (), prompt.decode, prompt.format.delimiter)
+        rule = DelimiterSteps(delimiter=prompt.format.delimiter)
+        steps = split_steps(target_prefix[len(self._target_root) :], (), prompt.decode, rule)
         return tuple(chain(self._small_root, *(self._encode_step(step.text) for step in steps)))
 
     def _encode_step(self, text: str) -> Tokens:

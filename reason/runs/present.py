@@ -11,6 +11,9 @@ from decoding.core import Usage
 from reason.runs.result import ProblemResult
 from reason.runs.summary import CHOSEN, RunSummary
 
+MOST_CUT = 0.1
+"""Share of solutions that may end at a limit without an answer before the summary warns."""
+
 
 def format_heading(names: Mapping[str, object], problems: int) -> str:
     """Formats the first line of a run from its metadata: the parts, the data, and whether the output is lossy.
@@ -41,6 +44,8 @@ def print_solution(result: ProblemResult, console: Console) -> None:
     if result.error is not None:
         console.print(f"failed: {result.error}", style="red", markup=False)
         return
+    if result.thought:
+        console.print(f"(a thought of {len(result.thought):,} characters is in the row)", style="dim", markup=False)
     console.print(result.text.strip() or "(nothing finished)", markup=False, soft_wrap=True)
     console.print()
     score = "not scored" if result.score is None else f"score {result.score:.3f}"
@@ -64,11 +69,24 @@ def print_summary(summary: RunSummary, console: Console) -> None:
         table.add_row(name, value, note)
     console.print()
     console.print(table)
+    if summary["cut"] > MOST_CUT * summary["solutions"]:
+        console.print(_describe_cut(summary), style="yellow", markup=False, soft_wrap=True)
     if summary.get("lossy"):
         text = f"lossy: {summary['lossy']}; the text is not distributed as the target model's"
         console.print(text, style="yellow", markup=False, soft_wrap=True)
     console.print(f"results in {summary['folder']}", markup=False, soft_wrap=True)
     console.print(f"to look at in a browser: {summary['page']}", markup=False, soft_wrap=True)
+
+
+def _describe_cut(summary: RunSummary) -> str:
+    moves = "search.sampling.max_tokens (model.sampling.max_tokens sets it for every search)"
+    preset = (
+        "; if they are no thoughts, choose another thinking@model.thinking" if summary["unfinished_thoughts"] else ""
+    )
+    return (
+        f"{summary['cut']:,} of {summary['solutions']:,} solutions ended at a limit without an answer; raise {moves}, "
+        f"in a search over steps also search.depth, or the budget{preset}"
+    )
 
 
 def _cost_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
@@ -82,6 +100,10 @@ def _cost_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
     if summary["unscored"]:
         vote = "they vote as search.unscored says; the log names the limit that they hit"
         costs.append(("not scored", f"{summary['unscored']:,} solutions", vote))
+    if summary["cut"]:
+        thoughts = summary["unfinished_thoughts"]
+        note = "no answer before a limit" + (f"; {thoughts:,} ended inside the thought" if thoughts else "")
+        costs.append(("cut", f"{summary['cut']:,} of {summary['solutions']:,}", note))
     if usage["small_tokens"]:
         target_tokens = Usage(**usage).target_tokens
         small = f"{usage['small_tokens']:,} by the small model; {usage['discarded_tokens']:,} discarded"

@@ -35,6 +35,7 @@ UNSTABLE_USAGE_FIELDS = (
 """Fields of `usage` that differ between equal runs: they depend on time, on the cache and on the draft length."""
 
 _OLD_USAGE_FIELDS = {"draft_tokens": "small_tokens", "draft_forwards": "small_forwards"}
+_THOUGHT_FIELDS = ("thought_tokens", "is_thought_finished")
 _FORMER_USAGE_FIELDS = ("round_seconds", "plain_seconds")
 
 
@@ -42,9 +43,11 @@ _FORMER_USAGE_FIELDS = ("round_seconds", "plain_seconds")
 class SampleResult:
     """One candidate solution of a problem.
 
-    node         its last step in the tree
-    step_scores  one score per step of its path; None means not scored
-    tokens       generated tokens on its path
+    node                 its last step in the tree
+    step_scores          one score per step of its path; None means not scored
+    tokens               generated tokens on its path
+    thought_tokens       of these, tokens of its thought; None where the model writes none (`model.thinking`)
+    is_thought_finished  whether its thought was closed; None likewise
     """
 
     node: int
@@ -54,16 +57,28 @@ class SampleResult:
     step_scores: tuple[float | None, ...] = ()
     tokens: int = 0
     finish: FinishReason | None = None
+    thought_tokens: int | None = None
+    is_thought_finished: bool | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Reads a sample of a row."""
         return cls(**{**data, "step_scores": tuple(data.get("step_scores") or ())})
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns the sample as plain data; what does not apply is left out."""
+        data = asdict(self) | {"step_scores": list(self.step_scores)}
+        return {name: value for name, value in data.items() if value is not None or name not in _THOUGHT_FIELDS}
+
     @property
     def is_correct(self) -> bool:
         """True for the grade `right`."""
         return self.grade == "right"
+
+    @property
+    def is_cut(self) -> bool:
+        """True where the solution ended at a limit, or inside its thought, and has no answer."""
+        return self.answer is None and (self.finish not in ("eos", "stop") or self.is_thought_finished is False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +87,8 @@ class ProblemResult:
 
     gold      the gold answer, None if unknown
     answer    the chosen answer in its canonical spelling, None if no solution has one
-    text      the chosen solution's text
+    text      the chosen solution's text without its thought
+    thought   the chosen solution's thought; "" without one, and then not in the row
     votes     answer -> total weight under the rule that chose
     stopped   `done`, `budget`, `decided` (see `search.strategy.SearchResult`) or `error`
     nodes     steps in the tree
@@ -88,6 +104,7 @@ class ProblemResult:
     grade: Grade = NO_GOLD
     score: float | None = None
     text: str = ""
+    thought: str = ""
     votes: Mapping[str, float] = field(default_factory=dict)
     samples: tuple[SampleResult, ...] = ()
     stopped: str = "done"
@@ -110,9 +127,10 @@ class ProblemResult:
             question=problem.question,
             gold=problem.answer,
             answer=solution.answer,
-            grade=grade_text(problem, solution.text),
+            grade=grade_text(problem, solution.reader.answer_part(solution.full_text)),
             score=_round_score(solution.score),
             text=solution.text,
+            thought=solution.thought,
             votes={answer: _round6(votes) for answer, votes in result.votes.items()},
             samples=tuple(_sample_result(solution, candidate, grade_text) for candidate in result.candidates),
             stopped=result.stop_reason,
@@ -175,8 +193,9 @@ class ProblemResult:
             **reason,
             "score": self.score,
             "text": self.text,
+            **({"thought": self.thought} if self.thought else {}),
             "votes": dict(self.votes),
-            "samples": [asdict(sample) | {"step_scores": list(sample.step_scores)} for sample in self.samples],
+            "samples": [sample.to_json() for sample in self.samples],
             "stopped": self.stopped,
             "nodes": self.nodes,
             "kv": asdict(self.kv),
@@ -297,16 +316,19 @@ def _parse_result(line: bytes) -> ProblemResult:
 
 
 def _sample_result(solution: Solution, candidate: Candidate, grade_text: TextGrader) -> SampleResult:
-    tree = solution.tree
-    path = tree.path_nodes(candidate.node)
+    tree, reader = solution.tree, solution.reader
+    path, full_text = tree.path_nodes(candidate.node), tree.path_text(candidate.node)
+    thinks = reader.thinking is not None
     return SampleResult(
         node=candidate.node,
         answer=candidate.answer,
-        grade=grade_text(solution.problem, tree.path_text(candidate.node)).value,
+        grade=grade_text(solution.problem, reader.answer_part(full_text)).value,
         score=_round_score(candidate.score),
         step_scores=tuple(_round_score(tree.nodes[i].score) for i in path),
         tokens=sum(len(tree.nodes[i].step.tokens) for i in path),
         finish=tree.nodes[candidate.node].finish,
+        thought_tokens=sum(reader.count_thought_tokens(tree, candidate.node).values()) if thinks else None,
+        is_thought_finished=reader.split(full_text).is_finished if thinks else None,
     )
 
 

@@ -153,7 +153,10 @@ def tree_record(solution: Solution) -> TreeRecord:
     """Returns a whole search as plain data: the question, the explored tree, the decisions, the chosen answer."""
     result = solution.result
     tree = result.tree.to_dict()
-    return {
+    thoughts: dict[int, int] = {}
+    for leaf in result.tree.leaf_nodes():
+        thoughts |= solution.reader.measure_thought(result.tree, leaf)
+    record: TreeRecord = {
         "id": solution.problem.id,
         "question": solution.problem.question,
         "best": result.best,
@@ -165,3 +168,6 @@ def tree_record(solution: Solution) -> TreeRecord:
         "root": tree["root"],
         "nodes": tree["nodes"],
     }
+    if thoughts:
+        record["thoughts"] = {str(node): length for node, length in sorted(thoughts.items())}
+    return record

@@ -35,8 +35,10 @@ def summarise_results(results: Sequence[ProblemResult]) -> dict[str, Any]:
     """Returns plain data: problems by grade, metrics as `{"value", "stderr"}`, and the total usage.
 
     A failed problem counts as not correct. Metrics are left out where no problem has a gold answer. `unscored` counts
-    solutions without a score in a run whose other solutions have one.
+    solutions without a score in a run whose other solutions have one; `cut` those without an answer that ended
+    at a limit or inside their thought, and `unfinished_thoughts` the latter, answer or not, of all `solutions`.
     """
+    samples = [sample for result in results for sample in result.samples]
     return {
         "problems": len(results),
         "errors": sum(result.error is not None for result in results),
@@ -45,6 +47,9 @@ def summarise_results(results: Sequence[ProblemResult]) -> dict[str, Any]:
         "usage": asdict(reduce(add, (result.usage for result in results), Usage())),
         "tree_shape": {name: round(value, 6) for name, value in mean_shape(results).items()},
         "unscored": count_unscored(results),
+        "solutions": len(samples),
+        "cut": sum(sample.is_cut for sample in samples),
+        "unfinished_thoughts": sum(sample.is_thought_finished is False for sample in samples),
         "out_of_budget": sum(result.stopped == "budget" for result in results),
     }
 

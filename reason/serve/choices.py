@@ -8,29 +8,47 @@ from dataclasses import asdict, dataclass
 from typing import TypedDict
 
 from reason.problem import Solution
+from reason.thinking import SolutionReader
 from search.strategy import Candidate, SearchResult
 
 
 @dataclass(frozen=True)
 class CompletionChoice:
-    """One returned solution. `text` ends before the first stop string; `finish_reason` is `stop` or `length`."""
+    """One returned solution.
+
+    text           what follows the thought, up to the first stop string; None where the thought is not finished
+    thought        "" without one
+    finish_reason  `stop` or `length`
+    """
 
     node: int
-    text: str
+    text: str | None
+    thought: str
     finish_reason: str
     answer: str | None
     score: float | None
 
 
-def select_choices(solution: Solution, n: int, stop: Sequence[str]) -> list[CompletionChoice]:
-    """Returns at most `n` solutions, the chosen one first (`rank_candidates`); none if the tree is empty."""
+def select_choices(solution: Solution, n: int, stop: Sequence[str], reader: SolutionReader) -> list[CompletionChoice]:
+    """Returns at most `n` solutions, the chosen one first (`rank_candidates`); none if the tree is empty.
+
+    `reader` splits them: that of the solution, or one without a thinking format where thoughts stay in the text.
+    """
     tree, choices = solution.tree, []
     for candidate in rank_candidates(solution.result)[:n]:
-        path_text = tree.path_text(candidate.node)
-        text = cut_at_stop(path_text, stop)
-        ended = text != path_text or tree.nodes[candidate.node].finish in ("eos", "stop")
-        reason = "stop" if ended else "length"
-        choices.append(CompletionChoice(candidate.node, text, reason, candidate.answer, candidate.score))
+        thought, whole_text, is_finished = reader.split(tree.path_text(candidate.node))
+        text = cut_at_stop(whole_text, stop)
+        ended = text != whole_text or tree.nodes[candidate.node].finish in ("eos", "stop")
+        choices.append(
+            CompletionChoice(
+                node=candidate.node,
+                text=text if is_finished else None,
+                thought=thought,
+                finish_reason="stop" if ended else "length",
+                answer=candidate.answer,
+                score=candidate.score,
+            )
+        )
     return choices
 
 
@@ -93,16 +111,21 @@ class SearchBlock(TypedDict):
 def usage_block(solution: Solution, choices: Sequence[CompletionChoice]) -> UsageBlock:
     """Returns OpenAI's `usage`: completion tokens are all tokens that the search generated, discarded ones included.
 
-    Those that belong to no returned solution count as reasoning tokens.
+    Those of thoughts, and those that belong to no returned solution, count as reasoning tokens.
     """
     tree, usage = solution.tree, solution.usage
+    thoughts: dict[int, int] = {}
+    for choice in choices:  # a step that several of them share counts once
+        thoughts |= solution.reader.count_thought_tokens(tree, choice.node)
     generated = usage.tokens + usage.discarded_tokens
     returned = tree.count_tokens(tree.pinned_nodes(choice.node for choice in choices))
+    # The text that ends a thought by force is in the tree and was not generated.
+    reasoning = max(0, generated - returned + sum(thoughts.values()))
     return {
         "prompt_tokens": len(tree.root),
         "completion_tokens": generated,
         "total_tokens": len(tree.root) + generated,
-        "completion_tokens_details": {"reasoning_tokens": generated - returned},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
 
 

@@ -11,7 +11,7 @@ from reason.config.errors import rejected_setting, unknown_key
 from reason.problem import Problem
 from reason.serve.errors import ApiError
 from reason.serve.presets import Preset
-from reason.serve.schemas import CompletionRequest
+from reason.serve.schemas import ChatCompletionRequest, CompletionRequest
 from reason.serve.settings import ServeSettings
 from reason.solver import Solver
 from search.strategy import Budget, Strategy
@@ -41,6 +41,8 @@ def validate_request(
 ) -> SearchRequest:
     """Validates the values of a request. Raises: ApiError 400 naming the field and the valid values."""
     strategy = change_strategy(preset.strategy, body.search, body.sampling_settings, largest=settings.largest)
+    if solver.thinking is not None and isinstance(body, ChatCompletionRequest):
+        strategy = _keep_stop(strategy, preset.strategy)
     _check_needs(strategy, solver)
     width = getattr(strategy, "n", body.n)
     if body.n > width:
@@ -101,6 +103,12 @@ def change_strategy(
         _check_size(f"search.{key}", value, largest)
     new_sampling = _replace_fields("search.sampling", strategy.sampling, {**sampling_changes, **sampling})
     changed: Strategy = _replace_fields("search", strategy, {**changes, "sampling": new_sampling})
+    return changed
+
+
+def _keep_stop(strategy: Any, preset: Any) -> Strategy:
+    """Returns the strategy with the stop strings of its preset: those of a chat cut its text, and no thought."""
+    changed: Strategy = replace(strategy, sampling=replace(strategy.sampling, stop=preset.sampling.stop))
     return changed
 
 

@@ -27,6 +27,7 @@ from reason.serve.middleware import CLIENT_CLOSED_REQUEST
 from reason.serve.request import SearchRequest
 from reason.serve.trees import TreeStore
 from reason.serve.wire import ResponseWriter
+from reason.thinking import SolutionReader
 from search.strategy import StepEvent
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,8 @@ class SearchResponder:
 
     async def _finish_search(self, solution: Solution) -> tuple[list[CompletionChoice], UsageBlock, SearchBlock]:
         request = self._request
-        choices = select_choices(solution, request.n, request.stop)
+        reader = solution.reader if self._writer.chat else SolutionReader()  # /completions return text as it is
+        choices = select_choices(solution, request.n, request.stop, reader)
         usage = usage_block(solution, choices)
         search = search_block(solution, request.preset, f"/trees/{self._tree_id}", self._lossy)
         self._metrics.count_tokens(request.preset, usage["completion_tokens"])

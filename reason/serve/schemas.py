@@ -137,7 +137,8 @@ class ChatMessage(StrictModel):
     """One message of a conversation.
 
     The other fields may be present and null or empty, as in a message that a client received and sends back;
-    `reasoning_content` is progress that the server has sent, and no part of the conversation.
+    `reasoning_content` is progress and thought that the server has sent, and no part of the conversation. The content
+    of an answer that has only that may be null.
     """
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -149,6 +150,13 @@ class ChatMessage(StrictModel):
     annotations: Annotated[list[object], Field(max_length=0)] | None = None
     tool_calls: Annotated[list[object], Field(max_length=0)] | None = None
     reasoning_content: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_answer(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("role") != "assistant" or not data.get("reasoning_content"):
+            return data
+        return {**data, "content": ""} if data.get("content", "") is None else data
 
 
 class ChatCompletionRequest(CompletionRequest):

@@ -47,9 +47,12 @@ class ResponseWriter:
         return self._encode_chunk({"reasoning_content": f"[{tokens:,} tokens{score}] {text}\n"} | self._empty_delta)
 
     def answer_chunks(self, choices: Sequence[CompletionChoice], search: SearchBlock) -> Iterator[bytes]:
-        """Yields the texts, then the finish reasons; the last of these chunks holds `search`."""
+        """Yields thoughts and texts, then the finish reasons; the last of these chunks holds `search`."""
         for i, choice in enumerate(choices):
-            yield self._encode_chunk({"content" if self.chat else "text": choice.text}, index=i)
+            if choice.thought:
+                yield self._encode_chunk({"reasoning_content": choice.thought}, index=i)
+            if choice.text is not None:
+                yield self._encode_chunk({"content" if self.chat else "text": choice.text}, index=i)
         for i, choice in enumerate(choices):
             more: Fields = {"search": search} if i == len(choices) - 1 else {}
             yield self._encode_chunk(self._empty_delta, index=i, finished=choice, more=more)
@@ -66,7 +69,8 @@ class ResponseWriter:
         return {**self.head, "object": f"chat.completion{suffix}" if self.chat else "text_completion"}
 
     def _choice_fields(self, index: int, choice: CompletionChoice) -> dict[str, object]:
-        message = {"role": "assistant", "content": choice.text}
+        thought = {"reasoning_content": choice.thought} if choice.thought else {}
+        message = {"role": "assistant", "content": choice.text, **thought}
         text: Fields = {"message": message} if self.chat else {"text": choice.text}
         return {"index": index, **text, "logprobs": None, **_finish_fields(choice)}
 

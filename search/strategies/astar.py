@@ -29,7 +29,7 @@ class AStar(StepSearch):
     n           solutions after which the search ends
     branching   continuations of each branch
     parallel    concurrent expansions; 1 is strictly best-first
-    expansions  maximum number of expansions, if there are fewer than n solutions by then
+    expansions  maximum number of expansions; the best branches are then written to their ends, for n solutions in all
     """
 
     n: int = 4
@@ -69,6 +69,10 @@ class AStar(StepSearch):
             for leaf in [*await state.collect_batch(running.popleft()), *state.ended_nodes[num_ended:]]:
                 queue.push_node(leaf)
         state.expander.cancel_pending()
+        if num_expansions == self.expansions and not state.is_decided:
+            endings = [state.start_solution(node) for node in queue.pop_open(self.n - num_solutions)]
+            for ending in endings:
+                await state.collect_batch(ending)
         return state.build_result()
 
 
@@ -91,6 +95,11 @@ class BranchQueue:
     def pop_best(self) -> int:
         """Removes and returns the node with the highest f. *Mutates*."""
         return heapq.heappop(self._heap)[-1]
+
+    def pop_open(self, count: int) -> list[int]:
+        """Removes the best `count` nodes and returns those of them that can be continued. *Mutates*."""
+        best = [self.pop_best() for _ in range(min(count, len(self)))]
+        return [node for node in best if node not in self._state.ended_nodes and node != SearchTree.ROOT]
 
     def open_nodes(self) -> list[int]:
         """Nodes in the queue that can be continued."""

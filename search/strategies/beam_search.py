@@ -16,7 +16,6 @@ class BeamSearch(LevelSearch):
     beam_width    continuations of each branch that is kept
     """
 
-    depth: int = 40
     beam_width: int = 4
 
     def __post_init__(self) -> None:

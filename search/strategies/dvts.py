@@ -26,7 +26,6 @@ class Dvts(LevelSearch):
     beam_width    continuations of the best branch of a subtree
     """
 
-    depth: int = 40
     beam_width: int = 4
 
     def __post_init__(self) -> None:

@@ -101,10 +101,12 @@ class TestLevelSearch:
         first = nodes_by_level(result.tree)[0]
         assert num_children[first[0]] == max(num_children[i] for i in first)
 
-    @pytest.mark.parametrize("knob", ["n", "depth", "step_tokens"])
+    @pytest.mark.parametrize("knob", ["n", "step_tokens"])
     def test_wrong_knobs_are_refused_by_name(self, name: str, knob: str) -> None:
         with pytest.raises(ValueError, match=f"{knob} must be an int >= 1, got 0"):
             STRATEGIES[name](**{knob: 0})
+        with pytest.raises(ValueError, match="depth must be an int >= 1 or null, got 0"):
+            STRATEGIES[name](depth=0)
         with pytest.raises(ValueError, match="select must be one of"):
             STRATEGIES[name](select="loud")
         with pytest.raises(ValueError, match="agg_strategy must be one of"):

@@ -71,6 +71,7 @@ class ScriptedOpenAIServer(ScriptedHttp):
     says_ended  tells a stop string from the end of the text, as vLLM does
     usage       counts tokens
     prefill     reaction to a begun answer: `goes_on`, `new_turn`, `trims`
+    thought     fields of every chat message beside its text, or in its place: `{"reasoning": "hm", "content": None}`
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ScriptedOpenAIServer(ScriptedHttp):
     ) -> None:
         self.script, self.says_ended, self.usage, self.prefill = list(script), says_ended, usage, prefill
         self.models, self.any_model, self.key = None if models is None else list(models), any_model, key
+        self.thought: dict[str, str | None] = {}
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.keys: set[str | None] = set()
@@ -169,7 +171,8 @@ class ScriptedOpenAIServer(ScriptedHttp):
         text = text[:most] if long else text
         finish = "length" if long else "stop"
         shown = text.removesuffix(matched) if matched and not long else text
-        content = {"text": shown} if path == "/v1/completions" else {"message": {"role": "assistant", "content": shown}}
+        message: dict[str, str | None] = {"role": "assistant", "content": shown, **self.thought}
+        content: dict[str, Any] = {"text": shown} if path == "/v1/completions" else {"message": message}
         choice: dict[str, Any] = {"index": 0, **content, "finish_reason": finish}
         if self.says_ended:
             choice["stop_reason"] = None if long else matched

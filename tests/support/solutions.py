@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decoding.core import Tokens
 from reason.models.tokenizer import PretrainedTokenizer
-from search.steps import split_steps
+from search.steps import DelimiterSteps, split_steps
 from search.tree import Step
 
 
@@ -16,4 +16,4 @@ def encode_plain(tokenizer: PretrainedTokenizer, text: str) -> Tokens:
 def split_solution(tokenizer: PretrainedTokenizer, solution: str) -> list[Step]:
     """Returns the steps of a solution, each token with log-probability 0."""
     tokens = encode_plain(tokenizer, solution)
-    return split_steps(tokens, (0.0,) * len(tokens), lambda ids: str(tokenizer.decode(list(ids))), "\n\n")
+    return split_steps(tokens, (0.0,) * len(tokens), lambda ids: str(tokenizer.decode(list(ids))), DelimiterSteps())

@@ -92,6 +92,12 @@ class RawBytePrompt:
     def decode(self, tokens: Tokens) -> str:
         return decode_bytes(tokens)
 
+    def encode_continuation(self, text: str) -> Tokens:
+        return tuple(text.encode("latin-1"))
+
+    def decode_last_turn(self, prompt: Tokens) -> str:
+        return decode_bytes(prompt)
+
 
 class ToyPrm:
     """A scorer that gives scores: the server refuses presets that need scores where the scorer gives none."""

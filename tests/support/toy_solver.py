@@ -26,6 +26,12 @@ class BytePrompt:
     def decode(self, tokens: Tokens) -> str:
         return decode_bytes(tokens)
 
+    def encode_continuation(self, text: str) -> Tokens:
+        return tuple(text.encode())
+
+    def decode_last_turn(self, prompt: Tokens) -> str:
+        return decode_bytes(prompt)
+
 
 class ToyScorerFactory(NoScorer):
     """Binds every question to the toy scorer."""

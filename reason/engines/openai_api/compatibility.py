@@ -18,13 +18,18 @@ _WITH_TOKENIZER = "a model whose tokenizer is here (model=hf model.path=FOLDER)"
 
 
 def adapt_settings(settings: OpenAISettings, use: EngineUse) -> OpenAISettings:
-    """Returns the settings with `api` decided: chat where the server renders the conversation, else completions.
+    """Returns the settings with what is null decided.
+
+    `api` is chat where the server renders the conversation, else completions; `thought_tags` are those of the model.
 
     Raises: ConfigError naming the setting.
     """
     key, has_no_tokenizer, raw = use.key, use.checkpoint.source == BYTES, use.prompt_format.raw
     api = settings.api or ("chat" if has_no_tokenizer and raw is None else "completions")
-    adapted = replace(settings, api=api)
+    tags = settings.thought_tags
+    if tags is None and use.thinking is not None:
+        tags = (use.thinking.opening, use.thinking.closing)
+    adapted = replace(settings, api=api, thought_tags=tags)
     if api == "chat" and (not has_no_tokenizer or raw is not None):
         raise ConfigError(f"{key}.api=chat sends conversations, which the server renders; it goes with model=served")
     if api == "completions" and has_no_tokenizer and raw is None:

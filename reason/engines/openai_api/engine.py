@@ -42,6 +42,7 @@ class OpenAIEngine(HttpEngine):
         stats, session = ClientStats(), HttpSession(settings.reply_limits, settings.api_key)
         super().__init__(session, stats)
         self._format, self._codec = settings.request_format, TextCodec(tokenizer)
+        self._thought_tags, self._has_warned = settings.tag_pair, False
         self._has_tokenizer = not isinstance(tokenizer, ByteTokenizer)
         servers = [OpenAIServer(url, session.http) for url in settings.urls]
         probes = [probe_completions(server, self._format) for server in servers]
@@ -92,13 +93,20 @@ class OpenAIEngine(HttpEngine):
         params, path = request.params, self._format.path
         stream = bool(params.stop) and not self.capabilities.names_end_cause
         text = self._codec.decode_prefix(request.prefix)
-        requested = RequestedText(params.stop, params.max_tokens, len(text.encode(errors="replace")))
+        prompt_bytes = len(text.encode(errors="replace"))
+        requested = RequestedText(params.stop, params.max_tokens, prompt_bytes, self._thought_tags)
         body = self._format.build_body(text, params, request.seed, stream=stream)
         if stream:
             return await server.stream_completion(path, body, requested)
         return parse_completion(await server.request_completion(path, body), requested)
 
     def _build_generation(self, request: GenerationRequest, response: CompletionResponse, seconds: float) -> Generation:
+        if response.has_dropped_thought and not self._has_warned:
+            log.warning(
+                "the server sends the model's thoughts apart, and they are dropped: model.thinking is not set; "
+                "thinking@model.thinking=PRESET keeps them"
+            )
+            self._has_warned = True
         finish = _to_finish_reason(response.end_cause, bool(request.params.stop))
         tokens, logprobs = self._encode_response(request.prefix, response, finish)
         num_tokens = len(tokens) if response.tokens is None else response.tokens

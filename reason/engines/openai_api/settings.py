@@ -44,6 +44,7 @@ class OpenAISettings(ServerSettings):
     api: str | None = None
     prefill: bool = False
     logprobs: bool = False
+    thought_tags: Sequence[str] | None = None
     max_tokens_field: str = "max_tokens"
     omit: Sequence[str] = ()
     extra_body: Mapping[str, object] = field(default_factory=dict)
@@ -63,6 +64,9 @@ class OpenAISettings(ServerSettings):
             raise ValueError(f"api must be one of {', '.join(APIS)} or null, got {self.api!r}")
         require_switch("prefill", self.prefill)
         require_switch("logprobs", self.logprobs)
+        tags = self.thought_tags
+        if tags is not None and not _are_tags(tags):
+            raise ValueError(f"thought_tags must be two texts, [opening, closing], or null; got {tags!r}")
         require_choice("max_tokens_field", self.max_tokens_field, MAX_TOKENS_FIELDS)
         if isinstance(self.omit, str) or not isinstance(self.omit, Sequence) or set(self.omit) - {*OMITTABLE}:
             raise ValueError(f"omit must be a list of some of {', '.join(OMITTABLE)}; got {self.omit!r}")
@@ -79,6 +83,11 @@ class OpenAISettings(ServerSettings):
     def continues_text(self) -> bool:
         """Whether requests can continue earlier output, as step searches do."""
         return self.api == "completions" or self.prefill
+
+    @property
+    def tag_pair(self) -> tuple[str, str] | None:
+        """The opening and the closing text put around a thought that a server sends apart; None drops the thought."""
+        return None if self.thought_tags is None else (self.thought_tags[0], self.thought_tags[1])
 
     @property
     def request_format(self) -> RequestFormat:
@@ -168,6 +177,12 @@ def _describe_models(url: str, names: Sequence[str]) -> str:
     shown = [to_one_line(name, _MAX_NAME) for name in names[:_MAX_NAMES]]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return f"{url} offers {', '.join(shown)}{more}"
+
+
+def _are_tags(tags: object) -> bool:
+    if not isinstance(tags, list | tuple) or len(tags) != 2:
+        return False
+    return all(isinstance(tag, str) and tag.strip() for tag in tags)
 
 
 def _is_key(value: object) -> bool:

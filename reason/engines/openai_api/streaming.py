@@ -38,6 +38,7 @@ class CompletionStream:
         self._counts: TokenCounts | None = None
         self._token_logprobs: list[tuple[str, float]] = []
         self._num_events = 0
+        self._is_in_thought = self._has_dropped_thought = False
 
     def add_event(self, event: object) -> bool:
         """Returns whether the text has reached a stop string, so that the stream can be closed. *Mutates*.
@@ -62,7 +63,11 @@ class CompletionStream:
             counts["tokens"] = read_count(self._num_events, self._requested.max_tokens)
         # Only the whole text is checked: the halves of a character may come in two events.
         return CompletionResponse(
-            read_text(self.text), self._end_cause, **counts, token_logprobs=tuple(self._token_logprobs)
+            read_text(self.text),
+            self._end_cause,
+            **counts,
+            token_logprobs=tuple(self._token_logprobs),
+            has_dropped_thought=self._has_dropped_thought,
         )
 
     def _add_choice(self, choice: ChoiceJson) -> bool:
@@ -71,8 +76,12 @@ class CompletionStream:
         if piece is not None and not isinstance(piece, str):
             raise TypeError(f"its text is a {type(piece).__name__}")
         self._token_logprobs += parse_token_logprobs(choice)
+        thought = message.get("reasoning_content") or message.get("reasoning") or ""
+        if not isinstance(thought, str):
+            raise TypeError(f"its thought is a {type(thought).__name__}")
+        self._num_events += bool(piece or thought)
+        piece = self._tag_thought(thought) + self._end_thought(piece or "")
         if piece:
-            self._num_events += 1
             # Search from before the new piece: a stop string may have begun in an earlier one.
             start = max(0, len(self.text) - max(map(len, self._stop), default=0))
             self.text += piece
@@ -83,3 +92,20 @@ class CompletionStream:
         if choice.get("finish_reason"):
             self._end_cause = "length" if parse_end_cause(choice) == "length" else "eos"
         return False
+
+    def _tag_thought(self, thought: str) -> str:
+        """Returns a piece of a thought, with the opening tag if it is the first one. *Mutates*."""
+        if not thought:
+            return ""
+        if self._requested.thought_tags is None:
+            self._has_dropped_thought = True
+            return ""
+        is_first, self._is_in_thought = not self._is_in_thought, True
+        return (self._requested.thought_tags[0] if is_first else "") + thought
+
+    def _end_thought(self, piece: str) -> str:
+        """Returns a piece of the text, with the closing tag if it is the first one behind a thought. *Mutates*."""
+        if not piece or not self._is_in_thought or self._requested.thought_tags is None:
+            return piece
+        self._is_in_thought = False
+        return self._requested.thought_tags[1] + piece

@@ -32,6 +32,8 @@ class MessageJson(TypedDict, total=False):
     text: str | None
     content: str | None
     refusal: str | None
+    reasoning_content: str | None
+    reasoning: str | None
 
 
 class LogprobEntryJson(TypedDict):
@@ -169,12 +171,13 @@ class RequestFormat:
 class CompletionResponse:
     """A parsed reply.
 
-    text            with the stop string that ended it, where the server names that
-    end_cause       `unknown`: the server does not say whether the text ended by itself or at a stop string
-    tokens          tokens generated, by the server's count; None if it sends none
-    prompt_tokens   tokens of the prompt, likewise
-    cached_tokens   of these, tokens found in the server's cache
-    token_logprobs  the text token by token, with log-probabilities; empty where they were not requested
+    text                 with the stop string that ended it, where the server names that
+    end_cause            `unknown`: the server does not say whether the text ended by itself or at a stop string
+    tokens               tokens generated, by the server's count; None if it sends none
+    prompt_tokens        tokens of the prompt, likewise
+    cached_tokens        of these, tokens found in the server's cache
+    token_logprobs       the text by tokens, with log-probabilities; empty where they were not requested
+    has_dropped_thought  whether the server sent a thought that is not in the text
     """
 
     text: str
@@ -183,6 +186,7 @@ class CompletionResponse:
     prompt_tokens: int | None = None
     cached_tokens: int = 0
     token_logprobs: tuple[tuple[str, float], ...] = ()
+    has_dropped_thought: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,11 +196,13 @@ class RequestedText:
     stop          stop strings
     max_tokens    tokens to generate at most
     prompt_bytes  length of the prompt; a token has at least one byte
+    thought_tags  opening and closing text of a thought that the server sends apart; None: such a thought is dropped
     """
 
     stop: tuple[str, ...]
     max_tokens: int
     prompt_bytes: int
+    thought_tags: tuple[str, str] | None = None
 
     @property
     def max_text_length(self) -> int:
@@ -214,12 +220,25 @@ def parse_completion(body: object, requested: RequestedText) -> CompletionRespon
     with treat_as_lost("a completion"):
         choice = first_choice(body)
         end_cause, stop = _parse_end(choice, requested.stop)
-        text = _parse_text(choice.get("message", choice)) + stop
+        message = choice.get("message", choice)
+        thought = read_thought(message)
+        text = _parse_text(message)
+        if thought and requested.thought_tags is not None:
+            opening, closing = requested.thought_tags
+            is_finished = text or (message.get("content") is not None and end_cause not in ("length", "stop"))
+            text = opening + thought + (closing if is_finished else "") + text
+        text += stop
         requested.require_length(text)
         counts = parse_usage(cast(CompletionJson, body), requested)
         if text and not counts["tokens"]:
             counts["tokens"] = None
-        return CompletionResponse(text, end_cause, **counts, token_logprobs=parse_token_logprobs(choice))
+        return CompletionResponse(
+            text,
+            end_cause,
+            **counts,
+            token_logprobs=parse_token_logprobs(choice),
+            has_dropped_thought=bool(thought) and requested.thought_tags is None,
+        )
 
 
 def first_choice(body: object) -> ChoiceJson:
@@ -283,9 +302,19 @@ def find_first_stop(text: str, stop: Sequence[str]) -> int | None:
     return min((at + len(one) for one in stop if (at := text.find(one)) >= 0), default=None)
 
 
+def read_thought(message: MessageJson) -> str:
+    """Returns the thought that a server sends apart from the text; "" without one. Servers name the field differently.
+
+    >>> read_thought({"reasoning_content": None, "reasoning": "1 and 1", "content": "2"})
+    '1 and 1'
+    """
+    thought = message.get("reasoning_content") or message.get("reasoning") or ""
+    return read_text(thought)
+
+
 def _parse_text(message: MessageJson) -> str:
     text = message["text"] if "text" in message else message["content"]
-    if text is None:  # a refused answer, or one whose text is all hidden reasoning
+    if text is None:  # a refused answer, or a thought that was not finished
         text = message.get("refusal") or ""
     return read_text(text)
 

@@ -22,6 +22,7 @@ class CandidateRecord(TypedDict, total=False):
 class TreeRecord(TypedDict, total=False):
     """A whole search; the pages need `nodes` only.
 
+    thoughts    the length of the text of a step that belongs to the thought, by the step's number; without zeros
     nodes       as written by `search.tree.SearchTree.to_dict`
     selections  as in `search.selection.Selection`
     strategy    `_target_` and the settings of the search
@@ -35,6 +36,7 @@ class TreeRecord(TypedDict, total=False):
     stopped: str
     candidates: Sequence[CandidateRecord]
     selections: Sequence[Mapping[str, Any]]
+    thoughts: Mapping[str, int]
     strategy: Mapping[str, Any]
     root: Sequence[int]
     nodes: Sequence[Mapping[str, Any]]

@@ -37,7 +37,7 @@ def tree_page_data(record: TreeRecord, result: ProblemResult | None) -> dict[str
         "rule": voting_rule_of(record),
         "votes": _vote_rows(record, result),
         "candidates": [[c["node"], c.get("answer"), c.get("score")] for c in candidates],
-        "nodes": _node_columns(record["nodes"]),
+        "nodes": _node_columns(record["nodes"]) | _thought_column(record),
         "selections": [_selection_data(selection) for selection in record.get("selections") or []],
     }
 
@@ -54,6 +54,15 @@ def _node_columns(nodes: Sequence[Mapping[str, Any]]) -> dict[str, list[object]]
         "author": [node.get("model", node.get("author")) for node in nodes],
         "route": [_round5(node.get("routing_score", node.get("route"))) for node in nodes],
     }
+
+
+def _thought_column(record: TreeRecord) -> dict[str, list[object]]:
+    """Returns the lengths of thoughts in the steps, in JavaScript's units of text; nothing where there are none."""
+    thoughts = record.get("thoughts") or {}
+    if not thoughts:
+        return {}
+    texts = [str(node.get("text", ""))[: thoughts.get(str(i), 0)] for i, node in enumerate(record["nodes"])]
+    return {"thought": [len(text.encode("utf-16-le", "surrogatepass")) // 2 for text in texts]}
 
 
 def _selection_data(selection: Mapping[str, Any]) -> dict[str, object]:

@@ -37,7 +37,9 @@ def test_astar_ends_with_n_solutions() -> None:
 
 def test_astar_ends_after_its_expansions() -> None:
     result = run_search(AStar(n=50, branching=2, expansions=5), engine=ToyEngine(write_five_steps))
-    assert result.usage.calls == 10
+    # the branches that are open after five expansions of two are then written to their ends
+    assert result.usage.calls == 10 + 6
+    assert len([c for c in result.candidates if c.answer is not None]) == 6
 
 
 def test_astar_ends_when_no_branch_is_open() -> None:
