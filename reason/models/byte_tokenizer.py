@@ -26,6 +26,7 @@ class ByteTokenizer:
     bos_token: str | None = None
     bos_token_id: int | None = None
     chat_template = "the server's own"
+    all_special_ids = (ord(_MARK), _END)
 
     def get_vocab(self) -> dict[str, int]:
         """Returns a name for every id."""
