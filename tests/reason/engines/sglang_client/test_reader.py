@@ -53,7 +53,7 @@ def test_encode_returns_a_row_per_token_from_start_on(stack: ExitStack) -> None:
     first, second = read(reader, ((1, 2, 3, 4), 1), ((5,), 0))
     assert pair_probability(first, positive=0) == pytest.approx(shares((2, 3, 4)))
     assert pair_probability(second, positive=0) == pytest.approx(shares((5,)))
-    assert [body["logprob_start_len"] for body in server.generations] == [1, 0]
+    assert {body["logprob_start_len"] for body in server.generations} == {0, 1}  # on two connections, in any order
     assert all(body["sampling_params"]["max_new_tokens"] == 0 for body in server.generations)
 
 
