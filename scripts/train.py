@@ -16,6 +16,7 @@ from rich.table import Table
 from reason.config import compose
 from reason.config.errors import ConfigError
 from reason.runs.command import handle_termination, report_config_errors
+from reason.tasks.puzzles.thought import ThoughtStyle
 from reason.training.loop import TrainingRecipe
 from reason.training.stages import STAGES, AccuracyTable, ModelShape, TrainingPlan, run_stage
 
@@ -24,12 +25,14 @@ def plan_from_settings(cfg: compose.Settings) -> TrainingPlan:
     """Returns the plan that the settings describe. Raises: ConfigError naming a wrong setting."""
     if unknown := set(cfg["stages"]) - set(STAGES):
         raise ConfigError(f"unknown stages {sorted(unknown)}; valid are {', '.join(STAGES)}")
-    known = {k: v for k, v in cfg.items() if k not in ("stages", "folder", "shapes", "recipes", "recipe")}
+    made_here = ("stages", "folder", "shapes", "recipes", "recipe", "thought_style")
+    known = {k: v for k, v in cfg.items() if k not in made_here}
     try:
         return TrainingPlan(
             folder=Path(cfg["folder"]),
             shapes={name: ModelShape(**shape) for name, shape in cfg["shapes"].items()},
             recipes={name: TrainingRecipe(**{**recipe, **cfg["recipe"]}) for name, recipe in cfg["recipes"].items()},
+            thought_style=ThoughtStyle(**cfg["thought_style"]),
             **known,
         )
     except (ValueError, TypeError) as error:  # a key that is no field is a TypeError

@@ -23,12 +23,14 @@ class TrainingExample:
 
     ids             token ids of both, end token included
     prompt_length   number of ids at the beginning without a loss
+    untaught        indexes of further ids without a loss: planted slips, texts that a program puts in
     rivals          per token after those, a wrong token in its place, or `ANY`, or `NONE`
     """
 
     ids: list[int]
     prompt_length: int
     rivals: list[int]
+    untaught: Sequence[int] = ()
 
 
 class ExampleEncoder:

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from decoding.model.transformers_checkpoint import Device, pick_device
-from decoding.validation import MAX_INT, require_count, require_not_negative, require_positive
+from decoding.validation import MAX_INT, require_count, require_not_negative, require_positive, require_switch
 from reason.training.examples import IGNORE
 
 Batch = dict[str, torch.Tensor]
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
     """Length and learning rates of a stage. `minutes` ends training early; the rate decays to its end all the same.
+    `bfloat16` computes in it on the CPU too, which is twice as fast where the processor can; CUDA always does.
 
     Muon for matrices: at these sizes it needs less than half of AdamW's tokens for the same loss.
 
@@ -44,6 +45,7 @@ class TrainingRecipe:
     save_every_s: float = 120.0
     workers: int = 1
     threads: int | None = None
+    bfloat16: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,6 +57,7 @@ class TrainingRecipe:
         require_count("seed", self.seed, at_most=MAX_INT)
         for name in ("matrix_rate", "other_rate", "save_every_s"):
             require_not_negative(name, getattr(self, name))
+        require_switch("bfloat16", self.bfloat16)
         require_positive("minutes", self.minutes, at_most=1e9)
 
 
@@ -129,6 +132,7 @@ def train_model(
         logger.info("%s: resumed at %.1fM tokens", folder.name, state["tokens"] / 1e6)
     state["runs"] += 1
     stream = make_stream(recipe.seed + 1000 * int(state["runs"]))
+    is_mixed = recipe.bfloat16 or device.startswith("cuda")
     mean_loss, last_log, last_save = 0.0, 0.0, time.monotonic()
     figures: dict[str, float] = {}
     while True:
@@ -141,7 +145,7 @@ def train_model(
             for group, rate in zip(opt.param_groups, started_with, strict=True):
                 group["lr"] = rate * factor
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in next(stream).items()}
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.startswith("cuda")):
+        with torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=is_mixed):
             loss = loss_of(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +17,13 @@ from transformers import PreTrainedTokenizerFast as FastTokenizer
 import reason.models
 from decoding.model.transformers_checkpoint import Device
 from decoding.threads import limit_threads
-from decoding.validation import MAX_INT, require_count, require_not_negative
+from decoding.validation import MAX_INT, require_choice, require_count, require_not_negative
 from reason.build import load
 from reason.runs.metrics import compute_metrics
 from reason.runs.result import ProblemResult
 from reason.solver import Solver
+from reason.tasks.puzzles.families import PUZZLES
+from reason.tasks.puzzles.thought import ThoughtStyle
 from reason.tasks.synthetic import Synthetic
 from reason.tasks.synthetic.families import FAMILIES
 from reason.training.classifier import deepen_model
@@ -36,11 +38,14 @@ from reason.training.loop import (
     resolve_device,
     train_model,
 )
-from reason.training.stream import batch_stream
-from reason.training.tokenizer import build_tokenizer
+from reason.training.stream import OpenSource, SolutionSource, batch_stream
+from reason.training.thoughts import ThoughtSource
+from reason.training.tokenizer import build_thinker_tokenizer, build_tokenizer
 
 BUNDLED = Path(reason.models.__file__).parent / "bundled"
-STAGES = ("tokenizer", "target", "draft", "verifier", "prm", "report", "ship")
+STAGES = ("tokenizer", "target", "draft", "verifier", "prm", "report", "thinker", "ship")
+
+THINKER_WINDOW = 4096  # tokens; its training texts are shorter, but a thought may run away
 
 AccuracyTable = dict[str, dict[str, float]]
 """From "family/difficulty" to metric to value."""
@@ -69,8 +74,11 @@ class TrainingPlan:
     """Settings of all stages.
 
     weights         share of each family of problems
+    puzzle_weights  share of each family of puzzles, for the thinker
+    puzzle_difficulty   lowest and highest, drawn evenly; None: all, short searches more often
     shapes          by model; the verifier has the target's
     recipes         by stage
+    thought_style   how often the parts of a thought occur
     judging_layers  layers that the reward model has beyond the verifier's
     ship_to         folder of the bundled models
 
@@ -81,6 +89,9 @@ class TrainingPlan:
     weights: Mapping[str, float]
     shapes: Mapping[str, ModelShape]
     recipes: Mapping[str, TrainingRecipe]
+    puzzle_weights: Mapping[str, float] = field(default_factory=dict)
+    puzzle_difficulty: tuple[int, int] | None = None
+    thought_style: ThoughtStyle = field(default_factory=ThoughtStyle)
     judging_layers: int = 2
     seed: int = 0
     report_problems: int = 24
@@ -94,6 +105,13 @@ class TrainingPlan:
         require_count("seed", self.seed, at_most=MAX_INT)
         for family, weight in self.weights.items():
             require_not_negative(f"weights.{family}", weight)
+        for family, weight in self.puzzle_weights.items():
+            require_choice(f"puzzle_weights: {family}", family, tuple(PUZZLES))
+            require_not_negative(f"puzzle_weights.{family}", weight)
+        if self.puzzle_difficulty is not None:
+            low, high = (*self.puzzle_difficulty, None, None)[:2]
+            require_count("puzzle_difficulty[0]", low, at_least=1)
+            require_count("puzzle_difficulty[1]", high, at_least=low)
 
     @property
     def resolved_device(self) -> str:
@@ -115,6 +133,7 @@ def run_stage(stage: str, plan: TrainingPlan) -> StageFigures:
         "verifier": _train_verifier,
         "prm": _train_prm,
         "report": _report_models,
+        "thinker": _train_thinker,
         "ship": _ship_models,
     }
     torch.manual_seed(plan.seed)
@@ -155,7 +174,7 @@ def _train_tokenizer(plan: TrainingPlan) -> dict[str, float]:
 
 
 def _train_writer(stage: str, plan: TrainingPlan) -> dict[str, float]:
-    model = LlamaForCausalLM(_make_config(plan, plan.shapes[stage]))
+    model = LlamaForCausalLM(_make_config(_load_tokenizer(plan.folder / "tokenizer"), plan.shapes[stage]))
     return _save_model(stage, plan, model, _train_stage(stage, plan, model))
 
 
@@ -168,11 +187,23 @@ def _train_verifier(plan: TrainingPlan) -> dict[str, float]:
 def _train_prm(plan: TrainingPlan) -> dict[str, float]:
     """Trains the reward model: the verifier with more layers, as a classifier of tokens."""
     model = deepen_model(_load_model(plan, "verifier"), plan.judging_layers)
-    tokenizer = _load_tokenizer(plan)
+    tokenizer = _load_tokenizer(plan.folder / "tokenizer")
     writers = [_load_model(plan, name).to(plan.resolved_device) for name in ("target", "draft")]
     contrast = ContrastLoss(writers, digit_ids(tokenizer, model.config.vocab_size))
     figures = _train_stage("prm", plan, model, loss_of=contrast, rate_of=model.rate_of)
     return _save_model("prm", plan, model.classifier, figures)
+
+
+def _train_thinker(plan: TrainingPlan) -> dict[str, float]:
+    """Trains the model that thinks, with a tokenizer of its own, on puzzles alone."""
+    folder = plan.folder / "thinker_tokenizer"
+    if not folder.exists():
+        build_thinker_tokenizer().save_pretrained(folder)
+    tokenizer = _load_tokenizer(folder)
+    model = LlamaForCausalLM(_make_config(tokenizer, plan.shapes["thinker"], window=THINKER_WINDOW))
+    source = ThoughtSource(plan.puzzle_weights, plan.thought_style, plan.puzzle_difficulty)
+    figures = _train_stage("thinker", plan, model, source, folder)
+    return _save_model("thinker", plan, model, figures, folder)
 
 
 def _report_models(plan: TrainingPlan) -> dict[str, AccuracyTable]:
@@ -186,10 +217,12 @@ def _report_models(plan: TrainingPlan) -> dict[str, AccuracyTable]:
 def _ship_models(plan: TrainingPlan) -> dict[str, float]:
     """Copies the models to where the package looks for them."""
     sizes = {}
-    for name in ("target", "draft", "verifier", "prm"):
+    for name in ("target", "draft", "verifier", "prm", "thinker"):
+        if not (plan.folder / name / "done.json").exists():
+            continue
         to = plan.ship_to / name
         to.mkdir(parents=True, exist_ok=True)
-        for pattern in ("*.json", "*.safetensors"):
+        for pattern in ("*.json", "*.jinja", "*.safetensors"):
             for file in (plan.folder / name).glob(pattern):
                 if file.name != "done.json":
                     shutil.copy(file, to / file.name)
@@ -201,6 +234,8 @@ def _train_stage(
     stage: str,
     plan: TrainingPlan,
     model: torch.nn.Module,
+    open_source: OpenSource | None = None,
+    tokenizer: Path | None = None,
     *,
     loss_of: LossFunction = language_loss,
     rate_of: RateFunction = full_rate,
@@ -209,8 +244,8 @@ def _train_stage(
 
     def make_stream(seed: int) -> Iterator[Batch]:
         return batch_stream(
-            str(plan.folder / "tokenizer"),
-            plan.weights,
+            str(tokenizer or plan.folder / "tokenizer"),
+            open_source or SolutionSource(plan.weights),
             tokens_per_batch=recipe.tokens_per_batch,
             seed=seed,
             workers=recipe.workers,
@@ -227,19 +262,24 @@ def _load_model(plan: TrainingPlan, stage: str) -> LlamaForCausalLM:
     return model
 
 
-def _save_model(stage: str, plan: TrainingPlan, model: PreTrainedModel, figures: dict[str, float]) -> dict[str, float]:
+def _save_model(
+    stage: str,
+    plan: TrainingPlan,
+    model: PreTrainedModel,
+    figures: dict[str, float],
+    tokenizer: Path | None = None,
+) -> dict[str, float]:
     model.to(torch.bfloat16).save_pretrained(plan.folder / stage)
-    _load_tokenizer(plan).save_pretrained(plan.folder / stage)
+    _load_tokenizer(tokenizer or plan.folder / "tokenizer").save_pretrained(plan.folder / stage)
     return figures
 
 
-def _load_tokenizer(plan: TrainingPlan) -> FastTokenizer:
-    tokenizer: FastTokenizer = AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
+def _load_tokenizer(folder: Path) -> FastTokenizer:
+    tokenizer: FastTokenizer = AutoTokenizer.from_pretrained(folder)
     return tokenizer
 
 
-def _make_config(plan: TrainingPlan, shape: ModelShape) -> LlamaConfig:
-    tokenizer = _load_tokenizer(plan)
+def _make_config(tokenizer: FastTokenizer, shape: ModelShape, window: int = 2048) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=(len(tokenizer) + 63) // 64 * 64,
         hidden_size=shape.hidden,
@@ -247,7 +287,7 @@ def _make_config(plan: TrainingPlan, shape: ModelShape) -> LlamaConfig:
         intermediate_size=shape.mlp,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.heads,
-        max_position_embeddings=2048,
+        max_position_embeddings=window,
         tie_word_embeddings=True,
         attention_bias=True,
         bos_token_id=None,

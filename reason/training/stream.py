@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -13,15 +14,23 @@ from reason.tasks.synthetic.exercise import ExactWriter
 from reason.training.examples import IGNORE, NONE, ExampleEncoder, TrainingExample, batch_examples
 from search.expand import derive_seed
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+ExampleSource = Callable[[random.Random], TrainingExample]
+"""Draws an example."""
+OpenSource = Callable[["PreTrainedTokenizerFast"], ExampleSource]
+"""Makes a source for a tokenizer; it is sent to worker processes, what it makes is not."""
+
 _POOL = 8  # batches whose examples are sorted by length together
 
 
 class ExampleStream(IterableDataset[dict[str, torch.Tensor]]):
     """Batches of `tokens_per_batch` padded tokens; every worker and every `seed` draws its own problems."""
 
-    def __init__(self, tokenizer_dir: str, weights: Mapping[str, float], *, tokens_per_batch: int, seed: int) -> None:
+    def __init__(self, tokenizer_dir: str, open_source: OpenSource, *, tokens_per_batch: int, seed: int) -> None:
         self._tokenizer_dir = tokenizer_dir
-        self._weights = weights
+        self._open_source = open_source
         self._tokens_per_batch = tokens_per_batch
         self._seed = seed
 
@@ -31,19 +40,31 @@ class ExampleStream(IterableDataset[dict[str, torch.Tensor]]):
         info = get_worker_info()
         rng = random.Random(derive_seed(self._seed, info.id if info else 0))
         tokenizer = AutoTokenizer.from_pretrained(self._tokenizer_dir)
-        encode = ExampleEncoder(tokenizer)
+        draw_example = self._open_source(tokenizer)
         while True:
             pool: list[TrainingExample] = []
             room = _POOL * self._tokens_per_batch
             while room > 0:
-                pool.append(self._example(encode, rng))
+                pool.append(draw_example(rng))
                 room -= len(pool[-1].ids)
             for batch in batch_examples(pool, self._tokens_per_batch, rng):
                 yield collate_examples(batch, tokenizer.pad_token_id)
 
-    def _example(self, encode: ExampleEncoder, rng: random.Random) -> TrainingExample:
-        exercise = draw_exercise(rng, "train", weights=self._weights)
-        return encode(exercise, exercise.write_solution(ExactWriter(), rng))
+
+class SolutionSource:
+    """Opens a source of problems with solutions, drawn by the weights of their families."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = weights
+
+    def __call__(self, tokenizer: PreTrainedTokenizerFast) -> ExampleSource:
+        encode = ExampleEncoder(tokenizer)
+
+        def draw_example(rng: random.Random) -> TrainingExample:
+            exercise = draw_exercise(rng, "train", weights=self._weights)
+            return encode(exercise, exercise.write_solution(ExactWriter(), rng))
+
+        return draw_example
 
 
 def collate_examples(batch: list[TrainingExample], pad_id: int) -> dict[str, torch.Tensor]:
@@ -59,13 +80,20 @@ def collate_examples(batch: list[TrainingExample], pad_id: int) -> dict[str, tor
         end = len(example.ids)
         ids[row, :end] = torch.tensor(example.ids)
         next_ids[row, example.prompt_length - 1 : end - 1] = ids[row, example.prompt_length : end]
+        for index in example.untaught:
+            next_ids[row, index - 1] = IGNORE
         rivals[row, example.prompt_length : end] = torch.tensor(example.rivals)
     return {"ids": ids, "next_ids": next_ids, "rivals": rivals}
 
 
 def batch_stream(
-    tokenizer_dir: str, weights: Mapping[str, float], *, tokens_per_batch: int, seed: int, workers: int
+    tokenizer_dir: str,
+    open_source: OpenSource,
+    *,
+    tokens_per_batch: int,
+    seed: int,
+    workers: int,
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Returns the batches, prefetched by `workers` processes (0: in this one)."""
-    dataset = ExampleStream(tokenizer_dir, weights, tokens_per_batch=tokens_per_batch, seed=seed)
+    dataset = ExampleStream(tokenizer_dir, open_source, tokens_per_batch=tokens_per_batch, seed=seed)
     return iter(DataLoader(dataset, batch_size=None, num_workers=workers, prefetch_factor=4 if workers else None))

@@ -6,11 +6,13 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from reason.tasks.puzzles import forms
 from reason.tasks.synthetic.draw import draw_exercise
 from reason.tasks.synthetic.exercise import ExactWriter
 from reason.tasks.synthetic.families import FAMILIES
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 EOS = "<|endoftext|>"
@@ -26,8 +28,33 @@ def render_prompt(question: str) -> str:
 
 def build_tokenizer(num_problems: int = 12_000, min_frequency: int = 20) -> PreTrainedTokenizerFast:
     """Returns a byte-level BPE tokenizer trained on training-split problems; deterministic."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    tokenizer = _train_pieces(_texts(num_problems), [EOS, PAD], min_frequency)
+    return _wrap_pieces(tokenizer, eos=EOS)
+
+
+def build_thinker_tokenizer(num_problems: int = 3_000, min_frequency: int = 20) -> PreTrainedTokenizerFast:
+    """Returns the tokenizer of the bundled thinker: the tags are single tokens, and it has a chat template."""
+    from tokenizers import AddedToken
+
+    from reason.training.thoughts import thought_texts  # it reads examples, which read the prompt of this module
+
+    specials = [EOS, PAD, forms.TURN_START, forms.TURN_END]
+    tokenizer = _train_pieces(thought_texts(num_problems), specials, min_frequency)
+    # not special: they stay in decoded text
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in (forms.OPENING, forms.CLOSING)])
+    wrapped = _wrap_pieces(tokenizer, eos=forms.TURN_END)
+    wrapped.chat_template = forms.CHAT_TEMPLATE
+    return wrapped
+
+
+def _wrap_pieces(tokenizer: Tokenizer, *, eos: str) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, pad_token=PAD, padding_side="left")
+
+
+def _train_pieces(texts: Iterator[str], specials: list[str], min_frequency: int) -> Tokenizer:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -39,13 +66,13 @@ def build_tokenizer(num_problems: int = 12_000, min_frequency: int = 20) -> PreT
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=1024,
-        special_tokens=[EOS, PAD],
+        special_tokens=specials,
         min_frequency=min_frequency,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(num_problems), trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD, padding_side="left")
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
 
 def _texts(count: int) -> Iterator[str]:

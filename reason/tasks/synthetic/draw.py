@@ -22,15 +22,20 @@ def split_of(question: str) -> Split:
 
 
 def draw_exercise(
-    rng: random.Random, split: Split, *, weights: Mapping[str, float], difficulties: tuple[int, int] | None = None
+    rng: random.Random,
+    split: Split,
+    *,
+    weights: Mapping[str, float],
+    difficulties: tuple[int, int] | None = None,
+    families: Mapping[str, type[Exercise]] = FAMILIES,
 ) -> Exercise:
-    """Draws one problem of `split`: a family by weight, then a difficulty.
+    """Draws one problem of `split`: one of `families` by weight, then a difficulty.
 
     `difficulties` are the lowest and highest, clipped to those of a family and drawn evenly; None draws
     the smaller of two, because short problems are cheap and teach the primitives.
     """
     while True:
-        family = FAMILIES[rng.choices(list(weights), list(weights.values()))[0]]
+        family = families[rng.choices(list(weights), list(weights.values()))[0]]
         low, high = family.difficulties[0], family.difficulties[-1]
         if difficulties is None:
             difficulty = min(rng.randint(low, high), rng.randint(low, high))
@@ -42,7 +47,12 @@ def draw_exercise(
 
 
 def distinct_exercises(
-    seed: int, split: Split, *, weights: Mapping[str, float], difficulties: tuple[int, int] | None = None
+    seed: int,
+    split: Split,
+    *,
+    weights: Mapping[str, float],
+    difficulties: tuple[int, int] | None = None,
+    families: Mapping[str, type[Exercise]] = FAMILIES,
 ) -> Iterator[Exercise]:
     """Yields problems of `split`, no question twice; the same on every machine for equal arguments.
 
@@ -52,7 +62,7 @@ def distinct_exercises(
     seen_questions: set[str] = set()
     num_repeated = 0
     while num_repeated < _MAX_REPEATED:
-        exercise = draw_exercise(rng, split, weights=weights, difficulties=difficulties)
+        exercise = draw_exercise(rng, split, weights=weights, difficulties=difficulties, families=families)
         num_repeated += 1
         if exercise.question not in seen_questions:
             num_repeated = 0

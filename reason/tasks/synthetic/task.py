@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import ClassVar
 
 from decoding.validation import MAX_INT, MAX_VALUE, is_count, require_count, require_not_negative, shorten
 from reason.grading import Grade
@@ -31,11 +32,15 @@ class Synthetic(Task):
     (3, 'synthetic/heldout/0/0', 2)
     """
 
+    default_name: ClassVar[str] = "synthetic"
+    table: ClassVar[Mapping[str, type[Exercise]]] = FAMILIES
+    """The families to draw from, by name; a subclass has others."""
+
     def __init__(
         self,
         *,
-        name: str = "synthetic",
-        families: Sequence[str] | Mapping[str, float] = tuple(FAMILIES),
+        name: str | None = None,
+        families: Sequence[str] | Mapping[str, float] | None = None,
         difficulty: int | Sequence[int] = (1, 2),
         size: int = 200,
         split: Split = "heldout",
@@ -45,10 +50,12 @@ class Synthetic(Task):
         shuffle_seed: int | None = None,
     ) -> None:
         validate_subset(limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+        name = self.default_name if name is None else name
+        families = tuple(self.table) if families is None else families
         weights = dict(families) if isinstance(families, Mapping) else dict.fromkeys(families, 1.0)
-        if not weights or (unknown := sorted(weights.keys() - FAMILIES.keys())):
+        if not weights or (unknown := sorted(weights.keys() - self.table.keys())):
             wrong = unknown if weights else "none"
-            raise ValueError(f"task.families must be from {', '.join(FAMILIES)}; got {wrong}")
+            raise ValueError(f"task.families must be from {', '.join(self.table)}; got {wrong}")
         if split not in SPLITS:
             raise ValueError(f"task.split must be one of {', '.join(SPLITS)}; got {split!r}")
         require_count("task.size", size, at_least=1)
@@ -57,7 +64,7 @@ class Synthetic(Task):
             require_not_negative(f"task.families.{family}", weight)
         if not any(weights.values()):
             raise ValueError("task.families must have a weight above 0")
-        drawn = distinct_exercises(seed, split, weights=weights, difficulties=_span(difficulty))
+        drawn = distinct_exercises(seed, split, weights=weights, difficulties=_span(difficulty), families=self.table)
         self._exercises: dict[str, Exercise] = {
             f"{name}/{split}/{seed}/{index}": exercise for index, exercise in enumerate(islice(drawn, size))
         }

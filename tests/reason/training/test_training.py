@@ -19,7 +19,7 @@ from reason.tasks.synthetic.exercise import ExactWriter
 from reason.training.examples import IGNORE, ExampleEncoder, batch_examples
 from reason.training.loop import TrainingRecipe, rate_factor
 from reason.training.stages import ModelShape, TrainingPlan, run_stage
-from reason.training.stream import batch_stream, collate_examples
+from reason.training.stream import SolutionSource, batch_stream, collate_examples
 from reason.training.tokenizer import EOS, render_prompt
 from search.tree import Step
 
@@ -68,7 +68,8 @@ def test_batches_hold_every_example_within_their_size(plan: TrainingPlan) -> Non
 
 def test_training_stream_has_no_heldout_question(plan: TrainingPlan) -> None:
     tokenizer = AutoTokenizer.from_pretrained(plan.folder / "tokenizer")
-    source = batch_stream(str(plan.folder / "tokenizer"), WEIGHTS, tokens_per_batch=2048, seed=0, workers=0)
+    tokenizer_dir = str(plan.folder / "tokenizer")
+    source = batch_stream(tokenizer_dir, SolutionSource(WEIGHTS), tokens_per_batch=2048, seed=0, workers=0)
     for batch in islice(source, 5):
         for row in batch["ids"]:
             text = tokenizer.decode(row.tolist())

@@ -1,0 +1,81 @@
+"""Solves a x = b (mod m) by trying x = 1, 2, 3 and so on."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import dataclass
+
+from reason.tasks.puzzles.puzzle import Puzzle, State, Trial, subtract_modulus, trial_range, verdict
+from reason.tasks.synthetic.exercise import NumberWriter
+
+_LINE = re.compile(r"x=(\d+): \d+\+\d+=(?:\d+|\d+, \d+-\d+=(\d+)), (?:yes|no)\.")
+_LAST = re.compile(r"=(\d+), (?:yes|no)\.$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Congruence(Puzzle):
+    """17 x = 5 (mod 23). The state is x and what a x leaves."""
+
+    family = "congruences"
+    difficulties = range(1, 13)
+    symbol = "x"
+
+    factor: int
+    residue: int
+    modulus: int
+
+    @classmethod
+    def generate(cls, rng: random.Random, difficulty: int) -> Congruence:
+        x = rng.choice(trial_range(difficulty))
+        while True:
+            m = min(rng.randint(max(11, x + 1), 97), rng.randint(max(11, x + 1), 97))
+            a = rng.randint(2, m - 1)
+            if math.gcd(a, m) == 1:
+                break
+        b = a * x % m
+        question = f"Find the smallest non-negative integer x with {a} x = {b} (mod {m})."
+        return cls(difficulty=difficulty, question=question, factor=a, residue=b, modulus=m)
+
+    @property
+    def first_state(self) -> State:
+        return 0, 0
+
+    def try_next(self, state: State, write_number: NumberWriter) -> Trial:
+        x, before = state
+        total = write_number(before + self.factor)
+        work, left = subtract_modulus(total, self.modulus, write_number)
+        is_hit = left == self.residue
+        line = f"x={x + 1}: {before}+{self.factor}={total}{work}{verdict(is_hit)}"
+        return Trial(line, (x + 1, left), is_hit)
+
+    def parse_trial(self, line: str) -> State | None:
+        match, last = _LINE.fullmatch(line), _LAST.search(line)
+        return (int(match[1]), int(last[1])) if match and last else None
+
+    def plan_lines(self) -> list[str]:
+        return [f"I need {self.factor} x = {self.residue} (mod {self.modulus}). I add {self.factor} each time."]
+
+    def slow_lines(self) -> list[str]:
+        lines = [
+            f"I look for a multiple of {self.factor} among {self.residue}, {self.residue}+{self.modulus} and so on."
+        ]
+        value = self.residue
+        for _ in range(8):
+            total = value + self.modulus
+            over = total % self.factor
+            if not over:
+                break
+            lines.append(f"{value}+{self.modulus}={total}, {total}-{total - over}={over}, no.")
+            value = total
+        return lines
+
+    def write_notes(self, state: State) -> str:
+        return f"x = 0 to {state[0]} do not work; x = {state[0]} leaves {state[1]}."
+
+    def draw_untried(self, state: State, rng: random.Random) -> int:
+        return state[0] + rng.randint(1, 8)
+
+    def candidate(self, state: State) -> int:
+        return state[0]

@@ -1,0 +1,107 @@
+"""Finds a number with two given remainders by stepping through those that have one of them."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import dataclass
+
+from reason.tasks.puzzles.puzzle import Puzzle, State, Trial, subtract_modulus, trial_range, verdict
+from reason.tasks.synthetic.exercise import NumberWriter
+
+_LINE = re.compile(r"\d+\+\d+=(\d+): \d+\+\d+=\d+(?:, \d+-\d+=\d+)?, (?:yes|no)\.")
+_LAST = re.compile(r"=(\d+), (?:yes|no)\.$")
+_LARGEST = 999
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remainders(Puzzle):
+    """n leaves 3 when divided by 7 and 5 when divided by 11. The state is n and what it leaves by the smaller one."""
+
+    family = "remainders"
+    difficulties = range(1, 6)
+    symbol = "n"
+
+    small: int
+    large: int
+    small_remainder: int
+    large_remainder: int
+
+    @classmethod
+    def generate(cls, rng: random.Random, difficulty: int) -> Remainders:
+        while True:
+            trials = rng.choice(trial_range(difficulty))
+            small = rng.randint(max(7, trials + 1), 40)
+            large = rng.randint(small + 1, 2 * small - 1)
+            start = rng.randint(1, large - 1)
+            n = start + large * trials
+            if math.gcd(small, large) == 1 and n <= _LARGEST:
+                break
+        question = (
+            f"Find the smallest positive integer n that leaves {n % small} when divided by {small} "
+            f"and {start} when divided by {large}."
+        )
+        return cls(
+            difficulty=difficulty,
+            question=question,
+            small=small,
+            large=large,
+            small_remainder=n % small,
+            large_remainder=start,
+        )
+
+    @property
+    def first_state(self) -> State:
+        return self.large_remainder, self.large_remainder % self.small
+
+    @property
+    def _stride(self) -> int:
+        return self.large - self.small
+
+    def try_next(self, state: State, write_number: NumberWriter) -> Trial:
+        n, before = state
+        following = write_number(n + self.large)
+        total = write_number(before + self._stride)
+        work, left = subtract_modulus(total, self.small, write_number)
+        is_hit = left == self.small_remainder
+        line = f"{n}+{self.large}={following}: {before}+{self._stride}={total}{work}{verdict(is_hit)}"
+        return Trial(line, (following, left), is_hit)
+
+    def parse_trial(self, line: str) -> State | None:
+        match, last = _LINE.fullmatch(line), _LAST.search(line)
+        return (int(match[1]), int(last[1])) if match and last else None
+
+    def label(self, line: str) -> str:
+        return line.partition("=")[0]
+
+    def plan_lines(self) -> list[str]:
+        first = str(self.large_remainder)
+        if self.large_remainder >= self.small:
+            first += f"-{self.small}={self.large_remainder - self.small}"
+        return [
+            f"I need {self.small_remainder} by {self.small}. I begin with {self.large_remainder} and add {self.large} "
+            "each time.",
+            f"By {self.small}: {first}, {self.large}-{self.small}={self._stride}.",
+        ]
+
+    def slow_lines(self) -> list[str]:
+        lines = [f"I begin with {self.small_remainder} and add {self.small} each time."]
+        value = self.small_remainder
+        for _ in range(8):
+            total = value + self.small
+            left = total % self.large
+            if left == self.large_remainder:
+                break
+            lines.append(f"{value}+{self.small}={total}, by {self.large} it leaves {left}, no.")
+            value = total
+        return lines
+
+    def write_notes(self, state: State) -> str:
+        return f"n up to {state[0]} does not work; n = {state[0]} leaves {state[1]}."
+
+    def draw_untried(self, state: State, rng: random.Random) -> int:
+        return state[0] + self.large * rng.randint(1, 6)
+
+    def candidate(self, state: State) -> int:
+        return state[0]

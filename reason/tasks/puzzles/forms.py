@@ -1,0 +1,51 @@
+"""Defines the texts with which the bundled thinker is spoken to; strategies, tests and training share them."""
+
+from __future__ import annotations
+
+OPENING = "<think>"
+CLOSING = "</think>"
+TURN_START = "<|im_start|>"
+TURN_END = "<|im_end|>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+
+ANSWER_BEGINS = "The answer is \\boxed{"
+FORCED_ENDS = (
+    "\n\nI have to answer now.\n</think>\n\nThe final answer is ",
+    "\n</think>\n\nThe final answer is ",
+)
+"""End a thought; the model goes on with a boxed answer. The first is the one of `conf/thinking/r1.yaml`."""
+PROBES = ("\n\nThe answer is \\boxed{", "\n</think>\n\nThe answer is \\boxed{", "\n\nThe answer is ")
+"""Ask for an interim answer in a running thought."""
+NOTES_REQUEST = "\n\nWrite notes.\n</think>\n\nNotes so far: "
+"""Ends a thought; the model goes on with its notes."""
+NOTES_BEGIN = "\nNotes so far: "
+"""Stands between a question and the notes of earlier thoughts on it."""
+
+NO_NOTES = "nothing yet."
+
+
+def render_answer(answer: int) -> str:
+    r"""Returns the text behind a thought.
+
+    >>> render_answer(14)
+    'The answer is \\boxed{14}.'
+    """
+    return f"{ANSWER_BEGINS}{answer}}}."
+
+
+def render_prompt(question: str) -> str:
+    """Returns the prompt of a question, or of one with notes; it opens the thought."""
+    return f"{TURN_START}user\n{question}{TURN_END}\n{TURN_START}assistant\n{OPENING}\n"
+
+
+def add_notes(question: str, notes: str) -> str:
+    """Returns a question with the notes of earlier thoughts.
+
+    >>> add_notes("Find x.", "x = 0 to 4 do not work.")
+    'Find x.\\nNotes so far: x = 0 to 4 do not work.'
+    """
+    return f"{question}{NOTES_BEGIN}{notes}"

@@ -1,0 +1,18 @@
+"""Provides puzzles as a task, drawn like the other synthetic problems."""
+
+from __future__ import annotations
+
+from reason.tasks.puzzles.families import PUZZLES
+from reason.tasks.synthetic import Synthetic
+
+
+class Puzzles(Synthetic):
+    """`size` different puzzles, whose settings are those of `Synthetic`; difficulty d takes up to 5 d trials.
+
+    >>> task = Puzzles(families=["congruences"], difficulty=2, size=3)
+    >>> task[0].id, task[0].question
+    ('puzzles/heldout/0/0', 'Find the smallest non-negative integer x with 14 x = 41 (mod 71).')
+    """
+
+    default_name = "puzzles"
+    table = PUZZLES
