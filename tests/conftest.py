@@ -11,9 +11,12 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def enabled_logging() -> Iterator[None]:
-    """Undoes what a program that a test runs in this process switches off."""
+    """Undoes what a program that a test runs in this process switches off: all logging, or the loggers there are."""
     yield
     logging.disable(logging.NOTSET)
+    for logger in list(logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            logger.disabled = False
 
 
 @pytest.fixture(scope="session")
