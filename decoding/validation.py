@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 MAX_VALUE = 1_000_000
 """Largest count, number or seconds of a setting that names no other limit. It is far above any use, and small enough:
@@ -24,7 +25,7 @@ def shorten(value: object) -> str:
     return reprlib.repr(value)
 
 
-def is_count(value: object, *, at_least: int = 0, at_most: int | None = None) -> bool:
+def is_count(value: object, *, at_least: int = 0, at_most: int | None = None) -> TypeGuard[int]:
     """True for an int (not a bool) of at least `at_least`, and at most `at_most` if that is given."""
     # bool is a subclass of int: True would count as 1
     is_in_range = isinstance(value, int) and value >= at_least and (at_most is None or value <= at_most)
@@ -78,7 +79,7 @@ def require_not_negative(name: str, value: object, *, at_most: float = MAX_VALUE
         raise ValueError(f"{name} must be a number >= 0{limit}, got {shorten(value)}")
 
 
-def is_number(value: object, *, low: float = float("-inf"), high: float = float("inf")) -> bool:
+def is_number(value: object, *, low: float = float("-inf"), high: float = float("inf")) -> TypeGuard[float]:
     """True for an int or float (not a bool, not NaN) from `low` to `high`.
 
     >>> is_number(0.5, high=1), is_number(True), is_number(float("nan"))

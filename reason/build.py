@@ -31,7 +31,7 @@ from reason.scorers.base import LoadableEmbedder, Scorer
 from reason.solver import Solver
 from reason.tasks.base import Task
 from reason.thinking import ThinkingFormat
-from search.steps import DelimiterSteps, StepRule
+from search.steps import StepRule
 from search.strategy import Budget, Strategy
 
 GROUPS = ("search", "step", "scorer", "embedder", "engine", "model", "router", "small", "budget", *speculation.GROUPS)
@@ -50,7 +50,7 @@ class SolveSpec:
     scorer: Scorer
     embedder: LoadableEmbedder | None
     prompt_format: PromptFormat
-    step_rule: StepRule
+    step_rule: StepRule | None
     thinking: ThinkingFormat | None
     checkpoint: Checkpoint
     engine: EngineSpec
@@ -152,8 +152,8 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
     engine = validate_engine("engine", config["engine"])
     strategy: Strategy = instantiate("search", config["search"])
     prompt_format: PromptFormat = instantiate("model.prompt", config["model"]["prompt"])
-    # a run of the last release has no such group
-    step_rule: StepRule = instantiate("step", config["step"]) if "step" in config else DelimiterSteps()
+    # None in a run of the last release, which has no such group: the solver ends steps at the prompt's delimiter
+    step_rule: StepRule | None = instantiate("step", config["step"]) if "step" in config else None
     thinking = _make_thinking(config["model"].get("thinking"))
     scorer: Scorer = instantiate("scorer", config["scorer"])
     with as_config_error("budget"):

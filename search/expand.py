@@ -212,7 +212,8 @@ class Expander:
     def _remaining_context(self, parent: int) -> int:
         """Tokens that fit the model's context window after this node; at least 1, so that the engine refuses it."""
         window = self.resources.context_window
-        return sys.maxsize if window is None else max(1, window - len(self.tree.prefix_tokens(parent)))
+        used = len(self.tree.root) + self._count_path_tokens(parent)
+        return sys.maxsize if window is None else max(1, window - used)
 
     def _remaining_path(self, parent: int, path_tokens: int | None) -> int:
         """Tokens that a path may still have after this node; at least 1."""

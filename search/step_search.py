@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams
-from decoding.validation import require_count, require_switch, shorten
+from decoding.validation import is_number, require_count, require_switch, shorten
 from search.voting import validate_aggregation, validate_unscored, validate_voting_rule
 
 
@@ -50,7 +50,7 @@ class StepSearch:
         validate_unscored(self.unscored)
         require_switch("merge", self.merge)
         share = self.early_stop
-        if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
+        if share is not None and (not is_number(share, low=0, high=1) or share == 0):
             raise ValueError(f"early_stop must be in (0, 1] or null, got {shorten(share)}")
         if share is not None and self.select == "best":
             raise ValueError("early_stop needs select=weighted or select=majority: one better score overturns the best")

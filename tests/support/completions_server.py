@@ -32,7 +32,7 @@ class CompletionsServer:
         app.post("/v1/completions", response_model=None)(self.complete)
         port = find_free_port()
         self.url = f"http://127.0.0.1:{port}/v1"
-        self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+        self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False))
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         while not self._server.started:

@@ -39,6 +39,7 @@ class Exchange:
     """A connection that a behaviour handles.
 
     number    connections that this behaviour has had before
+    paths     the server's list of the paths of all requests, which each request is added to
     requests  the requests read so far
     """
 
@@ -46,11 +47,13 @@ class Exchange:
     number: int
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    paths: list[str]
     requests: list[ScriptedRequest] = field(default_factory=list)
 
     async def read_request(self) -> ScriptedRequest:
         """Raises: IncompleteReadError where the client has closed the connection."""
         self.requests.append(await read_request(self.reader))
+        self.paths.append(self.requests[-1].path)
         return self.requests[-1]
 
     def build_reply(self) -> Any:

@@ -72,7 +72,7 @@ class HostileServer(ScriptedHttp):
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
-        exchange = Exchange(self._dialect, self._acted, reader, writer)
+        exchange = Exchange(self._dialect, self._acted, reader, writer, self.paths)
         self.num_connections += 1
         self._acted += 1
         try:
@@ -85,7 +85,6 @@ class HostileServer(ScriptedHttp):
             self.num_dropped += 1
             writer.transport.abort()
         finally:
-            self.paths += [request.path for request in exchange.requests]
             self._open.discard(task)
             writer.close()
 

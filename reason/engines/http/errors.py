@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
-from reprlib import repr as shorten
 
+from decoding.validation import shorten
 from reason.engines.http.masking import to_one_line
 
 _MAX_RETRY_AFTER_S = 86400.0  # a longer pause is a wrong clock or nonsense, and no use to any run

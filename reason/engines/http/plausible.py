@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reprlib import repr as shorten
+from decoding.validation import is_count, is_number, shorten
 
 _ROUNDING = 1e-3  # log-probabilities in half precision may be this far above 0
 _LOWEST_LOGPROB = -1e6  # servers send -9999 for "very unlikely"
@@ -14,8 +14,7 @@ def read_count(value: object, at_most: int) -> int | None:
     >>> [read_count(value, 10) for value in (3, 0, 11, -1, 2.5, True, "3", None, float("nan"))]
     [3, 0, None, None, None, None, None, None, None]
     """
-    is_plausible = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= at_most
-    return value if is_plausible and isinstance(value, int) else None
+    return value if is_count(value, at_most=at_most) else None
 
 
 def read_logprob(value: object) -> float:
@@ -27,8 +26,7 @@ def read_logprob(value: object) -> float:
     >>> read_logprob(-0.5), read_logprob(1e-6)
     (-0.5, 0.0)
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not isinstance(value, int | float) or not _LOWEST_LOGPROB <= value <= _ROUNDING:
+    if not is_number(value, low=_LOWEST_LOGPROB, high=_ROUNDING):
         raise ValueError(f"{shorten(value)} is no log-probability")
     return min(float(value), 0.0)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from reprlib import repr as shorten
 from typing import Literal, TypedDict, cast
 
 from decoding.core import SamplingParams
+from decoding.validation import shorten
 from reason.engines.http.errors import ResponseLost, treat_as_lost
 from reason.engines.http.plausible import read_count, read_logprob, read_text
 from reason.models.byte_tokenizer import parse_conversation

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from reprlib import repr as shorten
 from typing import Protocol, TypedDict, cast
 
 from decoding.sglang_plugin import COUPLED_ALGORITHM
+from decoding.validation import shorten
 from reason.engines.http.errors import RequestRejected, ResponseLost, TransientError, treat_as_lost
 from reason.engines.http.masking import to_one_line
 from reason.engines.http.plausible import read_count, read_logprob

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import ClassVar, NamedTuple
 from reason.tasks.synthetic.exercise import ExactWriter, Exercise, NumberWriter
 
 TRIALS_PER_DIFFICULTY = 5
+_LEFT = re.compile(r"=(\d+), (?:yes|no)\.$")
 
 State = tuple[int, ...]
 """The numbers that the next trial needs, as written by the last one; the first of them identifies the candidate."""
@@ -63,9 +65,9 @@ class Puzzle(Exercise):
     def write_notes(self, state: State) -> str:
         """Returns the notes after a trial without success."""
 
-    @abstractmethod
     def candidate(self, state: State) -> int:
         """Returns the candidate that the last trial before `state` tried, as an answer."""
+        return state[0]
 
     @abstractmethod
     def draw_untried(self, state: State, rng: random.Random) -> int:
@@ -112,6 +114,15 @@ def subtract_modulus(total: int, modulus: int, write_number: NumberWriter) -> tu
         return "", total
     left = write_number(total - modulus)
     return f", {total}-{modulus}={left}", left
+
+
+def parse_modular_trial(line: str, pattern: re.Pattern[str]) -> State | None:
+    """Returns the candidate, the first group of `pattern`, and what it leaves, the number before the verdict.
+
+    None where the line is no such trial.
+    """
+    match, last = pattern.fullmatch(line), _LEFT.search(line)
+    return (int(match[1]), int(last[1])) if match and last else None
 
 
 def verdict(is_hit: bool) -> str:

@@ -7,11 +7,18 @@ import random
 import re
 from dataclasses import dataclass
 
-from reason.tasks.puzzles.puzzle import Puzzle, State, Trial, subtract_modulus, trial_range, verdict
+from reason.tasks.puzzles.puzzle import (
+    Puzzle,
+    State,
+    Trial,
+    parse_modular_trial,
+    subtract_modulus,
+    trial_range,
+    verdict,
+)
 from reason.tasks.synthetic.exercise import NumberWriter
 
 _LINE = re.compile(r"x=(\d+): \d+\+\d+=(?:\d+|\d+, \d+-\d+=(\d+)), (?:yes|no)\.")
-_LAST = re.compile(r"=(\d+), (?:yes|no)\.$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +58,7 @@ class Congruence(Puzzle):
         return Trial(line, (x + 1, left), is_hit)
 
     def parse_trial(self, line: str) -> State | None:
-        match, last = _LINE.fullmatch(line), _LAST.search(line)
-        return (int(match[1]), int(last[1])) if match and last else None
+        return parse_modular_trial(line, _LINE)
 
     def plan_lines(self) -> list[str]:
         return [f"I need {self.factor} x = {self.residue} (mod {self.modulus}). I add {self.factor} each time."]
@@ -76,6 +82,3 @@ class Congruence(Puzzle):
 
     def draw_untried(self, state: State, rng: random.Random) -> int:
         return state[0] + rng.randint(1, 8)
-
-    def candidate(self, state: State) -> int:
-        return state[0]

@@ -98,6 +98,3 @@ class Digits(Puzzle):
         number = state[0] + rng.randint(5, 60)
         a, b = min(number // 100, 9), number // 10 % 10
         return 100 * a + 10 * b + min(max(self.digit_sum - a - b, 0), 9)
-
-    def candidate(self, state: State) -> int:
-        return state[0]

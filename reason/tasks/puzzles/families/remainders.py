@@ -7,11 +7,18 @@ import random
 import re
 from dataclasses import dataclass
 
-from reason.tasks.puzzles.puzzle import Puzzle, State, Trial, subtract_modulus, trial_range, verdict
+from reason.tasks.puzzles.puzzle import (
+    Puzzle,
+    State,
+    Trial,
+    parse_modular_trial,
+    subtract_modulus,
+    trial_range,
+    verdict,
+)
 from reason.tasks.synthetic.exercise import NumberWriter
 
 _LINE = re.compile(r"\d+\+\d+=(\d+): \d+\+\d+=\d+(?:, \d+-\d+=\d+)?, (?:yes|no)\.")
-_LAST = re.compile(r"=(\d+), (?:yes|no)\.$")
 _LARGEST = 999
 
 
@@ -69,8 +76,7 @@ class Remainders(Puzzle):
         return Trial(line, (following, left), is_hit)
 
     def parse_trial(self, line: str) -> State | None:
-        match, last = _LINE.fullmatch(line), _LAST.search(line)
-        return (int(match[1]), int(last[1])) if match and last else None
+        return parse_modular_trial(line, _LINE)
 
     def label(self, line: str) -> str:
         return line.partition("=")[0]
@@ -102,6 +108,3 @@ class Remainders(Puzzle):
 
     def draw_untried(self, state: State, rng: random.Random) -> int:
         return state[0] + self.large * rng.randint(1, 6)
-
-    def candidate(self, state: State) -> int:
-        return state[0]
