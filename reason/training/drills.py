@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import random
+import re
 
-from reason.tasks.puzzles.puzzle import subtract_modulus, verdict
+from reason.tasks.puzzles.puzzle import write_modular_sum
 from reason.tasks.synthetic.exercise import ExactWriter
 
 DRILL_QUESTION = "Fill in the sums."
 _LINES = range(10, 21)
-_LARGEST_MODULUS = 97
+_MODULI = range(5, 38)
+_SHARE_OF_HITS = 0.5  # in whole thoughts one trial of many is one
+_TAUGHT = re.compile(r"\+\d+=(\d+), (?:\d+<\d+|\d+-\d+=(\d+)); \d+\? (\w+)")
 
 
 def draw_drill(rng: random.Random) -> tuple[str, list[range]]:
-    """Returns the text of a drill and the characters of its results, which alone are to be learned."""
-    text, results = "", []
+    """Returns the text of a drill and the characters of its results and verdicts, which alone are to be learned."""
+    lines = []
     for _ in range(rng.choice(_LINES)):
-        modulus = min(rng.randint(11, _LARGEST_MODULUS) for _ in range(2))
-        before, factor = rng.randrange(modulus), rng.randint(1, modulus - 1)
-        if before + factor < modulus and rng.random() < 0.7:  # most lines have two sums
-            before, factor = modulus - 1 - before, modulus - factor
-        total = before + factor
-        work, _ = subtract_modulus(total, modulus, ExactWriter())
-        line = f"x={rng.randint(1, _LARGEST_MODULUS)}: {before}+{factor}={total}{work}{verdict(False)}\n"
-        start = 0
-        while (start := line.find("=", start) + 1) > 0:
-            if line[start - 2] != "x":
-                end = line.index(",", start)
-                results.append(range(len(text) + start, len(text) + end))
-        text += line
-    return text, results
+        modulus = rng.choice(_MODULI)
+        before, addend = rng.randrange(modulus), rng.randrange(1, modulus)
+        left = (before + addend) % modulus
+        wanted = left if rng.random() < _SHARE_OF_HITS else _draw_other(left, modulus, rng)
+        work, _, _ = write_modular_sum(before, addend, modulus, wanted, ExactWriter())
+        lines.append(f"x={rng.choice(_MODULI)}: {work}\n")
+    text = "".join(lines)
+    spans = (match.span(group) for match in _TAUGHT.finditer(text) for group in (1, 2, 3))
+    return text, [range(start, end) for start, end in spans if start >= 0]
+
+
+def _draw_other(left: int, modulus: int, rng: random.Random) -> int:
+    """Draws a wrong number below the modulus, half the time a near one: these are the hard ones to tell apart."""
+    near = [number for number in (left - 1, left + 1) if 0 <= number < modulus]
+    return rng.choice(near) if rng.random() < 0.5 else (left + rng.randrange(1, modulus)) % modulus

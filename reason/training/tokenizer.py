@@ -1,9 +1,13 @@
-"""Trains the tokenizer of the bundled models: each digit, each word and the blank line between steps is one token."""
+"""Trains the tokenizers of the bundled models: each word and the blank line between steps is one token.
+
+So is each digit, and for the thinker each number that its puzzles need: what it adds are then two tokens, not six.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from reason.tasks.puzzles import forms
@@ -19,6 +23,9 @@ EOS = "<|endoftext|>"
 PAD = "<|pad|>"
 # One alternation: chained rules would split the blank line again.
 _PIECES = r"\n\n|\n| ?\d| ?\p{L}+|[^\s\p{L}\d]|\s"
+# A space belongs to the sign before a number, not to the number: each number then is one token wherever it stands.
+_THINKER_PIECES = r"\n\n|\n|\d{1,3}| ?\p{L}+|[^\s\p{L}\d] ?|\s"
+_THINKER_NUMBERS = range(300)
 
 
 def render_prompt(question: str) -> str:
@@ -28,7 +35,7 @@ def render_prompt(question: str) -> str:
 
 def build_tokenizer(num_problems: int = 12_000, min_frequency: int = 20) -> PreTrainedTokenizerFast:
     """Returns a byte-level BPE tokenizer trained on training-split problems; deterministic."""
-    tokenizer = _train_pieces(_texts(num_problems), [EOS, PAD], min_frequency)
+    tokenizer = _train_pieces(_PIECES, _texts(num_problems), [EOS, PAD], min_frequency)
     return _wrap_pieces(tokenizer, eos=EOS)
 
 
@@ -39,7 +46,9 @@ def build_thinker_tokenizer(num_problems: int = 3_000, min_frequency: int = 20) 
     from reason.training.thoughts import thought_texts  # it reads examples, which read the prompt of this module
 
     specials = [EOS, PAD, forms.TURN_START, forms.TURN_END]
-    tokenizer = _train_pieces(thought_texts(num_problems), specials, min_frequency)
+    numbers = [" ".join(map(str, _THINKER_NUMBERS))] * min_frequency
+    texts = chain(numbers, thought_texts(num_problems))
+    tokenizer = _train_pieces(_THINKER_PIECES, texts, specials, min_frequency)
     # not special: they stay in decoded text
     tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in (forms.OPENING, forms.CLOSING)])
     wrapped = _wrap_pieces(tokenizer, eos=forms.TURN_END)
@@ -53,13 +62,13 @@ def _wrap_pieces(tokenizer: Tokenizer, *, eos: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, pad_token=PAD, padding_side="left")
 
 
-def _train_pieces(texts: Iterator[str], specials: list[str], min_frequency: int) -> Tokenizer:
+def _train_pieces(pieces: str, texts: Iterator[str], specials: list[str], min_frequency: int) -> Tokenizer:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+            pre_tokenizers.Split(Regex(pieces), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

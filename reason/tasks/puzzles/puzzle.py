@@ -13,7 +13,6 @@ from typing import ClassVar, NamedTuple
 from reason.tasks.synthetic.exercise import ExactWriter, Exercise, NumberWriter
 
 TRIALS_PER_DIFFICULTY = 5
-_LEFT = re.compile(r"=(\d+), (?:yes|no)\.$")
 
 State = tuple[int, ...]
 """The numbers that the next trial needs, as written by the last one; the first of them identifies the candidate."""
@@ -104,27 +103,33 @@ def trial_range(difficulty: int) -> range:
     return range(TRIALS_PER_DIFFICULTY * (difficulty - 1) + 1, TRIALS_PER_DIFFICULTY * difficulty + 1)
 
 
-def subtract_modulus(total: int, modulus: int, write_number: NumberWriter) -> tuple[str, int]:
-    """Returns the work, if any, that brings a number below the modulus, and the result.
+def write_modular_sum(
+    before: int, addend: int, modulus: int, wanted: int, write_number: NumberWriter
+) -> tuple[str, int, bool]:
+    """Returns the work of adding below a modulus, what it leaves, and whether that is the wanted number.
 
-    >>> subtract_modulus(28, 23, ExactWriter())
-    (', 28-23=5', 5)
+    Every number that the work needs stands in it, so that a small model need not look far.
+
+    >>> write_modular_sum(12, 9, 13, 5, ExactWriter())
+    ('12+9=21, 21-13=8; 5? no.', 8, False)
+    >>> write_modular_sum(3, 2, 13, 5, ExactWriter())
+    ('3+2=5, 5<13; 5? yes.', 5, True)
     """
+    total = left = write_number(before + addend)
     if total < modulus:
-        return "", total
-    left = write_number(total - modulus)
-    return f", {total}-{modulus}={left}", left
+        work = f"{total}<{modulus}"
+    else:
+        left = write_number(total - modulus)
+        work = f"{total}-{modulus}={left}"
+    is_hit = left == wanted
+    return f"{before}+{addend}={total}, {work}; {wanted}? {'yes' if is_hit else 'no'}.", left, is_hit
+
+
+MODULAR_SUM = r"\d+\+\d+=(?P<total>\d+), (?:\d+<\d+|\d+-\d+=(?P<left>\d+)); \d+\? (?:yes|no)\."
+"""Pattern of what `write_modular_sum` writes."""
 
 
 def parse_modular_trial(line: str, pattern: re.Pattern[str]) -> State | None:
-    """Returns the candidate, the first group of `pattern`, and what it leaves, the number before the verdict.
-
-    None where the line is no such trial.
-    """
-    match, last = pattern.fullmatch(line), _LEFT.search(line)
-    return (int(match[1]), int(last[1])) if match and last else None
-
-
-def verdict(is_hit: bool) -> str:
-    """Returns the end of a trial's line."""
-    return ", yes." if is_hit else ", no."
+    """Returns the candidate, the first group of `pattern`, and what it leaves; None where the line is no such trial."""
+    match = pattern.fullmatch(line)
+    return (int(match[1]), int(match["left"] or match["total"])) if match else None

@@ -41,9 +41,10 @@ def examples(tokenizer: PreTrainedTokenizerFast) -> list[TrainingExample]:
     return [draw_example(rng) for _ in range(200)]
 
 
-def test_tags_and_digits_are_single_tokens_and_tags_stay_visible(tokenizer: PreTrainedTokenizerFast) -> None:
-    for text in (forms.OPENING, forms.CLOSING, forms.TURN_START, forms.TURN_END, "\n\n", "7", " 7"):
+def test_tags_and_numbers_are_single_tokens_and_tags_stay_visible(tokenizer: PreTrainedTokenizerFast) -> None:
+    for text in (forms.OPENING, forms.CLOSING, forms.TURN_START, forms.TURN_END, "\n\n", *map(str, range(300))):
         assert len(tokenizer.encode(text)) == 1, text
+    assert tokenizer.tokenize("12+9=21, 21-13=8")[::2] == ["12", "9", "21", "21", "13", "8"]
     assert tokenizer.decode(tokenizer.encode("<think>1</think>"), skip_special_tokens=True) == "<think>1</think>"
     assert tokenizer.eos_token == forms.TURN_END
 
@@ -64,7 +65,7 @@ def test_everything_but_prompt_slips_and_texts_put_in_is_taught(tokenizer: PreTr
         text = tokenizer.decode([i for n, i in enumerate(example.ids) if n in example.untaught])
         put_in = [one for one in PUT_IN if one in text]
         num_put_in += bool(put_in)
-        assert re.fullmatch(r"[\d,]*", text.removesuffix(max(put_in, key=len)) if put_in else text)
+        assert re.fullmatch(r"[\d,; ]*", text.removesuffix(max(put_in, key=len)) if put_in else text)
     assert 0.35 < num_put_in / len(examples(tokenizer)) < 0.65
 
 
@@ -80,7 +81,7 @@ def test_reply_after_a_forced_end_is_the_answer_or_a_candidate_not_tried(tokeniz
             if stated := re.findall(r"So x = (\d+)\.", thought):
                 num_stated += 1
                 assert stated[-1] == number[1]
-            elif ", yes." not in thought:
+            elif "? yes." not in thought:
                 num_open += 1
                 assert f"x={number[1]}: " not in thought.rpartition("\n")[0]
     assert min(num_stated, num_open) > 3
@@ -94,14 +95,18 @@ def test_examples_are_of_the_training_split_and_no_longer_than_allowed(tokenizer
         assert len(example.ids) - example.prompt_length <= LONGEST_THOUGHT + 60
 
 
-def test_drill_teaches_the_results_of_right_sums_alone(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_drill_teaches_results_and_verdicts_alone(tokenizer: PreTrainedTokenizerFast) -> None:
     draw_example, rng = ThoughtSource(WEIGHTS, ThoughtStyle(drill=1.0))(tokenizer), random.Random(0)
     for example in (draw_example(rng) for _ in range(20)):
         tokens = list(enumerate(example.ids))[example.prompt_length :]
-        sums = re.findall(r"(\d+)([+-])(\d+)=(\d+)", tokenizer.decode([token for _, token in tokens]))
+        text = tokenizer.decode([token for _, token in tokens])
+        sums = re.findall(r"(\d+)([+-])(\d+)=(\d+)", text)
         assert all(int(a) + int(b) * (1 if sign == "+" else -1) == int(result) for a, sign, b, result in sums)
+        verdicts = re.findall(r"(\d+)(?:<\d+)?; (\d+)\? (yes|no)", text)
+        assert all((left == wanted) == (verdict == "yes") for left, wanted, verdict in verdicts)
+        assert {verdict for *_, verdict in verdicts} == {"yes", "no"}
         taught = tokenizer.decode([token for index, token in tokens if index not in example.untaught])
-        assert taught == "".join(result for *_, result in sums)
+        assert taught == "".join(re.findall(r"(?<==)\d{1,2}(?=[,;])|yes|no", text))
 
 
 @pytest.mark.parametrize(

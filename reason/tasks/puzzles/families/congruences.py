@@ -8,17 +8,18 @@ import re
 from dataclasses import dataclass
 
 from reason.tasks.puzzles.puzzle import (
+    MODULAR_SUM,
     Puzzle,
     State,
     Trial,
     parse_modular_trial,
-    subtract_modulus,
     trial_range,
-    verdict,
+    write_modular_sum,
 )
 from reason.tasks.synthetic.exercise import NumberWriter
 
-_LINE = re.compile(r"x=(\d+): \d+\+\d+=(?:\d+|\d+, \d+-\d+=(\d+)), (?:yes|no)\.")
+_LINE = re.compile(rf"x=(\d+): {MODULAR_SUM}")
+_MODULI = range(7, 38)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class Congruence(Puzzle):
     """17 x = 5 (mod 23). The state is x and what a x leaves."""
 
     family = "congruences"
-    difficulties = range(1, 13)
+    difficulties = range(1, 7)
     symbol = "x"
 
     factor: int
@@ -37,7 +38,7 @@ class Congruence(Puzzle):
     def generate(cls, rng: random.Random, difficulty: int) -> Congruence:
         x = rng.choice(trial_range(difficulty))
         while True:
-            m = min(rng.randint(max(11, x + 1), 97), rng.randint(max(11, x + 1), 97))
+            m = rng.randrange(max(_MODULI.start, x + 1), _MODULI.stop)
             a = rng.randint(2, m - 1)
             if math.gcd(a, m) == 1:
                 break
@@ -51,11 +52,8 @@ class Congruence(Puzzle):
 
     def try_next(self, state: State, write_number: NumberWriter) -> Trial:
         x, before = state
-        total = write_number(before + self.factor)
-        work, left = subtract_modulus(total, self.modulus, write_number)
-        is_hit = left == self.residue
-        line = f"x={x + 1}: {before}+{self.factor}={total}{work}{verdict(is_hit)}"
-        return Trial(line, (x + 1, left), is_hit)
+        work, left, is_hit = write_modular_sum(before, self.factor, self.modulus, self.residue, write_number)
+        return Trial(f"x={x + 1}: {work}", (x + 1, left), is_hit)
 
     def parse_trial(self, line: str) -> State | None:
         return parse_modular_trial(line, _LINE)

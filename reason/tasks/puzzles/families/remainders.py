@@ -8,18 +8,19 @@ import re
 from dataclasses import dataclass
 
 from reason.tasks.puzzles.puzzle import (
+    MODULAR_SUM,
     Puzzle,
     State,
     Trial,
     parse_modular_trial,
-    subtract_modulus,
     trial_range,
-    verdict,
+    write_modular_sum,
 )
 from reason.tasks.synthetic.exercise import NumberWriter
 
-_LINE = re.compile(r"\d+\+\d+=(\d+): \d+\+\d+=\d+(?:, \d+-\d+=\d+)?, (?:yes|no)\.")
-_LARGEST = 999
+_LINE = re.compile(rf"\d+\+\d+=(\d+): {MODULAR_SUM}")
+_LARGEST = 299
+_LARGEST_DIVISOR = 25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Remainders(Puzzle):
     """n leaves 3 when divided by 7 and 5 when divided by 11. The state is n and what it leaves by the smaller one."""
 
     family = "remainders"
-    difficulties = range(1, 6)
+    difficulties = range(1, 4)
     symbol = "n"
 
     small: int
@@ -39,7 +40,7 @@ class Remainders(Puzzle):
     def generate(cls, rng: random.Random, difficulty: int) -> Remainders:
         while True:
             trials = rng.choice(trial_range(difficulty))
-            small = rng.randint(max(7, trials + 1), 40)
+            small = rng.randint(max(5, trials + 1), _LARGEST_DIVISOR)
             large = rng.randint(small + 1, 2 * small - 1)
             start = rng.randint(1, large - 1)
             n = start + large * trials
@@ -69,11 +70,8 @@ class Remainders(Puzzle):
     def try_next(self, state: State, write_number: NumberWriter) -> Trial:
         n, before = state
         following = write_number(n + self.large)
-        total = write_number(before + self._stride)
-        work, left = subtract_modulus(total, self.small, write_number)
-        is_hit = left == self.small_remainder
-        line = f"{n}+{self.large}={following}: {before}+{self._stride}={total}{work}{verdict(is_hit)}"
-        return Trial(line, (following, left), is_hit)
+        work, left, is_hit = write_modular_sum(before, self._stride, self.small, self.small_remainder, write_number)
+        return Trial(f"{n}+{self.large}={following}: {work}", (following, left), is_hit)
 
     def parse_trial(self, line: str) -> State | None:
         return parse_modular_trial(line, _LINE)
