@@ -11,26 +11,20 @@ from reason.tasks.synthetic.exercise import ExactWriter
 DRILL_QUESTION = "Fill in the sums."
 _LINES = range(10, 21)
 _MODULI = range(5, 38)
-_SHARE_OF_HITS = 0.5  # in whole thoughts one trial of many is one
-_TAUGHT = re.compile(r"\+\d+=(\d+), (?:\d+<\d+|\d+-\d+=(\d+)); \d+\? (\w+)")
+_SHARE_OF_HITS = 0.3  # in whole thoughts one trial of many is one
+_TAUGHT = re.compile(r"\+\d+=(\d+), \d+([<-])\d+(?:=(\d+))?; \d+-\d+=(-?\d+)")
 
 
 def draw_drill(rng: random.Random) -> tuple[str, list[range]]:
-    """Returns the text of a drill and the characters of its results and verdicts, which alone are to be learned."""
+    """Returns the text of a drill and the characters of its results and comparisons, which alone are to be learned."""
     lines = []
+    modulus = rng.choice(_MODULI)
     for _ in range(rng.choice(_LINES)):
-        modulus = rng.choice(_MODULI)
         before, addend = rng.randrange(modulus), rng.randrange(1, modulus)
         left = (before + addend) % modulus
-        wanted = left if rng.random() < _SHARE_OF_HITS else _draw_other(left, modulus, rng)
+        wanted = left if rng.random() < _SHARE_OF_HITS else rng.randrange(modulus)
         work, _, _ = write_modular_sum(before, addend, modulus, wanted, ExactWriter())
         lines.append(f"x={rng.choice(_MODULI)}: {work}\n")
     text = "".join(lines)
-    spans = (match.span(group) for match in _TAUGHT.finditer(text) for group in (1, 2, 3))
+    spans = (match.span(group) for match in _TAUGHT.finditer(text) for group in (1, 2, 3, 4))
     return text, [range(start, end) for start, end in spans if start >= 0]
-
-
-def _draw_other(left: int, modulus: int, rng: random.Random) -> int:
-    """Draws a wrong number below the modulus, half the time a near one: these are the hard ones to tell apart."""
-    near = [number for number in (left - 1, left + 1) if 0 <= number < modulus]
-    return rng.choice(near) if rng.random() < 0.5 else (left + rng.randrange(1, modulus)) % modulus

@@ -25,7 +25,7 @@ PAD = "<|pad|>"
 _PIECES = r"\n\n|\n| ?\d| ?\p{L}+|[^\s\p{L}\d]|\s"
 # A space belongs to the sign before a number, not to the number: each number then is one token wherever it stands.
 _THINKER_PIECES = r"\n\n|\n|\d{1,3}| ?\p{L}+|[^\s\p{L}\d] ?|\s"
-_THINKER_NUMBERS = range(300)
+_THINKER_NUMBERS = range(150)
 
 
 def render_prompt(question: str) -> str:

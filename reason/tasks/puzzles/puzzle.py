@@ -108,12 +108,13 @@ def write_modular_sum(
 ) -> tuple[str, int, bool]:
     """Returns the work of adding below a modulus, what it leaves, and whether that is the wanted number.
 
-    Every number that the work needs stands in it, so that a small model need not look far.
+    Every number that the work needs stands in it, and a comparison is a difference: a small model learns sums, but
+    hardly whether two numbers far apart are the same.
 
     >>> write_modular_sum(12, 9, 13, 5, ExactWriter())
-    ('12+9=21, 21-13=8; 5? no.', 8, False)
+    ('12+9=21, 21-13=8; 8-5=3.', 8, False)
     >>> write_modular_sum(3, 2, 13, 5, ExactWriter())
-    ('3+2=5, 5<13; 5? yes.', 5, True)
+    ('3+2=5, 5<13; 5-5=0.', 5, True)
     """
     total = left = write_number(before + addend)
     if total < modulus:
@@ -121,15 +122,15 @@ def write_modular_sum(
     else:
         left = write_number(total - modulus)
         work = f"{total}-{modulus}={left}"
-    is_hit = left == wanted
-    return f"{before}+{addend}={total}, {work}; {wanted}? {'yes' if is_hit else 'no'}.", left, is_hit
+    difference = write_number(left - wanted)
+    return f"{before}+{addend}={total}, {work}; {left}-{wanted}={difference}.", left, difference == 0
 
 
-MODULAR_SUM = r"\d+\+\d+=(?P<total>\d+), (?:\d+<\d+|\d+-\d+=(?P<left>\d+)); \d+\? (?:yes|no)\."
+MODULAR_SUM = r"\d+\+\d+=\d+, (?:\d+<\d+|\d+-\d+=\d+); (?P<left>\d+)-\d+=-?\d+\."
 """Pattern of what `write_modular_sum` writes."""
 
 
 def parse_modular_trial(line: str, pattern: re.Pattern[str]) -> State | None:
     """Returns the candidate, the first group of `pattern`, and what it leaves; None where the line is no such trial."""
     match = pattern.fullmatch(line)
-    return (int(match[1]), int(match["left"] or match["total"])) if match else None
+    return (int(match[1]), int(match["left"])) if match else None

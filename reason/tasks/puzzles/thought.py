@@ -206,7 +206,7 @@ class ThoughtWriter:
         wants_hit = self._rng.random() < self._style.false_hit
         for _ in range(40):
             at = counter.num_written - 1 if wants_hit else self._rng.randrange(counter.num_written)
-            wrong = self._rng.randrange(40) if wants_hit or self._rng.random() < 0.3 else self._near(before, at)
+            wrong = 0 if wants_hit else self._rng.randrange(40) if self._rng.random() < 0.3 else self._near(before, at)
             trial = self._puzzle.try_next(before, _SlipWriter(at, wrong))
             is_readable = self._puzzle.parse_trial(trial.line) == trial.state
             if is_readable and trial.line != exact.line and not exact.is_hit and trial.is_hit == wants_hit:

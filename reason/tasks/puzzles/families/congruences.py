@@ -59,7 +59,9 @@ class Congruence(Puzzle):
         return parse_modular_trial(line, _LINE)
 
     def plan_lines(self) -> list[str]:
-        return [f"I need {self.factor} x = {self.residue} (mod {self.modulus}). I add {self.factor} each time."]
+        return [
+            f"I need {self.factor} x = {self.residue} (mod {self.modulus}). I add {self.factor} each time, until 0 is left."
+        ]
 
     def slow_lines(self) -> list[str]:
         lines = [

@@ -19,8 +19,8 @@ from reason.tasks.puzzles.puzzle import (
 from reason.tasks.synthetic.exercise import NumberWriter
 
 _LINE = re.compile(rf"\d+\+\d+=(\d+): {MODULAR_SUM}")
-_LARGEST = 299
-_LARGEST_DIVISOR = 25
+_LARGEST = 149
+_LARGEST_DIVISOR = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Remainders(Puzzle):
     """n leaves 3 when divided by 7 and 5 when divided by 11. The state is n and what it leaves by the smaller one."""
 
     family = "remainders"
-    difficulties = range(1, 4)
+    difficulties = range(1, 3)
     symbol = "n"
 
     small: int
@@ -85,7 +85,7 @@ class Remainders(Puzzle):
             first += f"-{self.small}={self.large_remainder - self.small}"
         return [
             f"I need {self.small_remainder} by {self.small}. I begin with {self.large_remainder} and add {self.large} "
-            "each time.",
+            "each time, until 0 is left.",
             f"By {self.small}: {first}, {self.large}-{self.small}={self._stride}.",
         ]
 
