@@ -22,10 +22,15 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-5, 100.0
 MAX_STOPS = 1024
 """Stop strings and stop tokens of a request: each is compared with every generated token."""
 
+MAX_NUM_TOP = 20
+"""Most log-probabilities that a request may ask for at every token: what servers give."""
+
 Tokens = tuple[int, ...]
 Vector = npt.NDArray[np.float32]
+Matrix = npt.NDArray[np.float32]
 HeadOutputs = npt.NDArray[np.float32]
-FinishReason = Literal["stop", "eos", "length", "deadline"]
+FinishReason = Literal["stop", "eos", "length", "deadline", "dropped"]
+"""`dropped`: a search gave the generation up; engines end one for the other reasons."""
 
 
 class OversizedRequest(ValueError):
@@ -83,6 +88,8 @@ class GenerationRequest:
     group     requests that share what drafters learn: one group per problem
     deadline  `time.monotonic()` instant after which the request ends with the tokens it has
     hidden    whether the generation carries the model's last hidden state, where the engine can give it
+    num_top   how many of the most likely next tokens are measured at every token, and the entropy with them, where the
+              engine can; 0 measures nothing
     """
 
     prefix: Tokens
@@ -91,11 +98,13 @@ class GenerationRequest:
     group: str = ""
     deadline: float | None = None
     hidden: bool = False
+    num_top: int = 0
 
     def __post_init__(self) -> None:
         # the first token is sampled from the logits after the last prefix token
         if not self.prefix:
             raise ValueError("prefix must hold at least one token")
+        require_count("num_top", self.num_top, at_most=MAX_NUM_TOP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +121,11 @@ class Usage:
     small_tokens      tokens that the small model of a router generated, discarded ones included
     small_forwards    forward passes of that model; `forwards` does not include them
     discarded_tokens  tokens of either model that were discarded; `tokens` does not include them
+    unused_tokens     of `tokens`, those that were thrown away behind the end of a step
+    probes            interim answers of running thoughts; `tokens` and `calls` include what they took
+    probe_tokens      tokens generated for them
+    cancelled         requests taken back because the vote was decided without them; the tokens that they had generated
+                      by then are counted by the engine alone, since they differ from run to run
     scorer_calls      paths scored
     scored_tokens     tokens that the scorer's model processed, cached ones excluded
     seconds           wall clock, summed over everything that was added
@@ -127,6 +141,10 @@ class Usage:
     small_tokens: int = 0
     small_forwards: int = 0
     discarded_tokens: int = 0
+    unused_tokens: int = 0
+    probes: int = 0
+    probe_tokens: int = 0
+    cancelled: int = 0
     scorer_calls: int = 0
     scored_tokens: int = 0
     seconds: float = 0.0
@@ -165,10 +183,15 @@ class StepOrigin:
 class Generation:
     """The tokens generated for one request.
 
-    tokens    include the token that ended the generation
-    logprobs  the model's log-probability of each token (temperature 1, unfiltered); empty where an engine has none
-    hidden    float32 `[h]`, the hidden state from which the last token was chosen; None where not requested
-    origins   which model wrote which tokens, where several models generate
+    tokens        include the token that ended the generation
+    logprobs      the model's log-probability of each token (temperature 1, unfiltered); empty where an engine has none
+    hidden        float32 `[h]`, the hidden state from which the last token was chosen; None where not requested
+    origins       which model wrote which tokens, where several models generate
+    top_logprobs  float32 `[tokens, num_top]`, log-probabilities of the most likely tokens at each position, best first,
+                  as `logprobs` are; NaN behind the last one known, and at tokens that no model chose. None where not
+                  requested, or an engine has none
+    entropies     float32 `[tokens]`, the entropy in nats of the distribution that `logprobs` are of; of servers the
+                  part of the most likely tokens, a lower bound. None as above
     """
 
     tokens: Tokens
@@ -178,10 +201,14 @@ class Generation:
     # not compared: `==` of arrays is no bool, and their last bits may depend on the batch
     hidden: Vector | None = field(default=None, compare=False, repr=False)
     origins: tuple[StepOrigin, ...] = ()
+    top_logprobs: Matrix | None = field(default=None, compare=False, repr=False)
+    entropies: Vector | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # none or all: a partial list would shift the log-probabilities of later tokens
         assert len(self.logprobs) in (0, len(self.tokens)), (len(self.tokens), len(self.logprobs))
+        for rows in (self.top_logprobs, self.entropies):
+            assert rows is None or len(rows) == len(self.tokens), (len(self.tokens), len(rows))
 
 
 class TokenGenerator(Protocol):

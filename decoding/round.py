@@ -104,7 +104,9 @@ class RoundRunner:
             # before the ended requests leave: they ran in this round
             self._count_round(batch, verified)
             if verified is not None:
-                verified.store_hidden()  # after the commit, which decides which token is a request's last
+                # after the commit, which decides which token is a request's last
+                verified.store_hidden()
+                verified.store_uncertainty()
         with clock("drafting"):
             if verified is not None:
                 # only rounds without prefill fit the cost curve
@@ -222,12 +224,10 @@ class RoundRunner:
     ) -> FinishReason | None:
         """Commits a verified draft up to the end of the generation; returns the reason if it ended here."""
         before = len(request.output_tokens)
-        output = [*request.output_tokens, *result.tokens]
-        length, reason = self._stop.find_end(output, len(result.tokens), request.params)
-        new = length - before
+        reason = request.commit_tokens(result.tokens, result.logprobs, self._stop)
+        new = len(request.output_tokens) - before
         # a stop may cut the result; the last token of an uncut one has no node
         path = list(result.accepted_nodes[:new])
-        request.commit_tokens(list(result.tokens[:new]), list(result.logprobs[:new]))
         request.append_slots(item.slots[: item.num_committed])
         if len(item.draft):
             is_accepted = np.zeros(len(item.draft), dtype=bool)

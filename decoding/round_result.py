@@ -1,4 +1,4 @@
-"""Holds the outcome of a round: verified drafts, and the feedback and hidden states that follow from them."""
+"""Holds the outcome of a round: verified drafts, and the feedback, hidden states and uncertainty that follow."""
 
 from __future__ import annotations
 
@@ -44,10 +44,32 @@ class BatchVerifyResult:
         """
         if self.target.hidden_WD is None:
             return
+        for request, rows in self._iterate_committed():
+            if request.needs_hidden:
+                request.hidden = self.target.hidden_WD[rows[-1]]
+
+    def store_uncertainty(self) -> None:
+        """Stores log-probabilities of the most likely tokens, and entropies, where a request needs them.
+
+        *Mutates* the requests, which have committed their tokens.
+        """
+        measured = [(request, rows) for request, rows in self._iterate_committed() if request.num_top]
+        if not measured:
+            return
+        num_top = max(request.num_top for request, _ in measured)
+        # all rows together: one wait for the device
+        top_RK, entropies_R = self.target.measure_rows([row for _, rows in measured for row in rows], num_top)
+        at = 0
+        for request, rows in measured:
+            rows_of_request = slice(at, at + len(rows))
+            request.add_uncertainty(top_RK[rows_of_request, : request.num_top], entropies_R[rows_of_request])
+            at += len(rows)
+
+    def _iterate_committed(self) -> Iterator[tuple[Request, list[int]]]:
+        """Yields each request with the rows from which its new tokens were chosen, in their order."""
         for first, (item, branch, result) in zip(self.target.first_rows, self, strict=True):
             request = item.sequence
-            if request.needs_hidden:
-                new = len(request.tokens) - len(branch.tokens)
-                # row of the last committed token, then those of the accepted nodes; token j comes from rows[j]
-                rows = [first, *(first + 1 + node for node in result.accepted_nodes)]
-                request.hidden = self.target.hidden_WD[rows[new - 1]]
+            # row of the last committed token, then those of the accepted nodes; token j comes from rows[j]
+            rows = [first, *(first + 1 + node for node in result.accepted_nodes)]
+            # a stop may have cut the result
+            yield request, rows[: len(request.tokens) - len(branch.tokens)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from decoding.validation import MAX_INT, require_count, require_positive, require_text
+from decoding.validation import MAX_INT, require_choice, require_count, require_positive, require_text
 from reason.config import plugins
 from reason.config.compose import (
     Settings,
@@ -28,14 +28,29 @@ from reason.routing import spec as routing
 from reason.routing.spec import RouterSpec
 from reason.runs.resume import hash_settings
 from reason.scorers.base import LoadableEmbedder, Scorer
+from reason.scorers.part import PARTS
 from reason.solver import Solver
 from reason.tasks.base import Task
 from reason.thinking import ThinkingFormat
+from search.probes import EarlyExit
 from search.steps import StepRule
 from search.strategy import Budget, Strategy
 
-GROUPS = ("search", "step", "scorer", "embedder", "engine", "model", "router", "small", "budget", *speculation.GROUPS)
-SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", "scorer_timeout", "resume", "plugins"}
+GROUPS = (
+    "search",
+    "step",
+    "early_exit",
+    "scorer",
+    "embedder",
+    "engine",
+    "model",
+    "router",
+    "small",
+    "budget",
+    *speculation.GROUPS,
+)
+SCORING = ("scorer_reads", "scorer_window", "scorer_timeout")
+SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", *SCORING, "resume", "plugins"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,7 @@ class SolveSpec:
     prompt_format: PromptFormat
     step_rule: StepRule | None
     thinking: ThinkingFormat | None
+    early_exit: EarlyExit | None
     checkpoint: Checkpoint
     engine: EngineSpec
     budget: Budget
@@ -90,6 +106,7 @@ class SolveSpec:
         with as_config_error("model.prompt"):
             tags = () if self.thinking is None else (self.thinking.opening, self.thinking.closing)
             prompt = Prompt(self.prompt_format, tokenizer, tags)
+        self._validate_probe(len(() if self.early_exit is None else prompt.encode_continuation(self.early_exit.probe)))
         with as_config_error("scorer"):
             self.scorer.load(writer=tokenizer)
         if self.embedder is not None:
@@ -113,6 +130,8 @@ class SolveSpec:
             router=router,
             scorer=self.scorer,
             scorer_timeout=self.config["scorer_timeout"],
+            scorer_reads=self.config.get("scorer_reads", "thought"),  # a run of the last release has neither of the two
+            scorer_window=self.config.get("scorer_window", 4096),
             embedder=self.embedder,
             prompt=prompt,
             step_rule=self.step_rule,
@@ -122,8 +141,18 @@ class SolveSpec:
             context_window=self.checkpoint.context_window,
             thinking=self.thinking,
             ends_thoughts=self.engine.settings.continues_text,
+            early_exit=self.early_exit,
             **({} if task is None else {"find_answer": task.find}),
         )
+
+    def _validate_probe(self, num_tokens: int) -> None:
+        """Raises ConfigError where a probe of so many tokens, with its answer, does not fit the model's window."""
+        window, rule = self.checkpoint.context_window, self.early_exit
+        if rule is not None and window is not None and num_tokens + rule.probe_tokens >= window:
+            raise ConfigError(
+                f"early_exit.probe has {num_tokens} tokens, and with early_exit.probe_tokens={rule.probe_tokens} for "
+                f"the answer it does not fit the model's window of {window}"
+            )
 
 
 def load(*overrides: str) -> Solver:
@@ -163,6 +192,11 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
             f"search={_option_name(choices, strategy)} chooses by score and scorer=none gives none; "
             "choose scorer=prm or scorer=likelihood, or search=self_consistency"
         )
+    if config.get("scorer_reads") == "answer" and thinking is not None and strategy.by_steps and strategy.needs_scorer:
+        raise ConfigError(
+            f"scorer_reads=answer gives the steps of a thought no score, and search={_option_name(choices, strategy)} "
+            "chooses among them by score; choose scorer_reads=window or thought, or search=best_of_n"
+        )
     embedder = _make_embedder(config, choices) if strategy.needs_embedder else None
     checkpoint = find_model(config["model"]["path"])
     with as_config_error("scorer"):
@@ -171,6 +205,7 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
     speculative = speculation.validate_speculation(config)
     if engine.is_remote:
         _validate_remote(config, choices, embedder)
+    num_top, measured_for = _find_measured(strategy, scorer, step_rule, choices)
     engine = engine.adapt_to(
         checkpoint,
         prompt_format=prompt_format,
@@ -178,13 +213,25 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
         scorer=scorer,
         sampling=getattr(strategy, "sampling", None),  # a plug-in strategy need not have it
         continued_by=_continued_by(strategy, choices),
+        num_top=num_top,
+        measured_for=measured_for,
     )
-    if thinking is not None and thinking.think_tokens is not None and not engine.settings.continues_text:
+    if thinking is not None and not engine.settings.continues_text:
+        for knob, value, default in (("think_tokens", thinking.think_tokens, "null"), ("waits", thinking.waits, "0")):
+            if value and not (knob == "think_tokens" and engine.settings.ends_thoughts):
+                raise ConfigError(
+                    f"model.thinking.{knob} puts in a text, and engine.api=chat begins every answer anew; "
+                    "choose engine.prefill=true if the server can continue an answer, "
+                    + ("engine.think_tokens_field if it takes a budget, " if knob == "think_tokens" else "")
+                    + f"or leave {knob} {default}"
+                )
+    early_exit = _make_early_exit(config, choices, thinking, engine)
+    router = routing.validate_routing(config, scorer, checkpoint, prompt_format, engine, thinking, measured_for)
+    if router is not None and getattr(strategy, "writes_prompts", False):
         raise ConfigError(
-            "model.thinking.think_tokens puts in a text, and engine.api=chat begins every answer anew; "
-            "choose engine.prefill=true if the server can continue an answer, or leave think_tokens null"
+            f"router={choices.get('router', '')} routes the steps behind one prompt, and search="
+            f"{_option_name(choices, strategy)} writes prompts of its own; leave router=off"
         )
-    router = routing.validate_routing(config, scorer, checkpoint, prompt_format, thinking)
     names = _option_names(config, choices)
     return SolveSpec(
         strategy=strategy,
@@ -193,6 +240,7 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
         prompt_format=prompt_format,
         step_rule=step_rule,
         thinking=thinking,
+        early_exit=early_exit,
         checkpoint=checkpoint,
         engine=engine,
         budget=budget,
@@ -241,6 +289,33 @@ def _make_thinking(node: Mapping[str, object] | None) -> ThinkingFormat | None:
     return thinking
 
 
+def _make_early_exit(
+    config: Settings, choices: Mapping[str, str], thinking: ThinkingFormat | None, engine: EngineSpec
+) -> EarlyExit | None:
+    """Returns the rule that ends thoughts; None for `none`. Raises: ConfigError where the run has no use for it."""
+    if not config["early_exit"]:
+        return None
+    rule: EarlyExit = instantiate("early_exit", config["early_exit"])
+    name = f"early_exit={choices.get('early_exit', type(rule).__name__)}"
+    if thinking is None:
+        raise ConfigError(
+            f"{name} ends thoughts, and this model writes none; choose early_exit=none, or its format with "
+            "thinking@model.thinking=PRESET"
+        )
+    if not engine.settings.continues_text:
+        raise ConfigError(
+            f"{name} continues a thought, and engine.api=chat begins every answer anew; choose engine.prefill=true "
+            "if the server can continue an answer, or early_exit=none"
+        )
+    if rule.needs_logprobs and not engine.settings.gives_logprobs:
+        raise ConfigError(f"{name} reads log-probabilities; set engine.logprobs=true, or choose early_exit=converged")
+    if choices.get("router", "off") != "off":
+        raise ConfigError(
+            f"{name} asks one model for its answer, and router={choices['router']} writes with two; choose router=off"
+        )
+    return rule
+
+
 def _make_embedder(config: Settings, choices: Mapping[str, str]) -> LoadableEmbedder:
     embedder: LoadableEmbedder = instantiate("embedder", config["embedder"])
     with as_config_error("embedder"):
@@ -253,11 +328,24 @@ def _make_embedder(config: Settings, choices: Mapping[str, str]) -> LoadableEmbe
     return embedder
 
 
+def _find_measured(
+    strategy: Strategy, scorer: Scorer, step_rule: StepRule | None, choices: Mapping[str, str]
+) -> tuple[int, str | None]:
+    """Returns `GenerationRequest.num_top` of the run, and the first setting that reads what is measured."""
+    readers = {
+        f"scorer={choices.get('scorer', type(scorer).__name__)}": scorer.num_top,
+        f"step={choices.get('step', type(step_rule).__name__)}": 0 if step_rule is None else step_rule.num_top,
+        "search.drop_percentile": getattr(strategy, "num_top", 0),  # a plug-in strategy need not have it
+    }
+    return max(readers.values()), next((name for name, num_top in readers.items() if num_top), None)
+
+
 def _continued_by(strategy: Strategy, choices: Mapping[str, str]) -> str | None:
     """The setting that makes requests continue earlier output; None if none does."""
     if choices.get("router", "off") != "off":
         return f"router={choices['router']}"
-    return f"search={_option_name(choices, strategy)}" if strategy.by_steps else None
+    continues_text = strategy.by_steps or getattr(strategy, "continues_text", False)  # a plug-in need not have it
+    return f"search={_option_name(choices, strategy)}" if continues_text else None
 
 
 def _validate_remote(config: Settings, choices: Mapping[str, str], embedder: LoadableEmbedder | None) -> None:
@@ -286,6 +374,8 @@ def _validate_keys(config: Settings) -> None:
         require_count("seed", config["seed"], at_most=MAX_INT)
         require_count("concurrency", config["concurrency"], at_least=1)
         require_count("limit", config["limit"], at_least=1, at_most=MAX_INT, or_null=True)
+        require_choice("scorer_reads", config.get("scorer_reads", "thought"), PARTS)
+        require_count("scorer_window", config.get("scorer_window", 1), at_least=1)
         if config["scorer_timeout"] is not None:
             require_positive("scorer_timeout", config["scorer_timeout"])
 
@@ -313,5 +403,7 @@ def _option_name(choices: Mapping[str, str], strategy: Strategy) -> str:
 def _option_names(config: Settings, choices: Mapping[str, str]) -> dict[str, str]:
     groups = ("search", "scorer", "engine", "speculation", "router")
     names = {group: choices.get(group, config[group]["_target_"]) for group in groups}
+    if config["early_exit"]:  # only where it is on, as the rows of earlier releases are
+        names["early_exit"] = choices.get("early_exit", config["early_exit"]["_target_"])
     paths = {f"{group}_path": config[group]["path"] for group in ("model", "scorer") if config[group].get("path")}
     return {"model": str(config["model"]["name"]), **names, **paths}

@@ -54,10 +54,13 @@ class PromptFormat:
         if not self.delimiter:
             raise ValueError("model.prompt.delimiter must not be empty")
 
-    def build_conversation(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    def build_conversation(
+        self, messages: Sequence[Mapping[str, str]], *, as_question: bool = True
+    ) -> list[dict[str, str]]:
         """Returns the chat template's input for these messages, the last of which is the question.
 
-        The question is inserted into `user`; `system` and the system messages become one, in this order.
+        The question is inserted into `user`, unless it is not `as_question`; `system` and the system messages become
+        one, in this order.
 
         >>> form = PromptFormat(system="Be brief.", user="Q: {question}")
         >>> form.build_conversation([{"role": "user", "content": "1+1?"}])
@@ -68,7 +71,8 @@ class PromptFormat:
         rules = given if self.system is None else [self.system, *given]
         system = [{"role": "system", "content": "\n\n".join(rules)}] if rules else []
         turns = [dict(message) for message in before if message["role"] != "system"]
-        return [*system, *turns, {"role": "user", "content": self.user.replace(SLOT, question["content"])}]
+        user = self.user if as_question else SLOT
+        return [*system, *turns, {"role": "user", "content": user.replace(SLOT, question["content"])}]
 
 
 class Prompt:
@@ -100,11 +104,20 @@ class Prompt:
             return self.encode_text(self.format.raw.replace(SLOT, question) + self.format.answer_start)
         return self.encode_chat([{"role": "user", "content": question}])
 
+    def encode_request(self, text: str) -> Tokens:
+        """Returns the ids of a request that is no question: `model.prompt.user` adds nothing to it.
+
+        A format of plain text has one form for both.
+        """
+        if self.format.raw is not None:
+            return self.encode(text)
+        return self.encode_chat([{"role": "user", "content": text}], as_question=False)
+
     def encode_text(self, text: str) -> Tokens:
         """Returns the ids of a text that the model continues unchanged."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=True))
 
-    def encode_chat(self, messages: list[dict[str, str]]) -> Tokens:
+    def encode_chat(self, messages: list[dict[str, str]], *, as_question: bool = True) -> Tokens:
         """Returns the ids of a conversation that ends with a question, for a model with a chat template.
 
         See `PromptFormat.build_conversation`. Raises: ValueError if the model has no template or the template refuses
@@ -115,7 +128,7 @@ class Prompt:
         form = self.format
         if form.raw is not None:
             raise ValueError("this model takes plain text (model.prompt.raw) and no conversations")
-        conversation = form.build_conversation(messages)
+        conversation = form.build_conversation(messages, as_question=as_question)
         try:
             text = self._tokenizer.apply_chat_template(
                 conversation, tokenize=False, add_generation_prompt=True, **form.options

@@ -16,8 +16,11 @@ from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
 from reason.scorers.base import Scorer
+from reason.scorers.part import read_part
 from reason.thinking import SolutionReader, ThinkingFormat
 from search.expand import derive_seed
+from search.probes import EarlyExit, ThoughtProbes
+from search.problem_text import ProblemText
 from search.steps import DelimiterSteps, StepRule
 from search.strategy import Budget, Resources, SearchResult, StepEmbedder, StepEvent, StepScorer, Strategy
 from search.thought import ThoughtBudget
@@ -57,8 +60,11 @@ class Solver:
     concurrency     maximum concurrent problems in `solve_many`
     context_window  maximum tokens per sequence of the model
     scorer_timeout  seconds a path waits for its scores
+    scorer_reads    the part of a path that the scorer reads: `thought` (all of it), `answer` or `window`
+    scorer_window   tokens of such a window
     thinking        how the model marks its thoughts; None: it writes none
     ends_thoughts   whether thoughts are ended at their budget; the engine must be able to continue a text
+    early_exit      when a thought ends before its budget; None: when the model ends it
     embedder        compares steps; only some strategies need one
 
     >>> import reason
@@ -76,6 +82,8 @@ class Solver:
         router: EngineFactory | None = None,
         scorer: Scorer,
         scorer_timeout: float | None = None,
+        scorer_reads: str = "thought",
+        scorer_window: int = 4096,
         embedder: StepEmbedder | None = None,
         prompt: Prompt,
         step_rule: StepRule | None = None,
@@ -86,12 +94,15 @@ class Solver:
         context_window: int | None = None,
         thinking: ThinkingFormat | None = None,
         ends_thoughts: bool = True,
+        early_exit: EarlyExit | None = None,
     ) -> None:
         self.strategy = strategy
         self.engine = engine
         self.router = router
         self.scorer = scorer
         self.scorer_timeout = scorer_timeout
+        self.scorer_reads = scorer_reads
+        self.scorer_window = scorer_window
         self.embedder = embedder
         self.prompt = prompt
         self.step_rule = step_rule or DelimiterSteps(delimiter=prompt.format.delimiter)
@@ -101,6 +112,7 @@ class Solver:
         self.context_window = context_window
         self.thinking = thinking
         self.ends_thoughts = ends_thoughts
+        self.early_exit = early_exit
         self.on_step: Callable[[StepEvent], None] | None = None
         self._find_answer = find_answer
         self._loop = EventLoopThread()
@@ -199,9 +211,11 @@ class Solver:
 
     async def _solve(self, problem: Problem) -> Solution:
         root = problem.prompt or self.prompt.encode(problem.question)
-        scorer = self.scorer.bind(problem.question, root)
-        engine = self.engine if self.router is None else self.router.bind(problem.question, root, scorer)
         reader = self._make_reader(root)
+        scorer = self.scorer.bind(problem.question, root)
+        if scorer is not None:
+            scorer = read_part(scorer, self.scorer_reads, self.scorer_window, reader)
+        engine = self.engine if self.router is None else self.router.bind(problem.question, root, scorer)
         resources = Resources(
             engine=engine,
             scorer=scorer,
@@ -209,12 +223,14 @@ class Solver:
             extract_answer=lambda solution: self.extract_answer(reader.answer_part(solution)),
             step_rule=self.step_rule,
             thought=self._make_thought_budget(reader),
+            problem_text=self._make_problem_text(problem, root, reader),
             budget=self.budget,
             seed=derive_seed(self.seed, problem.id),
             group=problem.id,
             context_window=self.context_window,
             embedder=self.embedder,
             scorer_timeout=self.scorer_timeout,
+            num_top=max(self.scorer.num_top, self.step_rule.num_top, getattr(self.strategy, "num_top", 0)),
             on_step=self.on_step,
         )
         return self._to_solution(problem, await self.strategy(root, resources), reader)
@@ -231,14 +247,46 @@ class Solver:
         return SolutionReader(self.thinking, starts_inside, self.prompt.decode)
 
     def _make_thought_budget(self, reader: SolutionReader) -> ThoughtBudget | None:
-        thinking = self.thinking
-        if thinking is None or not self.ends_thoughts or not (thinking.think_tokens or thinking.answer_tokens):
+        thinking, rule = self.thinking, self.early_exit
+        if thinking is None or not self.ends_thoughts:
             return None
+        if not (thinking.think_tokens or thinking.answer_tokens or thinking.waits or rule):
+            return None
+        encode = self.prompt.encode_continuation
         return ThoughtBudget(
             is_open=reader.may_be_thinking,
-            forced_end=self.prompt.encode_continuation(thinking.forced_end),
+            forced_end=encode(thinking.forced_end),
             max_tokens=thinking.think_tokens,
             answer_tokens=thinking.answer_tokens,
+            closing=thinking.closing,
+            probes=None
+            if rule is None
+            else ThoughtProbes(rule=rule, tokens=encode(rule.probe), read_answer=self.extract_answer),
+            waits=thinking.waits,
+            wait=encode(thinking.wait_text),
+        )
+
+    def _make_problem_text(self, problem: Problem, root: Tokens, reader: SolutionReader) -> ProblemText:
+        def render_question(question: str) -> Tokens:
+            return self.prompt.encode_text(question) if is_plain_text() else self.prompt.encode(question)
+
+        def render_request(request: str) -> Tokens:
+            return self.prompt.encode_text(request) if is_plain_text() else self.prompt.encode_request(request)
+
+        def is_plain_text() -> bool:  # a text to continue, which no prompt format renders
+            return problem.prompt is not None and problem.prompt == self.prompt.encode_text(problem.question)
+
+        closing = "" if self.thinking is None else self.thinking.closing
+        # a template may have written an empty thought already
+        can_skip = self.ends_thoughts and closing not in self.prompt.decode_last_turn(root)
+        return ProblemText(
+            question=problem.question,
+            render_question=render_question,
+            render_request=render_request,
+            encode=self.prompt.encode_continuation,
+            split=reader.split,
+            closing=closing,
+            skipped_thought=reader.skipped_thought if can_skip else "",
         )
 
     def _to_solution(self, problem: Problem, result: SearchResult, reader: SolutionReader) -> Solution:

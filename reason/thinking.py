@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from decoding.core import Tokens
 from decoding.validation import require_count, require_switch, require_text
-from search.tree import SearchTree
+from search.tree import SearchTree, Step
 
 
 class SplitText(NamedTuple):
@@ -27,6 +27,8 @@ class ThinkingFormat:
     opening           text that begins a thought
     closing           text that ends it
     forced_end        text that ends a thought by force and asks for the answer; holds `closing`
+    waits             how many times a thought that would end before its budget goes on (s1, arXiv 2501.19393)
+    wait_text         text put in instead of its closing tag
     think_tokens      budget of the thought; None: as many as leave `answer_tokens`
     answer_tokens     room kept for the forced end and the answer within all limits of a solution, at most a quarter
                       of it; 0 keeps none
@@ -40,6 +42,8 @@ class ThinkingFormat:
     opening: str
     closing: str
     forced_end: str
+    waits: int = 0
+    wait_text: str = "Wait"
     think_tokens: int | None = None
     answer_tokens: int = 512
     interim_answers: bool = False
@@ -55,7 +59,10 @@ class ThinkingFormat:
             raise ValueError(
                 f"model.thinking.forced_end must hold the closing tag {self.closing!r}, got {self.forced_end!r}"
             )
-        for name in ("opening", "closing", "forced_end"):
+        if not isinstance(self.wait_text, str) or not self.wait_text.strip() or self.closing in self.wait_text:
+            raise ValueError(f"model.thinking.wait_text must be a text without the closing tag, got {self.wait_text!r}")
+        require_count("model.thinking.waits", self.waits)
+        for name in ("opening", "closing", "forced_end", "wait_text"):
             require_text(f"model.thinking.{name}", getattr(self, name))
         require_count("model.thinking.think_tokens", self.think_tokens, at_least=1, or_null=True)
         require_count("model.thinking.answer_tokens", self.answer_tokens)
@@ -115,9 +122,21 @@ class SolutionReader:
             return SplitText("", solution, True)
         return self.thinking.split(solution, starts_inside=self.starts_inside)
 
+    @property
+    def skipped_thought(self) -> str:
+        """The text at the beginning of a solution whose thought is empty; "" for a model without thoughts."""
+        if self.thinking is None:
+            return ""
+        return f"{'' if self.starts_inside else self.thinking.opening}\n\n{self.thinking.closing}\n\n"
+
     def may_be_thinking(self, solution: str) -> bool:
-        """Returns whether what follows this text may belong to a thought; a model may open one at its beginning."""
-        return self.thinking is not None and (not solution.strip() or not self.split(solution).is_finished)
+        """Returns whether what follows this text may belong to a thought; a model may open one at its beginning.
+
+        So it may behind a part of the opening tag, where a solution is cut within its first tokens.
+        """
+        if self.thinking is None:
+            return False
+        return self.thinking.opening.startswith(solution.strip()) or not self.split(solution).is_finished
 
     def answer_part(self, solution: str) -> str:
         """Returns the part that holds the answer: the text, or with `interim_answers` an unfinished thought."""
@@ -125,6 +144,32 @@ class SolutionReader:
         if not split.is_finished and self.thinking is not None and self.thinking.interim_answers:
             return split.thought
         return split.text
+
+    def remove_tags(self, text: str) -> str:
+        """Returns a text without the tags of the thought."""
+        if self.thinking is None:
+            return text
+        return text.replace(self.thinking.opening, "").replace(self.thinking.closing, "")
+
+    def drop_thought(self, path: Sequence[Step]) -> list[Step]:
+        """Returns the steps behind the thought; of the step that ends it, the rest. An unfinished thought has none."""
+        solution = "".join(step.text for step in path)
+        split = self.split(solution)
+        left = len(solution) - len(split.text)
+        rest: list[Step] = []
+        for step in path if split.is_finished else ():
+            inside = min(left, len(step.text))
+            left -= inside
+            if step.text[inside:].strip() or rest:
+                rest.append(self._cut_step(step, inside))
+        return rest
+
+    def _cut_step(self, step: Step, length: int) -> Step:
+        """Returns the step without its first `length` characters."""
+        if not length:
+            return step
+        first = self._count_tokens(step.tokens, length)
+        return step.drop_tokens(first, step.text[length:])
 
     def measure_thought(self, tree: SearchTree, node: int) -> dict[int, int]:
         """Returns for each step of the path to `node` the length of its text in the thought, tags included.

@@ -3,6 +3,7 @@
 python scripts/report.py multirun/DATE/TIME                    report.html and report.md in that folder
 python scripts/report.py outputs multirun --out mine.html      all runs below both folders; mine.md beside the page
 python scripts/report.py trees outputs/DATE/TIME --format dot --out drawings    one file per tree, for Graphviz
+python scripts/report.py trees outputs/DATE/TIME --format rollouts    rollouts.jsonl, a line per tree, to train on
 
 The page shows accuracy against tokens, forward passes, seconds and KV. Unfinished runs are shown with the results they
 have; runs that cannot be read, or that have a broken row, are listed with the reason and are not measured.
@@ -83,7 +84,8 @@ def main() -> int:
     try:
         if args.export:
             files = export_trees(first, args.out or first / "trees", args.format)
-            print(f"{len(files)} trees in {files[0].parent}")
+            is_one_file = args.format == "rollouts"
+            print(f"rollouts in {files[0]}" if is_one_file else f"{len(files)} trees in {files[0].parent}")
         else:
             write_report(args.folders, args.out or first / "report.html")
     except (ValueError, OSError) as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from decoding.core import Generation, GenerationRequest, StepOrigin
+from decoding.core import Generation, GenerationRequest, Usage
+from search.generations import continue_after, cut_at_stop, empty_generation, join_generations, with_max_tokens
 from search.scoring import PathScores, ScoreQueue
-from search.steps import attribute_steps, split_steps
+from search.steps import attribute_steps, make_step, split_generation
 from search.strategy import Resources, StepEvent
-from search.thought import ThoughtBudget
+from search.thought import OpenThought, ThoughtHistory
+from search.thought_progress import ThoughtProgress
 from search.tree import Step
 
 
@@ -17,26 +19,17 @@ from search.tree import Step
 class Continuation:
     """A generation, its steps, and the scores of the path that ends with them.
 
-    is_open  whether the last step is complete, so that its path can be continued
+    is_open      whether the last step is complete, so that its path can be continued
+    history      what happened to the thought of the path
+    probe_usage  usage of its probes, which `generation` does not have
     """
 
     generation: Generation
     steps: list[Step]
     is_open: bool
     path_scores: PathScores | None
-
-
-@dataclass(frozen=True)
-class OpenThought:
-    """The unfinished thought in which a continuation begins.
-
-    remaining  tokens for which it may go on; 0 and less: it is ended at once
-    path_text  text of the solution so far
-    """
-
-    budget: ThoughtBudget
-    remaining: int
-    path_text: str
+    history: ThoughtHistory = field(default_factory=ThoughtHistory)
+    probe_usage: Usage = field(default_factory=Usage)
 
 
 class ContinuationWriter:
@@ -50,83 +43,106 @@ class ContinuationWriter:
         self, request: GenerationRequest, path: Sequence[Step], thought: OpenThought | None = None
     ) -> Continuation:
         """Continues `path` to the end of the solution; `thought` is the one it is inside of."""
-        engine, limit = self._resources.engine, request.params.max_tokens
-        generation = Generation(tokens=(), logprobs=(), finish="length")
-        if thought is None or thought.remaining > 0:
-            part = request if thought is None else _with_max_tokens(request, min(thought.remaining, limit))
-            (generation,) = await engine.generate([part])
-        if thought is not None and generation.finish == "length" and len(generation.tokens) < limit:
-            if thought.budget.is_open(thought.path_text + self._resources.decode(generation.tokens)):
-                generation = thought.budget.put_in_end(generation)
-            (more,) = await engine.generate([_continue_after(request, generation)])
+        engine, limit, generation = self._resources.engine, request.params.max_tokens, empty_generation()
+        floor = self._resources.floor
+        progress = self._watch(thought, request)
+        while True:
+            if progress is not None and progress.must_end(generation):
+                generation = progress.put_in_end(generation)
+            part, border = continue_after(request, generation), len(generation.tokens)
+            is_last = floor is None and (progress is None or not progress.is_open)
+            part = part if progress is None else progress.limit_request(part, generation)
+            (more,) = await engine.generate([part if floor is None else floor.limit_request(part)])
             generation = join_generations(generation, more)
+            if progress is not None:
+                generation = await progress.review(generation, border)
+                request = with_max_tokens(request, limit - progress.num_lost)
+            elif floor is not None:
+                generation = cut_at_stop(generation, border, request.params.stop, self._resources.decode)
+            if floor is not None and (weak := floor.cut_weak(generation, border)) is not None:
+                unused = Usage(unused_tokens=len(generation.tokens) - len(weak.tokens))
+                generation = replace(weak, finish="dropped", usage=weak.usage + unused)
+                break
+            is_full = len(generation.tokens) >= request.params.max_tokens
+            if is_last or is_full or generation.finish != "length" or not more.tokens:
+                break
         rule, decode = self._resources.step_rule, self._resources.decode
-        steps = split_steps(generation.tokens, generation.logprobs, decode, rule)
-        return await self._score(generation, steps, path, is_open=False)
+        steps = split_generation(generation, decode, rule)
+        return await self._score(generation, steps, path, progress, is_open=False)
 
     async def write_step(
         self, request: GenerationRequest, path: Sequence[Step], thought: OpenThought | None = None, *, may_go_on: bool
     ) -> Continuation:
         """Continues `path` by one step of at most `max_tokens`.
 
-        The engine may stop at a text that ends no step, and is sent on. Tokens behind the end of the step are thrown
-        away. A step that `max_tokens` cuts is open where `may_go_on`: the next step goes on. So is one that ends where
-        its thought has used up its budget; the next step then begins with the forced end.
+        The engine may stop at a text that ends no step, or after a stretch, and is sent on. Tokens behind the end of
+        the step are thrown away. A step that `max_tokens` cuts is open where `may_go_on`: the next step goes on. So is
+        one that ends where its thought has used up its budget; the next step then begins with the forced end.
         """
         rule, decode = self._resources.step_rule, self._resources.decode
-        generation = Generation(tokens=(), logprobs=(), finish="length")
-        if thought is not None and thought.remaining < 1:
-            generation = thought.budget.put_in_end(generation)
+        generation, progress = empty_generation(), self._watch(thought, request)
+        if progress is not None and progress.must_end(generation):
+            generation = progress.put_in_end(generation)
         elif thought is not None and thought.remaining < request.params.max_tokens:
-            request, may_go_on = _with_max_tokens(request, thought.remaining), True
+            request, may_go_on = with_max_tokens(request, thought.remaining), True
         start, params = len(generation.tokens), request.params
         stopping = replace(request, params=replace(params, stop=(*params.stop, *rule.stop_strings)))
         while True:
-            (more,) = await self._resources.engine.generate([_continue_after(stopping, generation)])
+            part = continue_after(stopping, generation)
+            is_stretch = rule.stretch_tokens is not None and rule.stretch_tokens < part.params.max_tokens
+            if rule.stretch_tokens is not None and is_stretch:
+                part = with_max_tokens(part, rule.stretch_tokens)
+            border, room = len(generation.tokens), part.params.max_tokens
+            if progress is not None:
+                part = progress.limit_request(part, generation)
+            (more,) = await self._resources.engine.generate([part])
             generation = join_generations(generation, more)
-            end = rule.find_end(generation.tokens, start, decode)
-            step = Step(generation.tokens[:end], decode(generation.tokens[:end]), generation.logprobs[:end])
+            if progress is not None:
+                generation = await progress.review(generation, border)
+                stopping = with_max_tokens(stopping, params.max_tokens - progress.num_lost)
+            elif is_stretch:
+                generation = cut_at_stop(generation, border, params.stop, decode)
+            end = rule.find_end(generation.tokens, start, decode, generation.entropies)
+            step = make_step(generation, 0, end, decode)
             has_stop = bool(step.tokens) and _has_stop(step, request)
-            was_early = end is None and more.tokens and more.finish == "stop" and not has_stop
-            if not was_early or len(generation.tokens) >= params.max_tokens:
+            is_part = is_stretch or part.params.max_tokens < room or generation.finish != more.finish
+            goes_on = generation.finish == "stop" or (is_part and generation.finish == "length")
+            was_early = end is None and more.tokens and goes_on and not has_stop
+            if progress is not None and progress.must_end(generation):
+                may_go_on = True
                 break
+            if not was_early or len(generation.tokens) >= stopping.params.max_tokens:
+                break
+        unused = 0 if end is None else len(generation.tokens) - end
+        generation = replace(generation, usage=generation.usage + Usage(unused_tokens=unused))
         is_complete = end is not None and (end < len(generation.tokens) or generation.finish in ("stop", "length"))
         is_open = (is_complete or (may_go_on and generation.finish == "length")) and not has_stop
-        return await self._score(generation, [step] if step.tokens else [], path, is_open=is_open)
+        return await self._score(generation, [step] if step.tokens else [], path, progress, is_open=is_open)
+
+    def _watch(self, thought: OpenThought | None, request: GenerationRequest) -> ThoughtProgress | None:
+        resources = self._resources
+        return None if thought is None else ThoughtProgress(thought, request, resources.engine, resources.decode)
 
     async def _score(
-        self, generation: Generation, steps: list[Step], path: Sequence[Step], *, is_open: bool
+        self,
+        generation: Generation,
+        steps: list[Step],
+        path: Sequence[Step],
+        progress: ThoughtProgress | None,
+        *,
+        is_open: bool,
     ) -> Continuation:
         steps = attribute_steps(steps, generation.origins)
-        path_scores = await self._scoring.score([*path, *steps]) if self._scoring and steps else None
+        is_scored = bool(steps) and generation.finish != "dropped"
+        path_scores = await self._scoring.score([*path, *steps]) if self._scoring and is_scored else None
         if self._resources.on_step and steps:
             last_score = path_scores.scores[-1] if path_scores and path_scores.scores else None
             self._resources.on_step(StepEvent(steps, last_score))
-        return Continuation(generation, steps, is_open, path_scores)
-
-
-def join_generations(first: Generation, then: Generation) -> Generation:
-    """Returns two generations, of which the second continues the first, as one."""
-    shifted = [StepOrigin(len(first.tokens) + o.end, o.model, o.score) for o in then.origins]
-    has_logprobs = len(first.logprobs) == len(first.tokens) and len(then.logprobs) == len(then.tokens)
-    return replace(
-        then,
-        tokens=first.tokens + then.tokens,
-        logprobs=first.logprobs + then.logprobs if has_logprobs else (),
-        usage=first.usage + then.usage,
-        origins=(*first.origins, *shifted),
-    )
-
-
-def _continue_after(request: GenerationRequest, before: Generation) -> GenerationRequest:
-    """Returns the request for what follows `before`. It has the same seed: noise belongs to a position, so the text is
-    that of one generation. At least one token, so that the forced end of a thought has an answer."""
-    room = max(1, request.params.max_tokens - len(before.tokens))
-    return _with_max_tokens(replace(request, prefix=request.prefix + before.tokens), room)
-
-
-def _with_max_tokens(request: GenerationRequest, max_tokens: int) -> GenerationRequest:
-    return replace(request, params=replace(request.params, max_tokens=max_tokens))
+        # the steps have what is used of these
+        generation = replace(generation, top_logprobs=None, entropies=None)
+        if progress is None:
+            return Continuation(generation, steps, is_open, path_scores)
+        return Continuation(generation, steps, is_open, path_scores, progress.history, progress.probe_usage)
 
 
 def _has_stop(step: Step, request: GenerationRequest) -> bool:

@@ -8,16 +8,18 @@ import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from decoding.core import FinishReason, GenerationRequest, SamplingParams, Tokens, Usage, Vector
 from search.budget import BudgetTracker
-from search.continuation import Continuation, ContinuationWriter, OpenThought
+from search.continuation import Continuation, ContinuationWriter
 from search.selection import Selection
-from search.strategy import Resources
-from search.tree import SearchTree, Step
+from search.strategy import Resources, StepScores
+from search.thought import OpenThought, ThoughtBudget, ThoughtHistory
+from search.tree import Context, SearchTree, Step
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +35,31 @@ def derive_seed(*parts: int | str) -> int:
 
 
 @dataclass(frozen=True)
+class ExpansionPlan:
+    """How the continuations of a batch are written; the fields are arguments of `Expander.sample_continuations`."""
+
+    sampling: SamplingParams
+    writer: ContinuationWriter
+    thought: ThoughtBudget | None
+    one_step: bool
+    path_tokens: int | None
+    pauses: bool
+
+
+@dataclass(frozen=True)
 class PendingExpansion:
-    """One continuation that is being generated; `limit` is the number of tokens reserved for it."""
+    """One continuation that is being generated.
+
+    reserved   tokens reserved for it
+    limit      of these, tokens that are not for probes of its thought
+    can_pause  whether it is left open where its `max_tokens` cut it
+    """
 
     parent: int
     seed: int
+    reserved: int
     limit: int
+    can_pause: bool
     request: GenerationRequest
     task: asyncio.Task[Continuation]
 
@@ -48,7 +69,7 @@ class ExpansionBatch:
     """Continuations that were started together and are not in the tree yet; empty if the budget affords none."""
 
     pending: list[PendingExpansion]
-    sampling: SamplingParams
+    plan: ExpansionPlan
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -77,8 +98,11 @@ class Expander:
         self._wave_lock = asyncio.Lock()
         self._seeds = {SearchTree.ROOT: resources.seed}
         self._num_children: Counter[int] = Counter()
+        self._num_contexts: Counter[int] = Counter()  # first source -> contexts made from it
+        self._first_contexts: dict[Tokens, int] = {root: SearchTree.ROOT}  # prefix -> the first context with it
         self._first_nodes: dict[tuple[int, Tokens, str | None], int] = {}  # (first parent, tokens, model) -> first node
         self._first_of = {SearchTree.ROOT: SearchTree.ROOT}  # node -> the first node with the same path
+        self._histories: dict[int, ThoughtHistory] = {}  # node -> what happened to its thought
         self._tasks: set[asyncio.Task[Continuation]] = set()
         self._budget_exhausted = False
 
@@ -92,58 +116,112 @@ class Expander:
         """`budget` once the budget refused a request or cut one short."""
         return "budget" if self._budget_exhausted else "done"
 
+    def add_context(self, context: Context) -> int:
+        """Adds a context to the tree and returns its number, the parent of what is written behind it. *Mutates*.
+
+        Its seed is that of its first source, so contexts may have equal tokens.
+        """
+        number = self.tree.add_context(context)
+        first = context.sources[0] if context.sources else SearchTree.ROOT
+        self._seeds[number] = derive_seed(self._seeds[first], "context", self._num_contexts[first])
+        self._num_contexts[first] += 1
+        self._first_of[number] = self._first_contexts.setdefault(self.tree.prefix_tokens(number), number)
+        return number
+
     async def sample_continuations(
-        self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool, path_tokens: int | None = None
+        self,
+        parents: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        one_step: bool,
+        path_tokens: int | None = None,
+        pauses: bool = False,
+        resources: Resources | None = None,
+        is_enough: Callable[[int], bool] | None = None,
     ) -> list[int]:
         """Continues each parent to the end of its solution, or by one step; returns the leaves in order of `parents`.
 
         With `one_step`, `max_tokens` limits the step and `path_tokens` its path. A node whose step is complete, or goes
-        on in the next, has `finish` None: it can be continued. The list is shorter than `parents`, down to empty, if
-        the budget ran out. *Mutates* the tree and the usage. Raises: what the engine and the scorer raise.
+        on in the next, has `finish` None: it can be continued. So has, where it `pauses`, a solution that `max_tokens`
+        cut; its thought is then ended only where the budget ends. `resources` replace those of the search for these
+        continuations, but for the budget. The list is shorter than `parents`, down to empty, if the budget ran out, or
+        if `is_enough` said so of one of its leaves: the continuations behind it are then cancelled, however far they
+        are. *Mutates* the tree and the usage. Raises: what the engine and the scorer raise.
         """
+        start = partial(
+            self.start_batch, one_step=one_step, path_tokens=path_tokens, pauses=pauses, resources=resources
+        )
+        decided = False
+
+        def decide(leaf: int) -> bool:
+            nonlocal decided
+            decided = is_enough is not None and is_enough(leaf)
+            return decided
+
         if not self._budget.is_sequential:
-            batch = self.start_batch(parents, sampling, one_step=one_step, path_tokens=path_tokens)
-            return await self.collect_batch(batch)
+            return await self.collect_batch(start(parents, sampling), is_enough)
         # Under a limit of tokens, the size of a wave depends on the usage of the wave before it. Waves of concurrent
         # calls that interleaved would make the tree depend on timing.
         async with self._wave_lock:
             leaves: list[int] = []
             while len(leaves) < len(parents):
                 rest = parents[len(leaves) :]
-                batch = self.start_batch(rest, sampling, one_step=one_step, path_tokens=path_tokens)
+                batch = start(rest, sampling)
                 if not batch:
                     break
-                leaves += await self.collect_batch(batch)
+                leaves += await self.collect_batch(batch, is_enough and decide)
+                if decided:
+                    break
             return leaves
 
     def start_batch(
-        self, parents: Sequence[int], sampling: SamplingParams, *, one_step: bool, path_tokens: int | None = None
+        self,
+        parents: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        one_step: bool,
+        path_tokens: int | None = None,
+        pauses: bool = False,
+        resources: Resources | None = None,
     ) -> ExpansionBatch:
         """Starts as many of these continuations as the budget affords now, the first ones first, without waiting.
+
+        The arguments are those of `sample_continuations`.
 
         More may be affordable later, when pending requests turn out shorter than their reservation. *Mutates* the
         budget, not the tree. Each batch must be passed to `collect_batch`, or `cancel_pending` must be called.
         """
         num_reserved = self._budget.num_reserved
-        limits = self._budget.reserve(len(parents), max_tokens=sampling.max_tokens)
+        thought = (resources or self.resources).thought
+        probes = None if thought is None or thought.probes is None else thought.probes.rule
+        with_probes = sampling.max_tokens if probes is None else probes.add_probes(sampling.max_tokens)
+        limits = self._budget.reserve(len(parents), max_tokens=with_probes)
         if not limits and not num_reserved:  # no commit can free any
             self._budget_exhausted = True
-        pending = [
-            self._start_request(parent, limit, sampling, one_step, path_tokens)
-            for parent, limit in zip(parents, limits, strict=False)
-        ]
-        return ExpansionBatch(pending, sampling)
+        plan = ExpansionPlan(
+            sampling=sampling,
+            writer=self._writer if resources is None else ContinuationWriter(resources),
+            thought=thought,
+            one_step=one_step,
+            path_tokens=path_tokens,
+            pauses=pauses,
+        )
+        pending = [self._start_request(parent, limit, plan) for parent, limit in zip(parents, limits, strict=False)]
+        return ExpansionBatch(pending, plan)
 
     def mark_budget_exhausted(self) -> None:
         """Records that continuations which the budget refused will not be requested again. *Mutates*."""
         self._budget_exhausted = True
 
-    async def collect_batch(self, batch: ExpansionBatch) -> list[int]:
+    async def collect_batch(self, batch: ExpansionBatch, is_enough: Callable[[int], bool] | None = None) -> list[int]:
         """Waits for a batch and attaches its continuations in the order of its parents; returns their leaves.
 
-        A continuation without tokens adds no node: its leaf is its parent. *Mutates* the tree and the usage.
-        Raises: what the engine and the scorer raise, after cancelling all pending requests of this search.
+        A continuation without tokens adds no node: its leaf is its parent. `is_enough` as in `sample_continuations`.
+        *Mutates* the tree and the usage. Raises: what the engine and the scorer raise, after cancelling all pending
+        requests of this search.
         """
+        if is_enough is not None:
+            return await self._collect_until(batch, is_enough)
         try:
             results = await asyncio.gather(*(expansion.task for expansion in batch.pending))
         except BaseException:
@@ -154,6 +232,25 @@ class Expander:
             self._attach_steps(expansion, result, batch)
             for expansion, result in zip(batch.pending, results, strict=True)
         ]
+
+    async def _collect_until(self, batch: ExpansionBatch, is_enough: Callable[[int], bool]) -> list[int]:
+        """Collects a batch one by one. What decides is a beginning of it, in the order of its parents, so the result
+        does not depend on which continuation is faster."""
+        leaves: list[int] = []
+        decided = False
+        for expansion in batch.pending:
+            if decided:
+                expansion.task.cancel()
+                self._budget.commit(expansion.reserved, Usage(calls=1, cancelled=1))
+                continue
+            try:
+                result = await expansion.task
+            except BaseException:
+                self.cancel_pending()
+                raise
+            leaves.append(self._attach_steps(expansion, result, batch))
+            decided = is_enough(leaves[-1])
+        return leaves
 
     def cancel_pending(self) -> None:
         """Cancels all pending requests of this search, if there are any."""
@@ -167,13 +264,14 @@ class Expander:
             # the first error of a collected batch by itself.
             task.exception()
 
-    def _start_request(
-        self, parent: int, limit: int, sampling: SamplingParams, one_step: bool, path_tokens: int | None
-    ) -> PendingExpansion:
+    def _start_request(self, parent: int, reserved: int, plan: ExpansionPlan) -> PendingExpansion:
         # Counted when the request starts, not when it ends: siblings get their seeds in the order of the calls.
         seed = derive_seed(self._seeds[parent], self._num_children[parent])
         self._num_children[parent] += 1
-        room = min(self._remaining_context(parent), self._remaining_path(parent, path_tokens))
+        sampling, one_step, thought_budget = plan.sampling, plan.one_step, plan.thought
+        probes = None if thought_budget is None else thought_budget.probes
+        limit = reserved if probes is None else min(sampling.max_tokens, probes.rule.without_probes(reserved))
+        room = min(self._remaining_context(parent), self._remaining_path(parent, plan.path_tokens))
         request = GenerationRequest(
             prefix=self.tree.prefix_tokens(parent),
             params=replace(sampling, max_tokens=min(limit, room)),
@@ -181,39 +279,54 @@ class Expander:
             group=self.resources.group,
             deadline=self._budget.deadline,
             hidden=self._embed,
+            num_top=self.resources.num_top,
         )
         may_go_on = sampling.max_tokens <= min(limit, room - 1)  # no other limit cuts the step
+        can_pause = plan.pauses and may_go_on
         # what is left of the solution: a step is only a part of it, unless the budget has no more than this
         left = min(room, limit) if limit < sampling.max_tokens or not one_step else room
-        thought = self._find_open_thought(parent, left)
+        thought = self._find_open_thought(plan.thought, parent, left, reserved - limit)
+        if thought is not None and can_pause:
+            thought = replace(thought, remaining=max(thought.remaining, sampling.max_tokens + 1))
         path = self.tree.path_steps(parent)
         task = asyncio.create_task(
-            self._writer.write_step(request, path, thought, may_go_on=may_go_on)
+            plan.writer.write_step(request, path, thought, may_go_on=may_go_on)
             if one_step
-            else self._writer.write_solution(request, path, thought)
+            else plan.writer.write_solution(request, path, thought)
         )
         self._tasks.add(task)
         task.add_done_callback(self._discard_task)
-        return PendingExpansion(parent, seed, limit, request, task)
+        return PendingExpansion(parent, seed, reserved, limit, can_pause, request, task)
 
-    def _find_open_thought(self, parent: int, room: int) -> OpenThought | None:
-        """Returns the thought in which a continuation of this node begins; its solution has `room` tokens left."""
-        budget = self.resources.thought
+    def _find_open_thought(
+        self, budget: ThoughtBudget | None, parent: int, room: int, probe_tokens: int
+    ) -> OpenThought | None:
+        """Returns the thought in which a continuation of this node begins.
+
+        Its solution has `room` tokens left, and `probe_tokens` are reserved for probes.
+        """
         if budget is None:
             return None
-        path_text = self.tree.path_text(parent)
+        path_text, num_tokens = self.tree.path_text(parent), self._count_path_tokens(parent)
         if not budget.is_open(path_text):
             return None
-        return OpenThought(budget, budget.remaining(self._count_path_tokens(parent), room), path_text)
+        return OpenThought(
+            budget=budget,
+            num_tokens=num_tokens,
+            remaining=budget.remaining(num_tokens, room),
+            room=room,
+            probe_tokens=probe_tokens,
+            path_text=path_text,
+            history=self._histories.get(parent, ThoughtHistory()),
+        )
 
     def _count_path_tokens(self, node: int) -> int:
-        return 0 if node == SearchTree.ROOT else self.tree.nodes[node].num_path_tokens
+        return self.tree.nodes[node].num_path_tokens if node >= 0 else 0
 
     def _remaining_context(self, parent: int) -> int:
         """Tokens that fit the model's context window after this node; at least 1, so that the engine refuses it."""
         window = self.resources.context_window
-        used = len(self.tree.root) + self._count_path_tokens(parent)
-        return sys.maxsize if window is None else max(1, window - used)
+        return sys.maxsize if window is None else max(1, window - self.tree.count_prefix_tokens(parent))
 
     def _remaining_path(self, parent: int, path_tokens: int | None) -> int:
         """Tokens that a path may still have after this node; at least 1."""
@@ -221,13 +334,15 @@ class Expander:
 
     def _attach_steps(self, expansion: PendingExpansion, result: Continuation, batch: ExpansionBatch) -> int:
         """Adds the steps of a generation as a chain below its parent; returns the last node, or the parent."""
-        self._commit_usage(expansion, result, batch.sampling)
+        self._commit_usage(expansion, result, batch.plan.sampling)
         node = expansion.parent
-        finish = None if result.is_open else result.generation.finish
+        is_paused = expansion.can_pause and result.generation.finish == "length"
+        finish = None if result.is_open or is_paused else result.generation.finish
         for i, step in enumerate(result.steps):
             is_last = i == len(result.steps) - 1
             node = self._add_node(node, step, finish=finish if is_last else None)
             self._seeds[node] = derive_seed(expansion.seed, "step", i)
+            self._histories[node] = result.history.until(self.tree.nodes[node].num_path_tokens)
         # The hidden state belongs to the last token, so it can stand for a step only where that step is the only one.
         hidden = result.generation.hidden
         if hidden is not None and len(result.steps) == 1:
@@ -242,7 +357,8 @@ class Expander:
         digits, and these would rank them."""
         key = (self._first_of[parent], step.tokens, step.model)
         if key in self._first_nodes:
-            step = replace(step, logprobs=self.tree.nodes[self._first_nodes[key]].step.logprobs)
+            first = self.tree.nodes[self._first_nodes[key]].step
+            step = replace(step, logprobs=first.logprobs, confidences=first.confidences, entropies=first.entropies)
         node = self.tree.add_node(parent, step, finish=finish)
         self._first_of[node] = self._first_nodes.setdefault(key, node)
         return node
@@ -253,23 +369,23 @@ class Expander:
         reported, finish = generation.usage, generation.finish
         tokens = reported.tokens or len(generation.tokens)
         usage = replace(reported, calls=max(reported.calls, 1), tokens=tokens, seconds=0.0)
-        self._budget.commit(expansion.limit, usage)
+        self._budget.commit(expansion.reserved, usage + result.probe_usage)
         if result.path_scores is not None:
             self._budget.add_usage(replace(result.path_scores.usage, seconds=0.0))
         # Cut short by the budget, not by the context window: the window limits `max_tokens` below the reservation.
         is_cut = expansion.request.params.max_tokens == expansion.limit < sampling.max_tokens
         self._budget_exhausted |= finish == "deadline" or (is_cut and finish == "length")
 
-    def _store_scores(self, path: Sequence[int], scores: Sequence[float] | None) -> None:
+    def _store_scores(self, path: Sequence[int], scores: StepScores | None) -> None:
         """Sets the scores of the nodes that have none; a node never changes its score."""
         if scores is None:
             return
         if len(scores) != len(path):
             raise ValueError(f"the scorer returned {len(scores)} scores for a path of {len(path)} steps")
-        if not all(math.isfinite(score) for score in scores):
+        if not all(score is None or math.isfinite(score) for score in scores):
             log.warning("the scorer returned %s; this path counts as not scored", list(scores))
             return
         for index, score in zip(path, scores, strict=True):
             node, first_score = self.tree.nodes[index], self.tree.nodes[self._first_of[index]].score
-            if node.score is None:
+            if node.score is None and score is not None:
                 node.score = float(score) if first_score is None else first_score

@@ -18,9 +18,9 @@ class KVFootprint:
     frontier_tokens  tokens of all open branches before a decision, prompt excluded: the "KV size" of the published ETS
                      code (which counts the prompt as two tokens)
     frontier_nodes   nodes of all open branches before a decision
-    kept_tokens      tokens that the next step needs: those of the branches that are continued, and the prompt
+    kept_tokens      tokens that the next step needs: those of the branches that are continued, and of their prompts
     kept_nodes       nodes of the branches that are continued
-    peak_tokens      maximum of open tokens over the decisions, prompt included
+    peak_tokens      maximum of open tokens over the decisions, prompts included
     """
 
     steps: int = 0
@@ -46,16 +46,20 @@ def measure_kv(result: SearchResult) -> KVFootprint:
         steps=len(decisions),
         frontier_tokens=mean([d.kv_tokens for d in decisions]),
         frontier_nodes=mean([d.kv_nodes for d in decisions]),
-        kept_tokens=len(tree.root) + mean([d.kept_tokens for d in decisions]),
+        kept_tokens=mean([tree.count_prompt_tokens(_continued(d)) + d.kept_tokens for d in decisions]),
         kept_nodes=mean([d.kept_nodes for d in decisions]),
-        peak_tokens=len(tree.root) + max(d.kv_tokens for d in decisions),
+        peak_tokens=max(tree.count_prompt_tokens(d.nodes) + d.kv_tokens for d in decisions),
     )
+
+
+def _continued(decision: Selection) -> list[int]:
+    return [node for node, width in zip(decision.nodes, decision.widths, strict=True) if width]
 
 
 def decisions_by_depth(tree: SearchTree) -> tuple[Selection, ...]:
     """Decisions of a search by levels that prunes nothing: all open branches of a depth are continued."""
     inner = {node.parent for node in tree.nodes}
     levels: dict[int, list[int]] = {}
-    for i in sorted(inner - {SearchTree.ROOT}):
+    for i in sorted(node for node in inner if node >= 0):
         levels.setdefault(tree.nodes[i].depth, []).append(i)
     return tuple(record_selection(tree, nodes, [1] * len(nodes)) for _, nodes in sorted(levels.items()))

@@ -55,9 +55,13 @@ class LevelSearch(StepSearch, ABC):
         state = StepSearchState(root, resources, self)
         parents = [SearchTree.ROOT] * self.n
         levels_left = math.inf if self.depth is None else self.depth
+
+        def count_remaining(num_pending: int) -> float:
+            return num_pending + self.n * levels_left if self.keep_width else self.n - state.num_closed
+
         while True:
             levels_left -= 1
-            nodes = await state.expand_nodes(parents)
+            nodes = await state.expand_nodes(parents, count_remaining)
             width = self.n if self.keep_width else self.n - state.num_closed
             if not nodes or width < 1 or state.expander.stop_reason == "budget":
                 break

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
-from decoding.core import SamplingParams, Tokens
+import numpy as np
+
+from decoding.core import SamplingParams, Tokens, Vector
 from search.expand import Expander
 from search.strategy import Candidate, Resources, SearchResult
 from search.tree import SearchTree
-from search.voting import choose_solution, majority_error_bound, tally_votes
+from search.voting import choose_solution, choose_voters, is_majority_certain, majority_error_bound, tally_votes
+from search.weak_branches import DropKnobs
+
+log = logging.getLogger(__name__)
 
 MAX_WAVES = 4
 
@@ -23,39 +30,83 @@ async def sample_and_choose(
     agg_strategy: str,
     unscored: str,
     stop_error: float | None = None,
+    keep: float = 1.0,
+    drop: DropKnobs | None = None,
 ) -> SearchResult:
     """Samples up to `n` solutions of `root` (fewer if the budget runs out) and chooses one by `voting_rule`.
 
     With `stop_error` the same solutions are sampled in waves of a quarter, until the majority vote is wrong with at
-    most this probability (`search.voting.majority_error_bound`).
+    most this probability (`search.voting.majority_error_bound`), or no further solution can change it. That is asked of
+    the solutions so far after each of them, in the order of their requests; the rest of the wave is then cancelled.
+    With `drop` the first wave is its warm-up; later solutions that are dropped have no answer and do not vote.
     """
     expander = Expander(root, resources)
     candidates: list[Candidate] = []
     wave = n if stop_error is None else -(-n // MAX_WAVES)  # rounded up
-    for first in range(0, n, wave):
-        size = min(wave, n - first)
-        leaves = await expander.sample_continuations([SearchTree.ROOT] * size, sampling, one_step=False)
-        candidates += [
-            Candidate(
-                leaf,
-                resources.extract_answer(expander.tree.path_text(leaf)),
-                expander.tree.path_score(leaf, agg_strategy),
-            )
-            for leaf in leaves
-            if leaf != SearchTree.ROOT  # an empty generation
-        ]
-        if stop_error is None or len(leaves) < size or first + size == n:
-            break
-        votes = tally_votes([c.answer for c in candidates], [None] * len(candidates), "majority")
-        if majority_error_bound(votes) <= stop_error:
+    num_warm_up = 0 if drop is None or drop.drop_percentile is None else min(drop.warm_up, n)
+    sizes = [num_warm_up] if num_warm_up else []
+    sizes += [min(wave, n - first) for first in range(num_warm_up, n, wave)]
+    num_left, is_decided = n, False
+
+    def count_vote(leaf: int) -> bool:
+        nonlocal num_left, is_decided
+        num_left -= 1
+        if leaf != SearchTree.ROOT:  # an empty generation
+            candidates.append(make_candidate(expander, leaf, agg_strategy))
+        if stop_error is not None and num_left:
+            votes = tally_votes([c.answer for c in candidates], [None] * len(candidates), "majority")
+            is_decided = majority_error_bound(votes) <= stop_error or is_majority_certain(votes, num_left)
+        return is_decided
+
+    for i, size in enumerate(sizes):
+        leaves = await expander.sample_continuations(
+            [SearchTree.ROOT] * size,
+            sampling,
+            one_step=False,
+            resources=resources,
+            is_enough=None if stop_error is None else count_vote,
+        )
+        if stop_error is None:
+            for leaf in leaves:
+                count_vote(leaf)
+        if is_decided:
             return replace(build_result(expander, candidates, voting_rule, unscored), stop_reason="decided")
-    return build_result(expander, candidates, voting_rule, unscored)
+        if len(leaves) < size or i == len(sizes) - 1:
+            break
+        if drop is not None and num_warm_up and i == 0:
+            resources = replace(resources, floor=drop.find_floor(read_confidences(expander, candidates)))
+            if resources.floor is None:
+                log.warning("search.drop_percentile drops nothing: the engine measured none of the first solutions")
+    return build_result(expander, candidates, voting_rule, unscored, keep)
 
 
-def build_result(expander: Expander, candidates: list[Candidate], voting_rule: str, unscored: str) -> SearchResult:
-    """Builds the result of a search; chooses among candidates that finished or have an answer (`choose_solution`)."""
+def make_candidate(expander: Expander, leaf: int, agg_strategy: str) -> Candidate:
+    """Returns the solution that ends at a leaf; one that was dropped has no answer, whatever it says so far."""
+    tree = expander.tree
+    is_dropped = tree.nodes[leaf].finish == "dropped"
+    answer = None if is_dropped else expander.resources.extract_answer(tree.path_text(leaf))
+    return Candidate(leaf, answer, tree.path_score(leaf, agg_strategy))
+
+
+def read_confidences(expander: Expander, candidates: Sequence[Candidate]) -> list[Vector]:
+    """Returns the confidences of the tokens of each solution that was measured."""
+    paths = [[step.confidences for step in expander.tree.path_steps(c.node)] for c in candidates]
+    measured = [[values for values in path if values is not None] for path in paths]
+    return [np.concatenate(values) for values, path in zip(measured, paths, strict=True) if len(values) == len(path)]
+
+
+def build_result(
+    expander: Expander, candidates: list[Candidate], voting_rule: str, unscored: str, keep: float = 1.0
+) -> SearchResult:
+    """Builds the result of a search; chooses among candidates that finished or have an answer (`choose_solution`).
+
+    Only the share `keep` of them with the highest scores votes (`choose_voters`).
+    """
     finished = expander.tree.finished_leaves()
     eligible = [c for c in candidates if c.answer is not None or c.node in finished]
+    eligible = [
+        eligible[i] for i in choose_voters([c.answer for c in eligible], [c.score for c in eligible], keep, unscored)
+    ]
     choice = choose_solution([c.answer for c in eligible], [c.score for c in eligible], voting_rule, unscored)
     return SearchResult(
         tree=expander.tree,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from decoding.core import Usage
-from search.strategy import ScoredPaths, StepScorer
+from search.strategy import ScoredPaths, StepScorer, StepScores
 from search.tree import Step, round_score
 
 log = logging.getLogger(__name__)
@@ -20,14 +20,17 @@ StepPath = Sequence[Step]
 class PathScores:
     """Step scores of one path, None where it is not scored, and its part of the usage."""
 
-    scores: list[float] | None
+    scores: StepScores | None
     usage: Usage
 
 
 async def score_paths(scorer: StepScorer, paths: Sequence[StepPath]) -> ScoredPaths:
     """Scores paths and rounds the scores. Every score that decides something comes from here."""
     scored = await scorer.score(paths)
-    rounded = [None if scores is None else [round_score(score) for score in scores] for scores in scored.scores]
+    rounded = [
+        None if scores is None else [None if score is None else round_score(score) for score in scores]
+        for scores in scored.scores
+    ]
     return replace(scored, scores=rounded)
 
 
@@ -76,6 +79,10 @@ class ScoreQueue:
             scored = ScoredPaths([None] * len(paths))
         if len(scored.scores) != len(paths):
             raise ValueError(f"the scorer was given {len(paths)} paths and returned scores for {len(scored.scores)}")
-        # The usage is that of the whole call: the first path carries all of it, so that the sum is right.
-        usages = [scored.usage, *[Usage()] * len(paths)]
-        return [PathScores(scores, usage) for scores, usage in zip(scored.scores, usages, strict=False)]
+        # The usage is that of the whole call: the first path carries all of it, so that the sum is right. But where
+        # each path was scored it counts for itself: then the count of those in the tree does not depend on the calls.
+        usage, rest = scored.usage, Usage()
+        if usage.scorer_calls == len(paths):
+            usage, rest = replace(usage, scorer_calls=1), Usage(scorer_calls=1)
+        usages = [usage, *[rest] * (len(paths) - 1)]
+        return [PathScores(scores, usage) for scores, usage in zip(scored.scores, usages, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -50,13 +50,33 @@ class StepSearchState:
             raise ValueError(f"{type(self.strategy).__name__} compares steps and was given no embedder")
         return self.expander.resources.embedder
 
-    async def expand_nodes(self, parents: Sequence[int]) -> list[int]:
-        """Continues each parent by one step; returns the open branches among the results, in order. *Mutates*."""
+    async def expand_nodes(
+        self, parents: Sequence[int], count_remaining: Callable[[int], float] | None = None
+    ) -> list[int]:
+        """Continues each parent by one step; returns the open branches among the results, in order. *Mutates*.
+
+        With `count_remaining` the rest is cancelled once the results so far, in the order of the parents, decide the
+        vote (`update_decided`); it returns the solutions still to come while so many results are.
+        """
         members = [self._next_member(parent) for parent in parents]
+        open_leaves: list[int] = []
+        waiting = list(reversed(members))
+
+        def is_enough(leaf: int) -> bool:
+            open_leaves.extend(self._take_open([leaf], [waiting.pop()]))
+            return count_remaining is not None and self.update_decided(count_remaining(len(waiting)))
+
+        may_decide = self.strategy.early_stop is not None and count_remaining is not None
         leaves = await self.expander.sample_continuations(
-            members, self._step_sampling, one_step=True, path_tokens=self.strategy.sampling.max_tokens
+            members,
+            self._step_sampling,
+            one_step=True,
+            path_tokens=self.strategy.sampling.max_tokens,
+            is_enough=is_enough if may_decide else None,
         )
-        return await self._merge_siblings(self._take_open(leaves, members))
+        if not may_decide:
+            open_leaves = self._take_open(leaves, members)
+        return open_leaves if self.is_decided else await self._merge_siblings(open_leaves)
 
     def start_batch(self, parents: Sequence[int]) -> ExpansionBatch:
         """Starts one step of each parent without waiting; pass the batch to `collect_batch`.

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from decoding.core import StepOrigin, Tokens
+from decoding.core import Generation, StepOrigin, Tokens, Vector
 from decoding.validation import require_count, require_text
+from search.confidence import token_confidences
 from search.tree import Step
 
 Decode = Callable[[Tokens], str]
@@ -38,11 +39,22 @@ class StepRule(ABC):
         """Tokens after which every step ends; None where `search.step_tokens` limits it."""
         return None
 
+    @property
+    def num_top(self) -> int:
+        """`GenerationRequest.num_top` of generations whose entropies it reads; 0: it reads none."""
+        return 0
+
+    @property
+    def stretch_tokens(self) -> int | None:
+        """Tokens to generate before it is asked again; None: the engine stops where a step may end."""
+        return None
+
     @abstractmethod
-    def find_end(self, tokens: Tokens, start: int, decode: Decode) -> int | None:
+    def find_end(self, tokens: Tokens, start: int, decode: Decode, entropies: Vector | None = None) -> int | None:
         """Returns the end (exclusive) of the step that begins at `start`; None if it is not complete in `tokens`.
 
-        The end is after `start`, and at least `min_tokens` later.
+        The end is after `start`, and at least `min_tokens` later. `entropies` are those of `tokens`, in nats; None
+        where the engine measured none.
         """
 
 
@@ -67,7 +79,7 @@ class DelimiterSteps(StepRule):
         """See `StepRule`."""
         return (self.delimiter,)
 
-    def find_end(self, tokens: Tokens, start: int, decode: Decode) -> int | None:
+    def find_end(self, tokens: Tokens, start: int, decode: Decode, entropies: Vector | None = None) -> int | None:
         """See `StepRule`."""
         end = self._find_delimiter(tokens, start, decode)
         while end is not None and end - start < self.min_tokens:
@@ -95,7 +107,7 @@ class DelimiterSteps(StepRule):
         return high
 
 
-def step_ends(tokens: Tokens, decode: Decode, rule: StepRule) -> list[int]:
+def step_ends(tokens: Tokens, decode: Decode, rule: StepRule, entropies: Vector | None = None) -> list[int]:
     """Computes the end (exclusive) of each step; the last is `len(tokens)`, so each token is in exactly one step.
 
     Tokens after the last end are a step, unless they are blank: then they belong to the step before.
@@ -106,7 +118,7 @@ def step_ends(tokens: Tokens, decode: Decode, rule: StepRule) -> list[int]:
     ends: list[int] = []
     start = 0
     while start < len(tokens):
-        end = rule.find_end(tokens, start, decode)
+        end = rule.find_end(tokens, start, decode, entropies)
         if end is None:
             if ends and not decode(tokens[start:]).strip():
                 ends.pop()
@@ -117,9 +129,26 @@ def step_ends(tokens: Tokens, decode: Decode, rule: StepRule) -> list[int]:
 
 
 def split_steps(tokens: Tokens, logprobs: tuple[float, ...], decode: Decode, rule: StepRule) -> list[Step]:
-    """Splits one generation into its steps, in order, each with its text and log-probabilities."""
-    ranges = pairwise([0, *step_ends(tokens, decode, rule)])
-    return [Step(tokens[a:b], decode(tokens[a:b]), logprobs[a:b]) for a, b in ranges]
+    """Splits tokens into steps, in order, each with its text and log-probabilities."""
+    return split_generation(Generation(tokens=tokens, logprobs=logprobs, finish="length"), decode, rule)
+
+
+def split_generation(generation: Generation, decode: Decode, rule: StepRule) -> list[Step]:
+    """Splits one generation into its steps, in order, each with its text and what was measured of its tokens."""
+    ranges = pairwise([0, *step_ends(generation.tokens, decode, rule, generation.entropies)])
+    return [make_step(generation, start, end, decode) for start, end in ranges]
+
+
+def make_step(generation: Generation, start: int, end: int | None, decode: Decode) -> Step:
+    """Returns the tokens from `start` to `end` (exclusive; None: the last one) as a step."""
+    tokens, top, entropies = generation.tokens[start:end], generation.top_logprobs, generation.entropies
+    return Step(
+        tokens,
+        decode(tokens),
+        generation.logprobs[start:end],
+        confidences=None if top is None else token_confidences(top[start:end]),
+        entropies=None if entropies is None else entropies[start:end],
+    )
 
 
 def attribute_steps(steps: Sequence[Step], origins: Sequence[StepOrigin]) -> list[Step]:

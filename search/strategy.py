@@ -8,12 +8,18 @@ from typing import Literal, Protocol
 
 from decoding.core import TokenGenerator, Tokens, Usage, Vector
 from decoding.validation import MAX_INT, require_count, require_positive
+from search.problem_text import ProblemText
 from search.selection import Selection
 from search.steps import DelimiterSteps, StepRule
 from search.thought import ThoughtBudget
 from search.tree import SearchTree, Step
+from search.weak_branches import ConfidenceFloor
 
 StopReason = Literal["done", "budget", "decided"]
+
+
+StepScores = Sequence[float | None]
+"""Scores of a path's steps in [0, 1]; None: the scorer leaves the step out."""
 
 
 class StepScorer(Protocol):
@@ -22,7 +28,7 @@ class StepScorer(Protocol):
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
         """Scores every step of every path in [0, 1]: `len(scores[i]) == len(paths[i])`.
 
-        A path that cannot be scored has None, never zeros.
+        A path that cannot be scored has None, never zeros. So has a step that the scorer leaves out.
         """
         ...
 
@@ -31,7 +37,7 @@ class StepScorer(Protocol):
 class ScoredPaths:
     """Step scores of each path (None: not scored), and the usage of scoring them."""
 
-    scores: list[list[float] | None]
+    scores: Sequence[StepScores | None]
     usage: Usage = field(default_factory=Usage)
 
 
@@ -94,11 +100,14 @@ class Resources:
     extract_answer  the final answer in the text of a solution, in a comparable form, or None; votes count these
     step_rule       where a step ends
     thought         when thoughts are ended by force; None: never
+    problem_text    makes prompts from texts; None for strategies that write none
     seed            seed of this problem; branches derive theirs from it
     group           name of this problem in the engine (requests of a group share draft tables)
     context_window  maximum tokens of prompt and solution that the model supports; None if unknown
     embedder        embeds steps; None for strategies with `needs_embedder` False
     scorer_timeout  seconds a path waits for its scores before it counts as not scored; None waits without limit
+    num_top         `GenerationRequest.num_top` of all requests: what scorer, step rule and strategy read of each token
+    floor           below which confidence whole solutions are dropped while they are being written; None: none is
     on_step         called with each continuation when it is generated, possibly long before it is in the tree; runs on
                     the event loop, so it must return quickly
     """
@@ -109,12 +118,15 @@ class Resources:
     extract_answer: Callable[[str], str | None]
     step_rule: StepRule = field(default_factory=DelimiterSteps)
     thought: ThoughtBudget | None = None
+    problem_text: ProblemText | None = None
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     group: str = ""
     context_window: int | None = None
     embedder: StepEmbedder | None = None
     scorer_timeout: float | None = None
+    num_top: int = 0
+    floor: ConfidenceFloor | None = None
     on_step: Callable[[StepEvent], None] | None = None
 
 
@@ -159,7 +171,8 @@ class SearchResult:
 class Strategy(Protocol):
     """Explores continuations of a prompt under a budget. A frozen dataclass: its fields are its knobs.
 
-    A new strategy is a class with these attributes and a yaml in `conf/search/`; no list names it.
+    A new strategy is a class with these attributes and a yaml in `conf/search/`; no list names it. One that writes
+    prompts of its own, or continues its earlier output, also says so: `search.revision_search.RevisionSearch`.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Ends thoughts at a budget: the closing tag is put in, and the answer asked for (budget forcing, arXiv 2501.19393)."""
+"""Ends thoughts: at a budget, early, or later than the model would (budget forcing, arXiv 2501.19393)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from decoding.core import Generation, Tokens
+from search.generations import join_generations
+from search.probes import Probe, ThoughtProbes
+from search.uncertainty import make_certain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +19,20 @@ class ThoughtBudget:
     forced_end     tokens put in behind an unfinished thought: its closing tag, and the beginning of the answer
     max_tokens     tokens of a thought; None: as many as leave room for the answer
     answer_tokens  room left for `forced_end` and the answer within all limits of a solution, at most a quarter of it
+    closing        text of the closing tag; where it is "" `is_open` reads the whole text more often
+    probes         how it is found out that a thought may end before its budget; None: it is not
+    waits          how many times a thought that would end before its budget goes on
+    wait           tokens put in instead of its closing tag
     """
 
     is_open: Callable[[str], bool]
     forced_end: Tokens
     max_tokens: int | None
     answer_tokens: int
+    closing: str = ""
+    probes: ThoughtProbes | None = None
+    waits: int = 0
+    wait: Tokens = ()
 
     def remaining(self, used: int, room: int) -> int:
         """Returns how many tokens a thought may go on for; 0 and less ends it.
@@ -38,11 +49,48 @@ class ThoughtBudget:
 
     def put_in_end(self, thought: Generation) -> Generation:
         """Returns a generation with the forced end behind it. Its tokens are certain: their log-probability is 0."""
-        has_logprobs = len(thought.logprobs) == len(thought.tokens)
-        return Generation(
-            tokens=thought.tokens + self.forced_end,
-            logprobs=(*thought.logprobs, *[0.0] * len(self.forced_end)) if has_logprobs else (),
-            finish="length",
-            usage=thought.usage,
-            origins=thought.origins,
+        return put_in(thought, self.forced_end)
+
+
+@dataclass(frozen=True)
+class ThoughtHistory:
+    """What happened to the thought of a path so far.
+
+    probes  its interim answers, in order
+    waits   for each time that it had to go on, its tokens before that
+    """
+
+    probes: tuple[Probe, ...] = ()
+    waits: tuple[int, ...] = ()
+
+    def until(self, num_tokens: int) -> ThoughtHistory:
+        """Returns what belongs to the first `num_tokens` tokens of the path."""
+        return ThoughtHistory(
+            tuple(probe for probe in self.probes if probe.num_tokens <= num_tokens),
+            tuple(wait for wait in self.waits if wait < num_tokens),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenThought:
+    """The unfinished thought in which a continuation begins.
+
+    num_tokens    its tokens so far
+    remaining     tokens for which it may go on; 0 and less: it is ended at once
+    room          tokens that its solution may still have; a probe takes no more than these
+    probe_tokens  tokens reserved for probes
+    path_text     text of the solution so far
+    """
+
+    budget: ThoughtBudget
+    num_tokens: int
+    remaining: int
+    room: int
+    probe_tokens: int
+    path_text: str
+    history: ThoughtHistory
+
+
+def put_in(before: Generation, tokens: Tokens) -> Generation:
+    """Returns a generation with tokens behind it that no model wrote."""
+    return join_generations(before, make_certain(tokens))

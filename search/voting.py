@@ -94,6 +94,29 @@ def tally_votes(
     return {answer: combine(weights) for answer, weights in by_answer.items()}
 
 
+def choose_voters(
+    answers: Sequence[str | None], scores: Sequence[float | None], keep: float, unscored: str = "median"
+) -> list[int]:
+    """Returns the solutions that vote where only this share of those with an answer does, in order, at least one.
+
+    They are the ones with the highest scores, the first of equals (the filter of DeepConf, arXiv 2508.15260, section
+    3.2). Those without a score rank as `tally_votes` weighs them. All solutions vote where none with an answer is
+    scored, or where `keep` is 1.
+
+    >>> choose_voters(["7", "8", None, "7", "9"], [0.5, 0.9, 1.0, 0.6, None], 0.5)
+    [1, 3]
+    """
+    with_answer = [i for i, answer in enumerate(answers) if answer is not None]
+    scored = {i: score for i in with_answer if (score := scores[i]) is not None}
+    if keep == 1 or not scored:
+        return list(range(len(answers)))
+    median = statistics.median(scored.values())
+    voters = with_answer if unscored == "median" else [*scored]
+    ranked = sorted(voters, key=lambda i: -scored.get(i, median))  # stable
+    # without rounding errors: 0.1 of 30 is 3
+    return sorted(ranked[: max(1, math.ceil(round(keep * len(voters), 9)))])
+
+
 def majority_error_bound(votes: Mapping[str, float]) -> float:
     """Probability that the leader of a majority vote is not the more frequent of the two leading answers.
 
@@ -110,6 +133,24 @@ def majority_error_bound(votes: Mapping[str, float]) -> float:
     trials = first + second + 1
     tail = sum(math.comb(trials, successes) for successes in range(first + 1, trials + 1))
     return float(tail / 2**trials)
+
+
+def is_majority_certain(votes: Mapping[str, float], num_remaining: int) -> bool:
+    """Returns whether `num_remaining` further solutions cannot change the answer with the most votes.
+
+    votes  of each answer, in order of first appearance: a tie goes to the first
+
+    >>> votes = {"7": 3, "8": 1}
+    >>> is_majority_certain(votes, 2), is_majority_certain(votes, 3), is_majority_certain({"8": 1, "7": 3}, 2)
+    (True, False, False)
+    """
+    if not votes:
+        return False
+    leader = max(votes, key=votes.__getitem__)
+    names = list(votes)
+    before = max((votes[name] + 1 for name in names[: names.index(leader)]), default=0)  # these would win a tie
+    behind = max((votes[name] for name in names[names.index(leader) + 1 :]), default=0)
+    return votes[leader] >= num_remaining + max(before, behind)
 
 
 def choose_solution(

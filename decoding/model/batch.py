@@ -169,13 +169,23 @@ def _build_block(layout: _BlockLayout[S], groups: Sequence[SharedPrefixGroup], f
     # tokens: the minimum stops at the last of them, and what they see of each other is set below.
     row_R = np.arange(rows)
     limit_NR = computed_N[:, None] + np.minimum(row_R, committed_N[:, None] - 1) + 1
-    visible_NRP: Bools = np.arange(layout.num_private) < limit_NR[:, :, None]
+    visible_NRP = _first_keys(limit_NR, layout.num_private)
     for n, item in drafted:
         row, key = item.num_committed, computed_N[n] + item.num_committed
         visible_NRP[n, row : row + len(item.draft), key : key + len(item.draft)] = ancestor_mask(item.draft)
     total = int(rows_N.sum())
     real_rows = None if total == len(rows_N) * rows else np.flatnonzero(row_R < rows_N[:, None])
     return AttentionBlock(first, total, shared_GS, shared_G, private_NP, visible_NRP, real_rows)
+
+
+def _first_keys(limit_NR: Ints, num_keys: int) -> Bools:
+    """Returns bool `[N, R, num_keys]`: true for the first `limit_NR` keys."""
+    visible_NRP: Bools = np.empty((*limit_NR.shape, num_keys), dtype=np.bool_)
+    # Contexts of thousands of keys differ in their last ones: the others are filled, not compared.
+    least = int(limit_NR.min())
+    visible_NRP[:, :, :least] = True
+    visible_NRP[:, :, least:] = np.arange(least, num_keys) < limit_NR[:, :, None]
+    return visible_NRP
 
 
 def ancestor_mask(draft: Draft) -> Bools:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from decoding.core import SamplingParams
 from decoding.speculation.interfaces import Branch
+from decoding.token_view import TokenView
 
 PROBLEM_KEY = "problem_id"
 _NO_TOP_K = 1 << 30  # SGLang's top_k for the whole vocabulary
@@ -42,7 +43,7 @@ def to_branch(request: SGLangRequest, late_tokens: Sequence[int] = ()) -> Branch
     late_tokens   tokens that are accepted and not yet in the request, with overlapped scheduling
     """
     sampling, id_checksum = request.sampling_params, zlib.crc32(str(request.rid).encode())
-    tokens = (*request.origin_input_ids, *request.output_ids, *late_tokens)
+    tokens = TokenView(request.origin_input_ids, request.output_ids, late_tokens)
     num_generated = len(request.output_ids) + len(late_tokens)
     return Branch(
         request_id=id_checksum,

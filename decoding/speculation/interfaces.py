@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from decoding.core import SamplingParams, Tokens
 from decoding.speculation.draft import Draft, DraftSampling, TreeTemplate, VerifyResult
+from decoding.token_view import TokenView
 
 if TYPE_CHECKING:  # imports torch
     from decoding.speculation.target_logits import TargetLogits
@@ -31,7 +32,7 @@ class Branch:
 
     request_id: int
     group: str
-    tokens: Tokens
+    tokens: Tokens | TokenView
     seed: int
     params: SamplingParams
     remaining: int

@@ -1,10 +1,11 @@
 """The target model's output of one round, as acceptance rules and drafters read it.
 
-Shapes: W logits rows, V vocabulary, D hidden size, k feedback width.
+Shapes: W logits rows, V vocabulary, D hidden size, k feedback width, R of the rows, K log-probabilities.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -85,6 +86,17 @@ class TargetLogits:
     def raw_log_p(self) -> Tensor:
         """`[W, V]`, the model's distribution at temperature 1, unfiltered."""
         return self.logits_WV.float() - self._logsumexp
+
+    def measure_rows(self, rows: Sequence[int], num_top: int) -> tuple[Floats, Floats]:
+        """Returns the `num_top` highest raw log-probabilities of rows, best first `[R, K]`, and their entropies `[R]`.
+
+        Entropies are in nats. Where the vocabulary is smaller, the rest of a row is NaN.
+        """
+        log_p_RV = self.logits_WV[torch.tensor(rows, device=self.logits_WV.device)].float().log_softmax(-1)
+        top_RK = log_p_RV.topk(min(num_top, log_p_RV.shape[1]), dim=-1).values
+        top_RK = torch.nn.functional.pad(top_RK, (0, num_top - top_RK.shape[1]), value=torch.nan)
+        top, entropies = copy_to_host(top_RK, torch.special.entr(log_p_RV.exp()).sum(-1))
+        return top, entropies
 
 
 def copy_to_host(*tensors: Tensor) -> list[npt.NDArray[Any]]:

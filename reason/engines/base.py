@@ -34,6 +34,8 @@ class EngineUse:
     sampling      sampling parameters of its requests; None where a plug-in search does not declare them
     continued_by  the setting that makes requests continue earlier output, such as `search=beam_search`; None if none
     thinking      how the model marks its thoughts; None: it writes none
+    num_top       `GenerationRequest.num_top` of its requests
+    measured_for  the setting that reads the uncertainty of tokens, such as `scorer=confidence`; None if none
     """
 
     key: str
@@ -43,6 +45,8 @@ class EngineUse:
     sampling: SamplingParams | None
     continued_by: str | None
     thinking: ThinkingFormat | None = None
+    num_top: int = 0
+    measured_for: str | None = None
 
 
 class EngineSettings:
@@ -51,7 +55,9 @@ class EngineSettings:
     is_remote         the model runs in servers: they speculate themselves and return no hidden states
     needs_checkpoint  needs the model's tokenizer or weights here, which `model=served` does not have
     gives_logprobs    whether its generations have log-probabilities
+    measures_tokens   whether they have `top_logprobs` and `entropies` where a request asks for them
     continues_text    whether requests can continue earlier output, as step searches do
+    ends_thoughts     whether the servers themselves end a thought at `model.thinking.think_tokens`
     """
 
     is_remote: ClassVar[bool] = False
@@ -62,14 +68,27 @@ class EngineSettings:
         return True
 
     @property
+    def measures_tokens(self) -> bool:
+        return False
+
+    @property
     def continues_text(self) -> bool:
         return True
+
+    @property
+    def ends_thoughts(self) -> bool:
+        return False
 
     def adapt_to(self, use: EngineUse) -> Self:
         """Returns the settings with what follows from `use`. Raises: ConfigError where the engine cannot do that."""
         if self.needs_checkpoint and use.checkpoint.source == BYTES:
             path = "model.path=bytes (model=served)" if use.key == "engine" else f"{use.key}.path=bytes"
             raise ConfigError(f"{path} has no weights and no tokenizer; it goes with {use.key}=openai")
+        if use.measured_for is not None and not self.measures_tokens:
+            raise ConfigError(
+                f"{use.measured_for} reads the log-probabilities of the most likely tokens, which this {use.key} does "
+                "not give; engine=local and engine=sglang do, and engine=openai with engine.logprobs=true"
+            )
         return self
 
     def require_packages(self) -> None:

@@ -33,6 +33,11 @@ class LocalSettings(EngineSettings):
     max_running_requests: int = 256
     max_batched_tokens: int = 1024
 
+    @property
+    def measures_tokens(self) -> bool:
+        """See `EngineSettings`."""
+        return True
+
     def __post_init__(self) -> None:
         for name in ("kv_mib", "max_running_requests", "max_batched_tokens"):
             require_count(name, getattr(self, name), at_least=1)

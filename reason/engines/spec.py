@@ -44,6 +44,8 @@ class EngineSpec:
         sampling: SamplingParams | None,
         continued_by: str | None,
         thinking: ThinkingFormat | None = None,
+        num_top: int = 0,
+        measured_for: str | None = None,
     ) -> EngineSpec:
         """Returns the spec with the settings that follow from its use; `EngineUse` describes the arguments.
 
@@ -57,6 +59,8 @@ class EngineSpec:
             sampling=sampling,
             continued_by=continued_by,
             thinking=thinking,
+            num_top=num_top,
+            measured_for=measured_for,
         )
         return replace(self, settings=self.settings.adapt_to(use))
 

@@ -73,6 +73,7 @@ class Router(Protocol):
     needs_small_model  False only for router=off, which leaves the target model's engine alone
     needs_scorer       whether it reads scores, so that scorer=none is refused
     needs_logprobs     whether it reads the small model's log-probabilities
+    num_top            `GenerationRequest.num_top` that it needs of both models; 0: it reads no entropies
     """
 
     @property
@@ -81,6 +82,8 @@ class Router(Protocol):
     def needs_scorer(self) -> bool: ...
     @property
     def needs_logprobs(self) -> bool: ...
+    @property
+    def num_top(self) -> int: ...
 
     def validate(self, target: Checkpoint) -> None:
         """Checks everything that needs no weights against the target model's checkpoint. Raises: ValueError."""
@@ -106,6 +109,7 @@ class StatelessRouter:
     needs_small_model: ClassVar[bool] = True
     needs_scorer: ClassVar[bool] = False
     needs_logprobs: ClassVar[bool] = False
+    num_top: ClassVar[int] = 0
 
     def validate(self, target: Checkpoint) -> None:
         """Accepts every target model."""

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from decoding.core import Engine, Generation, GenerationRequest, StepOrigin, TokenGenerator, Tokens, Usage
-from reason.routing.base import BoundRouter, Router, RoutingContext, RoutingDecision
+from reason.routing.base import BoundRouter, Router, RoutingContext, RoutingDecision, StepAuthor
+from reason.routing.handover import HandoverEngine, HandoverRouter
 from reason.routing.token_bridge import TokenBridge
 from search.expand import derive_seed
 from search.steps import DelimiterSteps, split_steps
 from search.strategy import StepScorer
 from search.tree import Step
+from search.uncertainty import join_uncertainty
 
 
 class RoutedEngine:
@@ -28,6 +30,7 @@ class RoutedEngine:
     decode     token ids of the target model to text
     delimiter  the text that ends a step
     bridge     between the two vocabularies where they differ, else None
+    encode     the target model's ids of a text that a router puts in; only some routers need it
     """
 
     def __init__(
@@ -39,12 +42,18 @@ class RoutedEngine:
         decode: Callable[[Tokens], str],
         delimiter: str,
         bridge: TokenBridge | None = None,
+        encode: Callable[[str], Tokens] | None = None,
     ) -> None:
         self.small, self.target, self.router = small, target, router
         self.decode, self.delimiter, self.bridge = decode, delimiter, bridge
+        self.encode = encode
 
-    def bind(self, question: str, root: Tokens, scorer: StepScorer | None) -> BoundRoutedEngine:
+    def bind(self, question: str, root: Tokens, scorer: StepScorer | None) -> TokenGenerator:
         """See `solver.EngineFactory`."""
+        if isinstance(self.router, HandoverRouter):
+            assert self.encode is not None, "a router of turns puts in texts"
+            models: dict[StepAuthor, TokenGenerator] = {"draft": self.small, "target": self.target}
+            return HandoverEngine(models, self.router, root, self.decode, self.encode)
         small: TokenGenerator = self.small
         if self.bridge is not None:
             small = self.bridge.bind(self.small, question, root)
@@ -71,6 +80,7 @@ class _Progress:
     logprobs: list[float] = field(default_factory=list)
     origins: list[StepOrigin] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    accepted: list[Generation] = field(default_factory=list)
 
 
 class BoundRoutedEngine:
@@ -101,6 +111,7 @@ class BoundRoutedEngine:
             if has_ended or len(progress.tokens) >= request.params.max_tokens:
                 finish = step.finish if has_ended else "length"
                 break
+        top_logprobs, entropies = join_uncertainty(progress.accepted)
         return Generation(
             tokens=tuple(progress.tokens),
             # empty where one of the two engines returns none
@@ -109,6 +120,8 @@ class BoundRoutedEngine:
             usage=replace(progress.usage, tokens=len(progress.tokens)),
             hidden=step.hidden,
             origins=tuple(progress.origins),
+            top_logprobs=top_logprobs,
+            entropies=entropies,
         )
 
     def _ends_at_delimiter(self, step: Step, request: GenerationRequest) -> bool:
@@ -185,6 +198,7 @@ class BoundRoutedEngine:
     ) -> None:
         """Adds the accepted step to `progress`, and the cost of both proposals and of the decision."""
         progress.steps.append(self._as_step(accepted))
+        progress.accepted.append(accepted)
         progress.tokens += accepted.tokens
         progress.logprobs += accepted.logprobs
         progress.origins.append(StepOrigin(len(progress.tokens), decision.author, decision.score))

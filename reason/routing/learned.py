@@ -36,6 +36,7 @@ class LearnedRouter:
     needs_small_model: ClassVar[bool] = True
     needs_scorer: ClassVar[bool] = False
     needs_logprobs: ClassVar[bool] = False
+    num_top: ClassVar[int] = 0
 
     def __init__(
         self, *, path: str, threshold: float = 0.5, device: str = "auto", dtype: str = "auto", kv_mib: int = 256

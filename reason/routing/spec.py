@@ -16,6 +16,7 @@ from reason.models.tokenizer import PretrainedTokenizer, require_step_vocabulary
 from reason.prompt import Prompt, PromptFormat
 from reason.routing.base import Router
 from reason.routing.engine import RoutedEngine
+from reason.routing.handover import HandoverRouter
 from reason.routing.token_bridge import TokenBridge
 from reason.scorers.base import Scorer
 from reason.thinking import ThinkingFormat
@@ -60,7 +61,10 @@ class RouterSpec:
             self.router.load(tokenizer)
         small = self.small.open_engine(self.checkpoint, tokenizer=small_tokenizer, speculation=speculation)
         decode, delimiter = prompt.decode, prompt.format.delimiter
-        return RoutedEngine(small, target, self.router, decode=decode, delimiter=delimiter, bridge=bridge)
+        encode = prompt.encode_continuation
+        return RoutedEngine(
+            small, target, self.router, decode=decode, delimiter=delimiter, bridge=bridge, encode=encode
+        )
 
 
 def validate_routing(
@@ -68,20 +72,39 @@ def validate_routing(
     scorer: Scorer,
     target: Checkpoint,
     prompt_format: PromptFormat,
+    target_engine: EngineSpec,
     thinking: ThinkingFormat | None = None,
+    measured_for: str | None = None,
 ) -> RouterSpec | None:
     """Checks the settings as far as that needs no weights; returns None for router=off.
 
-    Raises: ConfigError naming the setting.
+    `target_engine` is the large model's, `measured_for` as in `EngineUse`. Raises: ConfigError naming the setting.
     """
     router: Router = instantiate("router", config["router"])
     if not router.needs_small_model:
         return None
     if router.needs_scorer and not scorer.gives_scores:
         raise ConfigError("this router reads scores and scorer=none gives none; choose scorer=prm, or router=entropy")
+    if router.needs_scorer and scorer.num_top:
+        raise ConfigError(
+            "this router reads scores of steps, and scorer=confidence scores a path by all of its tokens; choose "
+            "another scorer, or router=entropy"
+        )
     with as_config_error("router"):
         router.validate(target)
     node = config["small"]
+    if isinstance(router, HandoverRouter) and node["vocabulary"] == "own":
+        raise ConfigError(
+            "small.vocabulary=own exchanges text at the ends of steps, and this router hands over inside them; choose "
+            "two models of one vocabulary, or another router"
+        )
+    if router.num_top:
+        if not target_engine.settings.measures_tokens:
+            raise ConfigError(
+                "this router reads entropies, which the target model's engine does not give; choose engine=local, "
+                "engine=sglang or engine.logprobs=true"
+            )
+        measured_for = measured_for or "the router"
     checkpoint = find_model(node["path"], key="small.path")
     vocabulary, target_vocabulary = read_vocabulary(checkpoint.source), read_vocabulary(target.source)
     with as_config_error("small"):
@@ -94,6 +117,7 @@ def validate_routing(
         scorer=scorer,
         sampling=None,
         continued_by="router",
+        measured_for=measured_for,
     )
     if router.needs_logprobs and not small.settings.gives_logprobs:
         raise ConfigError("this router reads the small model's log-probabilities; set small.logprobs=true")

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from decoding.core import Generation, GenerationRequest, TokenGenerator, Tokens
+import numpy as np
+
+from decoding.core import Generation, GenerationRequest, Matrix, TokenGenerator, Tokens
 from reason.prompt import Prompt
 from search.steps import DelimiterSteps, split_steps
 
@@ -44,7 +46,8 @@ class BoundTokenBridge:
     """Runs the small model on one problem, in token ids of the target model; implements `core.TokenGenerator`.
 
     `tokens` of a generation are the target tokenizer's ids of the generated text. Each log-probability is the mean, so
-    that their sum is the small model's. `usage` counts the small model's tokens; `max_tokens` limits both counts.
+    that their sum is the small model's; so is each entropy. Log-probabilities of likely tokens are the small model's
+    mean. `usage` counts the small model's tokens; `max_tokens` limits both counts.
     """
 
     def __init__(self, bridge: TokenBridge, small: TokenGenerator, target_root: Tokens, small_root: Tokens) -> None:
@@ -89,12 +92,21 @@ class BoundTokenBridge:
             tokens = (*tokens, self._bridge.target_eos)
         limited = tokens[: request.params.max_tokens]
         mean_logprob = sum(generation.logprobs) / max(1, len(tokens))
+        top, entropies, num_tokens = generation.top_logprobs, generation.entropies, max(1, len(tokens))
         return replace(
             generation,
             tokens=limited,
             logprobs=(mean_logprob,) * len(limited) if generation.logprobs else (),
+            top_logprobs=None if top is None else _repeat_mean(top, len(limited)),
+            entropies=None if entropies is None else np.full(len(limited), entropies.sum() / num_tokens, np.float32),
             finish=generation.finish if limited == tokens else "length",
         )
+
+
+def _repeat_mean(rows: Matrix, count: int) -> Matrix:
+    """Returns the mean of the rows, `count` times."""
+    mean = rows.mean(axis=0, keepdims=True) if len(rows) else np.full((1, rows.shape[1]), np.nan, np.float32)
+    return np.repeat(mean, count, axis=0)
 
 
 def _cut_at_stop(text: str, stops: Sequence[str]) -> str:

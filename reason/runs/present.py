@@ -27,6 +27,8 @@ def format_heading(names: Mapping[str, object], problems: int) -> str:
     groups = ["model", "search", "scorer", "engine", "speculation"]
     if names.get("router", "off") != "off":
         groups.append("router")
+    if "early_exit" in names:
+        groups.append("early_exit")
     parts = ", ".join(_format_part(names, group) for group in groups)
     count = f"{problems} problem{'s' if problems != 1 else ''}"
     stands_in = f", standing in for {names['stands_in_for']}" if "stands_in_for" in names else ""
@@ -36,7 +38,7 @@ def format_heading(names: Mapping[str, object], problems: int) -> str:
 
 def _format_part(names: Mapping[str, object], group: str) -> str:
     path = names.get(f"{group}_path")
-    return f"{group} {names[group]}" + (f" ({path})" if path and path != names[group] else "")
+    return f"{group.replace('_', ' ')} {names[group]}" + (f" ({path})" if path and path != names[group] else "")
 
 
 def print_solution(result: ProblemResult, console: Console) -> None:
@@ -97,6 +99,10 @@ def _cost_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
         ("tokens", f"{usage['tokens']:,}", "generated"),
         ("scorer calls", f"{usage['scorer_calls']:,}", f"{usage['scored_tokens']:,} tokens read"),
     ]
+    if usage["probes"]:
+        costs.append(
+            ("probes", f"{usage['probes']:,}", f"of running thoughts; {usage['probe_tokens']:,} of the tokens")
+        )
     if summary["unscored"]:
         vote = "they vote as search.unscored says; the log names the limit that they hit"
         costs.append(("not scored", f"{summary['unscored']:,} solutions", vote))
@@ -104,6 +110,9 @@ def _cost_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
         thoughts = summary["unfinished_thoughts"]
         note = "no answer before a limit" + (f"; {thoughts:,} ended inside the thought" if thoughts else "")
         costs.append(("cut", f"{summary['cut']:,} of {summary['solutions']:,}", note))
+    if summary.get("dropped"):
+        note = "less sure than search.drop_percentile allows; they do not vote"
+        costs.append(("dropped", f"{summary['dropped']:,} of {summary['solutions']:,}", note))
     if usage["small_tokens"]:
         target_tokens = Usage(**usage).target_tokens
         small = f"{usage['small_tokens']:,} by the small model; {usage['discarded_tokens']:,} discarded"

@@ -76,9 +76,15 @@ class SampleResult:
         return self.grade == "right"
 
     @property
+    def is_dropped(self) -> bool:
+        """True where the search gave the solution up while it was being written."""
+        return self.finish == "dropped"
+
+    @property
     def is_cut(self) -> bool:
         """True where the solution ended at a limit, or inside its thought, and has no answer."""
-        return self.answer is None and (self.finish not in ("eos", "stop") or self.is_thought_finished is False)
+        is_whole = self.finish in ("eos", "stop") and self.is_thought_finished is not False
+        return self.answer is None and not is_whole and not self.is_dropped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,15 +324,15 @@ def _parse_result(line: bytes) -> ProblemResult:
 def _sample_result(solution: Solution, candidate: Candidate, grade_text: TextGrader) -> SampleResult:
     tree, reader = solution.tree, solution.reader
     path, full_text = tree.path_nodes(candidate.node), tree.path_text(candidate.node)
-    thinks = reader.thinking is not None
+    thinks, finish = reader.thinking is not None, tree.nodes[candidate.node].finish
     return SampleResult(
         node=candidate.node,
         answer=candidate.answer,
-        grade=grade_text(solution.problem, reader.answer_part(full_text)).value,
+        grade=grade_text(solution.problem, "" if finish == "dropped" else reader.answer_part(full_text)).value,
         score=_round_score(candidate.score),
         step_scores=tuple(_round_score(tree.nodes[i].score) for i in path),
         tokens=sum(len(tree.nodes[i].step.tokens) for i in path),
-        finish=tree.nodes[candidate.node].finish,
+        finish=finish,
         thought_tokens=sum(reader.count_thought_tokens(tree, candidate.node).values()) if thinks else None,
         is_thought_finished=reader.split(full_text).is_finished if thinks else None,
     )

@@ -155,6 +155,9 @@ def tree_record(solution: Solution) -> TreeRecord:
     tree = result.tree.to_dict()
     thoughts: dict[int, int] = {}
     for leaf in result.tree.leaf_nodes():
+        context = result.tree.find_context(leaf)
+        if context is not None and context.purpose == "notes":
+            continue  # they are written behind the thought
         thoughts |= solution.reader.measure_thought(result.tree, leaf)
     record: TreeRecord = {
         "id": solution.problem.id,
@@ -168,6 +171,8 @@ def tree_record(solution: Solution) -> TreeRecord:
         "root": tree["root"],
         "nodes": tree["nodes"],
     }
+    if "contexts" in tree:
+        record["contexts"] = tree["contexts"]
     if thoughts:
         record["thoughts"] = {str(node): length for node, length in sorted(thoughts.items())}
     return record

@@ -36,7 +36,8 @@ def summarise_results(results: Sequence[ProblemResult]) -> dict[str, Any]:
 
     A failed problem counts as not correct. Metrics are left out where no problem has a gold answer. `unscored` counts
     solutions without a score in a run whose other solutions have one; `cut` those without an answer that ended
-    at a limit or inside their thought, and `unfinished_thoughts` the latter, answer or not, of all `solutions`.
+    at a limit or inside their thought, and `unfinished_thoughts` the latter, answer or not, of all `solutions`;
+    `dropped` those that the search gave up, which count in neither.
     """
     samples = [sample for result in results for sample in result.samples]
     return {
@@ -49,14 +50,15 @@ def summarise_results(results: Sequence[ProblemResult]) -> dict[str, Any]:
         "unscored": count_unscored(results),
         "solutions": len(samples),
         "cut": sum(sample.is_cut for sample in samples),
-        "unfinished_thoughts": sum(sample.is_thought_finished is False for sample in samples),
+        "unfinished_thoughts": sum(sample.is_thought_finished is False and not sample.is_dropped for sample in samples),
+        "dropped": sum(sample.is_dropped for sample in samples),
         "out_of_budget": sum(result.stopped == "budget" for result in results),
     }
 
 
 def count_unscored(results: Sequence[ProblemResult]) -> int:
     """Counts the solutions without a score; 0 where none has one, as in a run without a scorer."""
-    scores = [sample.score for result in results for sample in result.samples]
+    scores = [sample.score for result in results for sample in result.samples if not sample.is_dropped]
     return 0 if all(score is None for score in scores) else scores.count(None)
 
 

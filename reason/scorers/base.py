@@ -31,10 +31,13 @@ class Scorer(Protocol):
     Constructors check their knobs and load nothing, so that a misspelt setting costs no time.
 
     gives_scores   False only for scorer=none, which strategies and routers that need scores refuse
+    num_top        `GenerationRequest.num_top` of generations that it reads the uncertainty of; 0: it reads none
     """
 
     @property
     def gives_scores(self) -> bool: ...
+    @property
+    def num_top(self) -> int: ...
     @property
     def servers(self) -> ServerSettings | None:
         """The settings of the servers that run its model; None where no server does."""
@@ -75,6 +78,11 @@ class StatelessScorer:
 
     gives_scores: ClassVar[bool] = True
     servers: ClassVar[None] = None
+
+    @property
+    def num_top(self) -> int:
+        """See `Scorer`."""
+        return 0
 
     def validate(self) -> None:
         """Accepts all knobs."""

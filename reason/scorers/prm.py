@@ -48,6 +48,7 @@ class PrmScorer:
     """
 
     gives_scores: ClassVar[bool] = True
+    num_top: ClassVar[int] = 0
 
     def __init__(
         self,

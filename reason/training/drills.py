@@ -12,7 +12,8 @@ DRILL_QUESTION = "Fill in the sums."
 _LINES = range(10, 21)
 _MODULI = range(5, 38)
 _SHARE_OF_HITS = 0.3  # in whole thoughts one trial of many is one
-_TAUGHT = re.compile(r"\+\d+=(\d+), \d+([<-])\d+(?:=(\d+))?; \d+-\d+=(-?\d+)")
+_LARGEST_SUM = 149
+_TAUGHT = re.compile(r"(?:\+\d+=(\d+))?: \d+\+\d+=(\d+), \d+([<-])\d+(?:=(\d+))?; \d+-\d+=(-?\d+)")
 
 
 def draw_drill(rng: random.Random) -> tuple[str, list[range]]:
@@ -22,9 +23,12 @@ def draw_drill(rng: random.Random) -> tuple[str, list[range]]:
     for _ in range(rng.choice(_LINES)):
         before, addend = rng.randrange(modulus), rng.randrange(1, modulus)
         left = (before + addend) % modulus
-        wanted = left if rng.random() < _SHARE_OF_HITS else rng.randrange(modulus)
-        work, _, _ = write_modular_sum(before, addend, modulus, wanted, ExactWriter())
-        lines.append(f"x={rng.choice(_MODULI)}: {work}\n")
+        residue = left if rng.random() < _SHARE_OF_HITS else rng.randrange(modulus)
+        work, _, _ = write_modular_sum(before, addend, modulus, residue, ExactWriter())
+        stride = rng.choice(_MODULI)
+        candidate = rng.randrange(_LARGEST_SUM - stride)
+        label = f"x={stride}" if rng.random() < 0.5 else f"{candidate}+{stride}={candidate + stride}"
+        lines.append(f"{label}: {work}\n")
     text = "".join(lines)
-    spans = (match.span(group) for match in _TAUGHT.finditer(text) for group in (1, 2, 3, 4))
+    spans = (match.span(group) for match in _TAUGHT.finditer(text) for group in range(1, 6))
     return text, [range(start, end) for start, end in spans if start >= 0]

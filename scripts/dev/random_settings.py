@@ -67,8 +67,26 @@ KNOBS: Mapping[str, Knobs] = {
         "widening_power": (0, 0.5),
         "parallel": (1, 2, 4),
     },
+    "pdr": {
+        "n": (2, 4),
+        "rounds": (1, 2, 3),
+        "distill": ("summary", "top_k", "random_k", "answers", "notes"),
+        "think_tokens": (12, 30),
+        "draft_tokens": (20, 200),
+        "workspace_tokens": (20, 200),
+    },
+    "inftythink": {
+        "n": (2, 4),
+        "iterations": (1, 2, 4),
+        "think_tokens": (12, 30, 200),
+        "summary_tokens": (5, 20),
+        "ask": ("prompt", "put_in"),
+    },
+    "self_refine": {"n": (2, 4), "rounds": (1, 2), "solution_tokens": (20, 200), "feedback_tokens": (5, 40)},
     "astar": {"branching": (1, 2, 3), "parallel": (1, 3), "expansions": (6, 12)},
 }
+WHOLE_SOLUTIONS = {"best_of_n", "self_consistency", "pdr", "inftythink", "self_refine"}
+"""Searches that have none of the knobs of step searches."""
 BUDGETS: Knobs = {"tokens": (100, 400), "calls": (7,)}  # others depend on time, or on what is drafted
 
 
@@ -139,7 +157,7 @@ def _draw_models(dice: random.Random, dtype: str) -> DrawnSettings:
 
 def _draw_search(dice: random.Random, models: DrawnSettings) -> DrawnSettings:
     name = dice.choice(list(KNOBS))
-    by_steps = name not in ("best_of_n", "self_consistency")
+    by_steps = name not in WHOLE_SOLUTIONS
     knobs = {**(STEP_SEARCH if by_steps else {}), **KNOBS[name]}
     search = [f"search={name}", *(f"search.{knob}={_spell(dice.choice(values))}" for knob, values in knobs.items())]
     search += [f"search.sampling.{knob}={_spell(dice.choice(values))}" for knob, values in SAMPLING.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decoding.core import Tokens
+from decoding.core import Tokens, Vector
 from decoding.validation import require_count
 from search.steps import Decode, StepRule
 
@@ -28,7 +28,7 @@ class FixedLengthSteps(StepRule):
         """See `StepRule`."""
         return self.tokens
 
-    def find_end(self, tokens: Tokens, start: int, decode: Decode) -> int | None:
+    def find_end(self, tokens: Tokens, start: int, decode: Decode, entropies: Vector | None = None) -> int | None:
         """See `StepRule`."""
         end = start + self.tokens
         return end if end <= len(tokens) else None

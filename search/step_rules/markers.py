@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from decoding.core import Tokens
+from decoding.core import Tokens, Vector
 from decoding.validation import require_text
 from search.steps import Decode, StepRule
 
@@ -41,7 +41,7 @@ class MarkerSteps(StepRule):
         """See `StepRule`."""
         return tuple(f"{space}{marker}" for marker in self.markers for space in (" ", "\n"))
 
-    def find_end(self, tokens: Tokens, start: int, decode: Decode) -> int | None:
+    def find_end(self, tokens: Tokens, start: int, decode: Decode, entropies: Vector | None = None) -> int | None:
         """See `StepRule`."""
         width = max(64, 2 * self.min_tokens)
         while True:

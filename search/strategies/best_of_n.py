@@ -10,11 +10,14 @@ from decoding.validation import require_count
 from search.sample import sample_and_choose
 from search.strategy import Resources, SearchResult
 from search.voting import validate_aggregation, validate_unscored
+from search.weak_branches import DropKnobs
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestOfN:
+class BestOfN(DropKnobs):
     """Chooses the solution with the highest score among `n` independent samples, those with an answer first.
+
+    `DropKnobs` describes the knobs of dropping solutions.
 
     n             number of solutions
     unscored      the vote of a solution without a score: `median` of the others, or `ignore`
@@ -35,7 +38,9 @@ class BestOfN:
     by_steps = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_count("n", self.n, at_least=1)
+        self.require_later_solutions(self.n)
         validate_unscored(self.unscored)
         validate_aggregation(self.agg_strategy)
 
@@ -48,4 +53,5 @@ class BestOfN:
             voting_rule=self.select,
             unscored=self.unscored,
             agg_strategy=self.agg_strategy,
+            drop=self,
         )

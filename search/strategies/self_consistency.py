@@ -5,20 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams, Tokens
-from decoding.validation import require_count, require_number
+from decoding.validation import require_count, require_number, require_share
 from search.sample import sample_and_choose
 from search.strategy import Resources, SearchResult
 from search.voting import validate_aggregation, validate_unscored, validate_voting_rule
+from search.weak_branches import DropKnobs
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfConsistency:
+class SelfConsistency(DropKnobs):
     """Chooses the solution with the highest score among those with the answer that wins the vote of `n` samples.
+
+    `DropKnobs` describes the knobs of dropping solutions.
 
     n             number of solutions
     select        `majority` counts solutions, `weighted` adds up scores, `best` is best-of-N
     unscored      the vote of a solution without a score: `median` of the others, or `ignore`
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
+    keep          share of the solutions that vote, those with the highest scores; below 1 it needs a scorer
     stop_error    ends the sampling when the majority is wrong with at most this probability; None samples all `n`
     sampling      sampling parameters of each solution
 
@@ -29,6 +33,7 @@ class SelfConsistency:
     select: str = "majority"
     unscored: str = "median"
     agg_strategy: str = "last"
+    keep: float = 1.0
     stop_error: float | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
@@ -36,19 +41,24 @@ class SelfConsistency:
     by_steps = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_count("n", self.n, at_least=1)
+        self.require_later_solutions(self.n)
         validate_voting_rule(self.select)
         validate_unscored(self.unscored)
         validate_aggregation(self.agg_strategy)
+        require_share("keep", self.keep, above_zero=True)
         if self.stop_error is not None:
             require_number("stop_error", self.stop_error, low=0, high=0.5)
             if self.select != "majority":
                 raise ValueError("stop_error needs select=majority: it bounds the error of a count")
+            if self.keep < 1:
+                raise ValueError("stop_error needs keep=1: it bounds the error of a count of all solutions")
 
     @property
     def needs_scorer(self) -> bool:
-        """Whether votes depend on scores; counting solutions does not."""
-        return self.select != "majority"
+        """Whether votes depend on scores; counting all solutions does not."""
+        return self.select != "majority" or self.keep < 1
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
         return await sample_and_choose(
@@ -60,4 +70,6 @@ class SelfConsistency:
             unscored=self.unscored,
             agg_strategy=self.agg_strategy,
             stop_error=self.stop_error,
+            keep=self.keep,
+            drop=self,
         )

@@ -45,7 +45,7 @@ def branch(*tokens: int, remaining: int = 99, seed: int = 7) -> Branch:
 
 def test_to_branch_reads_every_field_of_a_request() -> None:
     made = to_branch(request(), late_tokens=(4, 5))
-    assert (made.tokens, made.group, made.seed, made.remaining) == ((1, 2, 3, 4, 5), "p", -5, 6)
+    assert (made.tokens[:], made.group, made.seed, made.remaining) == ((1, 2, 3, 4, 5), "p", -5, 6)
     assert made.params == SamplingParams(max_tokens=9, temperature=0.7, top_p=0.9)
 
 

@@ -33,7 +33,9 @@ WRONG = {
         "search.agg_stategy=last",
     ): "there is no setting search.agg_stategy (did you mean search.agg_strategy?); search has:",
     ("search.sampling.temprature=1",): "(did you mean search.sampling.temperature?)",
-    ("+search.m=4",): "there is no setting search.m; search has: agg_strategy, n, sampling",
+    (
+        "+search.m=4",
+    ): "there is no setting search.m; search has: agg_strategy, drop_percentile, drop_window, n, sampling",
     ("+foo=1",): "there is no setting foo; this program has:",
     ("sede=1",): "there is no setting sede (did you mean seed?)",
     ("search.n=0",): "search.n must be an int >= 1, got 0",

@@ -12,7 +12,7 @@ from search.level_search import LevelSearch
 from search.selection import REASONS
 from search.step_search import StepSearch
 from search.strategies.beam_search import BeamSearch
-from search.strategy import Budget, ScoredPaths, SearchResult
+from search.strategy import Budget, ScoredPaths, SearchResult, StepScores
 from search.tree import Step
 from tests.support.searches import search_classes
 from tests.support.toy_search import (
@@ -103,7 +103,7 @@ class TestScorers:
         class Moody(ToyScorer):
             async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
                 scored = await super().score(paths)
-                odd: list[list[float] | None] = [
+                odd: list[StepScores | None] = [
                     None if i % 3 == 0 else [float("nan")] * len(scores or []) if i % 3 == 1 else scores
                     for i, scores in enumerate(scored.scores)
                 ]

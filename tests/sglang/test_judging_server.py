@@ -18,6 +18,7 @@ from reason.scorers.formats.expectation import ExpectationPrm
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from reason.scorers.sglang_reader import SglangPrmScorer
+from search.strategy import StepScores
 from search.tree import Step
 from tests.support.prm_cases import CASES, FormatCase
 from tests.support.sglang_servers import IS_INSTALLED, NOT_INSTALLED, RealServer
@@ -96,15 +97,15 @@ def reward_servers(
         yield servers
 
 
-def score_batches(scorer: PrmScorer, *batches: Sequence[Sequence[str]]) -> list[list[float] | None]:
+def score_batches(scorer: PrmScorer, *batches: Sequence[Sequence[str]]) -> list[StepScores | None]:
     """Of the paths of the batches, one batch after the other."""
     with closing(scorer):
         encode = partial(scorer.loaded_prm.tokenizer.encode, add_special_tokens=False)
         prompt: Tokens = tuple(encode(QUESTION))
         bound = scorer.bind(QUESTION, prompt)
 
-        async def score_in_turn() -> list[list[float] | None]:
-            path_scores: list[list[float] | None] = []
+        async def score_in_turn() -> list[StepScores | None]:
+            path_scores: list[StepScores | None] = []
             for batch in batches:
                 paths = [[Step(tuple(encode(text)), text) for text in path] for path in batch]
                 path_scores += (await bound.score(paths)).scores

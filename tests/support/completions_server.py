@@ -55,9 +55,13 @@ class CompletionsServer:
         finish = "length" if generation.finish == "length" else "stop"
         choice = {"index": 0, "text": shown, "finish_reason": finish}
         if body.get("logprobs"):
+            assert generation.top_logprobs is not None
             choice["logprobs"] = {
                 "tokens": [self._text((token,)) for token in generation.tokens],
                 "token_logprobs": list(generation.logprobs),
+                "top_logprobs": [
+                    {f"token {i}": float(value) for i, value in enumerate(row)} for row in generation.top_logprobs
+                ],
             }
         return {"choices": [choice | ({"stop_reason": matched} if self._says_ended else {})], **self._usage(generation)}
 
@@ -70,7 +74,8 @@ class CompletionsServer:
             stop=tuple(body.get("stop", ())),
         )
         prefix = tuple(self._tokenizer.encode(body["prompt"]))
-        request = GenerationRequest(prefix=prefix, params=params, seed=body.get("seed", 0))
+        num_top = body.get("logprobs", 0)
+        request = GenerationRequest(prefix=prefix, params=params, seed=body.get("seed", 0), num_top=num_top)
         (generation,) = self._solver.run_coroutine(self._solver.engine.generate([request]))
         assert isinstance(generation, Generation)
         return generation

@@ -58,7 +58,7 @@ class FakeSource:
         return _random_distribution(read, self.vocabulary, self.known, self.scarce)
 
     def root_states(self, branches: Sequence[Branch]) -> ContextStates:
-        return ContextStates(branch.tokens for branch in branches)
+        return ContextStates(branch.tokens[:] for branch in branches)
 
     def next_tokens(self, state: ContextStates) -> NextTokens:
         ids = np.full((len(state), self.known), -1, dtype=np.int64)

@@ -71,6 +71,7 @@ class ScriptedOpenAIServer(ScriptedHttp):
     says_ended  tells a stop string from the end of the text, as vLLM does
     usage       counts tokens
     prefill     reaction to a begun answer: `goes_on`, `new_turn`, `trims`
+    most_top    log-probabilities of likely tokens that it sends at most
     thought     fields of every chat message beside its text, or in its place: `{"reasoning": "hm", "content": None}`
     """
 
@@ -89,6 +90,7 @@ class ScriptedOpenAIServer(ScriptedHttp):
         self.script, self.says_ended, self.usage, self.prefill = list(script), says_ended, usage, prefill
         self.models, self.any_model, self.key = None if models is None else list(models), any_model, key
         self.thought: dict[str, str | None] = {}
+        self.most_top = 20
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.keys: set[str | None] = set()
@@ -177,7 +179,12 @@ class ScriptedOpenAIServer(ScriptedHttp):
         if self.says_ended:
             choice["stop_reason"] = None if long else matched
         if body.get("logprobs"):
-            choice["logprobs"] = {"tokens": list(text), "token_logprobs": [-0.5] * len(text)}
+            best = {f"token {i}": -0.5 - i for i in range(min(body["logprobs"], self.most_top))}
+            choice["logprobs"] = {
+                "tokens": list(text),
+                "token_logprobs": [-0.5] * len(text),
+                "top_logprobs": [best] * len(text),
+            }
         counted = {
             "prompt_tokens": self._length(body),
             "completion_tokens": len(text),

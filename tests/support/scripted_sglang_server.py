@@ -123,12 +123,13 @@ class ScriptedSGLangServer(ScriptedHttp):
             "completion_tokens": len(tokens),
             "cached_tokens": len(body["input_ids"]) - 1,
             "output_token_logprobs": [[-1.0 / warm, token, None] for token in tokens],
-            "output_top_logprobs": [[[-1.0 / warm, 1, None], [-3.0 / warm, 2, None]]],
+            "output_top_logprobs": [[[-1.0 / warm, 1, None], [-3.0 / warm, 2, None]] for _ in tokens],
         }
         if "logprob_start_len" in body:
             read = body["input_ids"][body["logprob_start_len"] :]
             meta["input_token_logprobs"] = [[None, read[0], None], *([-1.0, token, None] for token in read[1:])]
-            meta["input_top_logprobs"] = [None, *([[-0.5, 7, None]] for _ in read[1:])]
+            best = [[-0.5 - i, 7 + i, None] for i in range(body.get("top_logprobs_num", 1))]
+            meta["input_top_logprobs"] = [None, *(best for _ in read[1:])]
             after = [[[logprob, i, None] for i, logprob in enumerate(label_logprobs(token))] for token in read]
             meta["input_token_ids_logprobs"] = [None, *after[:-1]]
             meta["output_token_ids_logprobs"] = after[-1:]

@@ -98,12 +98,12 @@ def simulate(controller: Controller, machine: Machine, count: int, rounds: int =
         drafts = drafter.propose(live, plan) if plan.max_total else [Draft()] * count
         feedback = []
         for i, (one, draft) in enumerate(zip(live, drafts, strict=True)):
-            path, new = sample_accepted_path(source, one.tokens, draft, rng)
+            path, new = sample_accepted_path(source, one.tokens[:], draft, rng)
             feedback.append(Feedback(one, draft, path))
             texts[i] += new
         cost = machine.cost(count, sum(map(len, drafts)), load.context_tokens)
         if number >= rounds // 2:
-            tokens += count + sum(expected_tokens(source, o.tokens, d) for o, d in zip(live, drafts, strict=True))
+            tokens += count + sum(expected_tokens(source, o.tokens[:], d) for o, d in zip(live, drafts, strict=True))
             seconds += machine.seconds(count, sum(map(len, drafts)), load.context_tokens)
         drafter.observe(feedback)
         controller.observe(feedback, cost)

@@ -52,7 +52,7 @@ class BranchStream:
         for request_id in list(self.live):
             if self.rng.random() < 0.1 or self.live[request_id].remaining < 2:
                 branch = self.live.pop(request_id)
-                self._texts[branch.group].append(branch.tokens)
+                self._texts[branch.group].append(branch.tokens[:])
         while len(self.live) < self.branches:
             group = self.rng.choice(list(self._texts))
             tokens = self.rng.choice(self._texts[group][-8:])
@@ -73,7 +73,7 @@ class BranchStream:
     ) -> tuple[list[WalkLevel], list[Draft]]:
         """Walks a tree of the source's best candidates and some unknown to it; returns its levels and drafts."""
         state = source.root_states(branches)
-        owners, contexts = list(range(len(branches))), [branch.tokens for branch in branches]
+        owners, contexts = list(range(len(branches))), [branch.tokens[:] for branch in branches]
         parents = [-1] * len(branches)
         nodes: list[tuple[list[int], list[int]]] = [([], []) for _ in branches]
         walk_levels: list[WalkLevel] = []
@@ -114,7 +114,7 @@ class BranchStream:
             committed = (*(draft.tokens[node] for node in path), self._next_token(branch))
             params, left = branch.params, branch.remaining - len(committed)
             self.live[branch.request_id] = Branch(
-                branch.request_id, branch.group, branch.tokens + committed, branch.seed, params, left
+                branch.request_id, branch.group, branch.tokens[:] + committed, branch.seed, params, left
             )
         return feedback
 

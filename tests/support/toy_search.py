@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Tokens, Usage, Vector
+from search.problem_text import ProblemText
 from search.strategy import Resources, ScoredPaths, SearchResult, Strategy
 from search.tree import SearchTree, Step
 from tests.support.fakes import EngineWithoutModel
@@ -125,6 +126,18 @@ class ToyEmbedder:
         return [float(i == number) for i in range(10**self.digits)]
 
 
+def toy_text(**changes: Any) -> ProblemText:
+    """The toy question and its prompts, one token per character; `changes` replace any field."""
+    fields: dict[str, Any] = {
+        "question": "toy?",
+        "render_question": lambda question: tuple(f"Question: {question}\n".encode("latin-1")),
+        "render_request": lambda request: tuple(f"Request: {request}\n".encode("latin-1")),
+        "encode": lambda text: tuple(text.encode("latin-1")),
+        "split": lambda solution: ("", solution, True),
+    }
+    return ProblemText(**(fields | changes))
+
+
 def toy_resources(**changes: Any) -> Resources:
     """Resources of a search of the toy question; `changes` replace any field."""
     fields: dict[str, Any] = {
@@ -134,6 +147,7 @@ def toy_resources(**changes: Any) -> Resources:
         "extract_answer": extract_answer,
         "seed": 1,
         "embedder": ToyEmbedder(),
+        "problem_text": toy_text(),
     }
     return Resources(**(fields | changes))
 

@@ -103,6 +103,7 @@ class ToyPrm:
     """A scorer that gives scores: the server refuses presets that need scores where the scorer gives none."""
 
     gives_scores = True
+    num_top = 0
     servers = None
 
     def validate(self) -> None: ...

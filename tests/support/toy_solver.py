@@ -23,6 +23,12 @@ class BytePrompt:
             raise RuntimeError("this one breaks")
         return tuple(f"Question: {question}\n".encode())
 
+    def encode_request(self, text: str) -> Tokens:
+        return self.encode(text)
+
+    def encode_text(self, text: str) -> Tokens:
+        return tuple(text.encode())
+
     def decode(self, tokens: Tokens) -> str:
         return decode_bytes(tokens)
 

@@ -23,6 +23,7 @@ from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
 from decoding.speculation.drafters.source import Floats, Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
+from decoding.token_view import TokenView
 from decoding.validation import require_count
 
 
@@ -133,7 +134,7 @@ class DraftModel:
             else self._nodes.add_node(node, token)
         )
 
-    def _sync_texts(self, branches: dict[int, Tokens]) -> None:
+    def _sync_texts(self, branches: dict[int, Tokens | TokenView]) -> None:
         """Commits the accepted nodes of the last round; then extends, removes and adds texts. *Mutates*."""
         accepted_nodes: list[int] = []
         for i, text in enumerate(self._nodes.sequences):
@@ -148,10 +149,10 @@ class DraftModel:
                 self._scheduler.remove_sequence(self._texts.pop(text.arrival))
         for request_id, tokens in branches.items():
             if request_id not in self._texts and self._fits_pool(tokens) and max(tokens) < self._backend.vocab_size:
-                text = self._texts[request_id] = _DraftedText(request_id, tokens)
+                text = self._texts[request_id] = _DraftedText(request_id, tokens[:])
                 self._scheduler.add_waiting(text)
 
-    def _extends(self, text: TokenSequence, branches: dict[int, Tokens]) -> bool:
+    def _extends(self, text: TokenSequence, branches: dict[int, Tokens | TokenView]) -> bool:
         tokens = branches.get(text.arrival, ())
         length = len(text.tokens)
         # A request's tokens only grow, so the length shows whether it continues; only new ids are checked.
@@ -161,7 +162,7 @@ class DraftModel:
             and max(tokens[length:], default=0) < self._backend.vocab_size
         )
 
-    def _fits_pool(self, tokens: Tokens) -> bool:
+    def _fits_pool(self, tokens: Tokens | TokenView) -> bool:
         return len(tokens) <= min(self._backend.max_positions, self._kv.pool.capacity)
 
     def _commit_nodes(self, branch: int, text: _DraftedText, tokens: Tokens) -> list[int]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from decoding.compiled import compiled
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.best_first import TableLookup
-from decoding.speculation.drafters.ngram_hash_table import Keys
+from decoding.speculation.drafters.ngram_hash_table import Keys, is_stored_order
 from decoding.speculation.drafters.ngram_table import NGramTable
 from decoding.speculation.drafters.source import Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
@@ -28,6 +28,8 @@ from decoding.validation import require_count, require_switch
 
 _SHARED_SALT = 1  # salt of the entries that all problems share
 MAX_CAPACITY = 100_000_000  # entries; at the default width about 10 GB
+LOAD_CAPACITY = range(400_000, 4_000_001)
+"""Entries of a table that is sized from the load: 64 to 640 MB at the default width, when they are used."""
 _MAX_PROBLEMS = 4096  # with a remembered salt; the entries of older ones were evicted long before
 
 
@@ -53,7 +55,8 @@ class Stand:
     mix          interpolate the orders; False takes the longest known context alone
     prompt       learn the n-grams of a problem's prompt before its first token (cold start)
     shared       store one more table over all problems, looked up after that of the problem (cold start)
-    capacity     maximum entries over all problems; the least recently updated are evicted
+    capacity     maximum entries over all problems; the least recently updated are evicted. None: as many as the running
+                 branches have n-grams, within `LOAD_CAPACITY`
     """
 
     max_order: int = 12
@@ -62,7 +65,7 @@ class Stand:
     mix: bool = True
     prompt: bool = True
     shared: bool = True
-    capacity: int = 400_000
+    capacity: int | None = None
     has_probabilities: bool = True
     table: NGramTable = field(init=False, repr=False, compare=False)
     _salts: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -70,13 +73,16 @@ class Stand:
     def __post_init__(self) -> None:
         for name in ("max_order", "min_order", "width"):
             require_count(name, getattr(self, name), at_least=1, at_most=MAX_DRAFT_SIZE)
-        require_count("capacity", self.capacity, at_least=1, at_most=MAX_CAPACITY)
+        require_count("capacity", self.capacity, at_least=1, at_most=MAX_CAPACITY, or_null=True)
         for name in ("mix", "prompt", "shared"):
             require_switch(name, getattr(self, name))
         if self.min_order > self.max_order:
             raise ValueError(f"min_order must be at most max_order={self.max_order}, got {self.min_order}")
         table = NGramTable(
-            width=self.width, capacity=self.capacity, orders=self.max_order, salts=2 if self.shared else 1
+            width=self.width,
+            capacity=self.capacity or LOAD_CAPACITY.start,
+            orders=self.max_order,
+            salts=2 if self.shared else 1,
         )
         object.__setattr__(self, "table", table)
 
@@ -95,9 +101,17 @@ class Stand:
         return self.table.size_bytes
 
     def root_states(self, branches: Sequence[Branch]) -> _TableStates:
+        if self.capacity is None:
+            entries = self._entries_per_token * sum(len(branch.tokens) for branch in branches)
+            self.table.capacity = min(max(entries, LOAD_CAPACITY.start), LOAD_CAPACITY.stop - 1)
         salts = [self._salt_of(branch) for branch in branches]
         tails = np.array([self._tail_of(branch) for branch in branches], dtype=np.int64)
         return _TableStates(self._salt_columns(salts), tails.reshape(-1, self.max_order))
+
+    @property
+    def _entries_per_token(self) -> int:
+        orders = sum(is_stored_order(order, self.min_order) for order in range(1, 1 + self.max_order))
+        return orders * (2 if self.shared else 1)
 
     def next_tokens(self, state: _TableStates) -> NextTokens:
         return NextTokens(
@@ -147,7 +161,7 @@ class Stand:
         self._salts[branch.group] = salt
         tokens = branch.tokens
         if self.prompt and len(tokens) > 1:
-            padded = np.array((-1,) * (self.max_order - 1) + tokens, dtype=np.int64)
+            padded = np.array((-1,) * (self.max_order - 1) + tokens[:], dtype=np.int64)
             # Without the last window, which no token follows. Contiguous: Numba compiles again for other layouts.
             tails = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(padded, self.max_order)[:-1])
             ids = np.array(tokens[1:], dtype=np.int64)[:, None]

@@ -20,6 +20,7 @@ from decoding.core import Tokens
 from decoding.speculation.drafters.source import Ints, NextTokens
 from decoding.speculation.drafters.suffix_tree import SuffixTree
 from decoding.speculation.interfaces import Branch, Feedback
+from decoding.token_view import TokenView
 from decoding.validation import (
     MAX_VALUE,
     require_count,
@@ -55,7 +56,7 @@ class _ProblemTexts:
     tree: SuffixTree = field(default_factory=SuffixTree)
     ends: OrderedDict[int, _TextEnd] = field(default_factory=OrderedDict)
 
-    def add_text(self, request_id: int, tokens: Tokens) -> _TextEnd:
+    def add_text(self, request_id: int, tokens: Tokens | TokenView) -> _TextEnd:
         """Adds the new tokens of a request's text; returns its end. *Mutates*."""
         end = self.ends.get(request_id)
         # A shorter text under the same id is another one: its longest known beginning is searched for.
@@ -89,7 +90,7 @@ class SuffixDecoding:
     min_probability  minimum probability of a path
     across_groups    one tree for all problems instead of one each
     max_tokens       maximum tokens in all trees, about 0.4 KB each, and at least twice those of the running branches;
-                     the least recently used problem is evicted first
+                     the least recently used problem is evicted first, a running one never
     """
 
     max_match: int = 64
@@ -130,7 +131,7 @@ class SuffixDecoding:
         return sum(len(problem.tree) for problem in self._problems.values())
 
     def root_states(self, branches: Sequence[Branch]) -> _States:
-        self._evict_problems(sum(len(branch.tokens) for branch in branches))
+        self._evict_problems(branches)
         problems = [self._problem_of(branch) for branch in branches]
         # All texts before any match: branches of one problem draft from each other's latest tokens.
         ends = [p.add_text(branch.request_id, branch.tokens) for p, branch in zip(problems, branches, strict=True)]
@@ -172,8 +173,9 @@ class SuffixDecoding:
         """Adds the accepted tokens: a branch that ends in this round has no later `root_states`. *Mutates*."""
         for outcome in feedback:
             # Without the token after them: `Feedback` has the drafted tokens only.
-            accepted = tuple(outcome.draft.tokens[node] for node in outcome.accepted_nodes)
-            self._problem_of(outcome.branch).add_text(outcome.branch.request_id, outcome.branch.tokens + accepted)
+            accepted = [outcome.draft.tokens[node] for node in outcome.accepted_nodes]
+            text = TokenView(outcome.branch.tokens, accepted)
+            self._problem_of(outcome.branch).add_text(outcome.branch.request_id, text)
 
     def _problem_of(self, branch: Branch) -> _ProblemTexts:
         key = "" if self.across_groups else branch.group
@@ -193,10 +195,16 @@ class SuffixDecoding:
                 best = _SuffixMatch(node, length, budget, score)
         return best
 
-    def _evict_problems(self, num_running_tokens: int) -> None:
-        """Removes the least recently used problems while there are too many tokens. *Mutates*."""
+    def _evict_problems(self, branches: Sequence[Branch]) -> None:
+        """Removes problems that do not run, the least recently used first, while there are too many tokens. *Mutates*.
+
+        With `across_groups` all texts are in one tree, which is begun anew.
+        """
         # Evicted texts of running branches are added again, so the limit leaves space for as many new tokens: otherwise
         # every round would evict and add them.
-        limit = max(self.max_tokens, 2 * num_running_tokens)
-        while self._problems and self.num_tokens > limit:
-            self._problems.popitem(last=False)
+        limit = max(self.max_tokens, 2 * sum(len(branch.tokens) for branch in branches))
+        running = set() if self.across_groups else {branch.group for branch in branches}
+        for key in [key for key in self._problems if key not in running]:
+            if self.num_tokens <= limit:
+                break
+            del self._problems[key]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 from decoding.validation import require_count, require_positive
-from reason.engines.base import EngineSettings
+from reason.config.errors import ConfigError
+from reason.engines.base import EngineSettings, EngineUse
 
 if TYPE_CHECKING:  # it imports httpx2, which is installed only where servers are used
     from reason.engines.http.reply import ReplyLimits
@@ -82,6 +83,20 @@ class ServerSettings(EngineSettings):
             import tenacity  # noqa: F401
         except ImportError as error:
             raise ValueError(f"{error.name} is not installed; pip install 'reason-search[sglang]'") from error
+
+    def require_room_for(self, use: EngineUse) -> None:
+        """Raises ConfigError where the longest reply, with what is measured of every token, is too large."""
+        from reason.engines.http.top_logprobs import BYTES_PER_VALUE
+
+        if use.sampling is None or not use.num_top:
+            return
+        needed_mb = -(-use.sampling.max_tokens * use.num_top * BYTES_PER_VALUE // 2**20)
+        if needed_mb > self.max_reply_mb:
+            raise ConfigError(
+                f"{use.key}.max_reply_mb={self.max_reply_mb} is too small for the log-probabilities of {use.num_top} "
+                f"likely tokens at each of {use.sampling.max_tokens}, which {use.measured_for} reads; "
+                f"set {use.key}.max_reply_mb={needed_mb}"
+            )
 
     def ping(self) -> None:
         """Checks all servers. Raises: as `ping_server`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from reason.config.errors import ConfigError
 from reason.engines.base import EngineUse
@@ -30,6 +31,8 @@ def adapt_settings(settings: OpenAISettings, use: EngineUse) -> OpenAISettings:
     if tags is None and use.thinking is not None:
         tags = (use.thinking.opening, use.thinking.closing)
     adapted = replace(settings, api=api, thought_tags=tags)
+    if settings.think_tokens_field is not None:
+        adapted = _send_think_tokens(adapted, use)
     if api == "chat" and (not has_no_tokenizer or raw is not None):
         raise ConfigError(f"{key}.api=chat sends conversations, which the server renders; it goes with model=served")
     if api == "completions" and has_no_tokenizer and raw is None:
@@ -47,6 +50,13 @@ def adapt_settings(settings: OpenAISettings, use: EngineUse) -> OpenAISettings:
             f"scorer=likelihood needs log-probabilities, which {key}=openai has only where it requests them; {remedy}, "
             "or choose scorer=none or a reward model that reads text (scorer=qwen_prm, skywork_prm, ...)"
         )
+    if use.measured_for is not None and not settings.logprobs:
+        tokenizer = f"choose {_WITH_TOKENIZER} and " if has_no_tokenizer else ""
+        raise ConfigError(
+            f"{use.measured_for} reads the log-probabilities of the most likely tokens, which {key}=openai has only "
+            f"where it requests them; {tokenizer}set {key}.logprobs=true"
+        )
+    settings.require_room_for(use)
     if use.sampling is not None:
         request_format = RequestFormat(model="", chat=api == "chat", omit=tuple(settings.omit))
         try:
@@ -54,6 +64,26 @@ def adapt_settings(settings: OpenAISettings, use: EngineUse) -> OpenAISettings:
         except ValueError as error:
             raise ConfigError(str(error)) from error
     return adapted
+
+
+def _send_think_tokens(settings: OpenAISettings, use: EngineUse) -> OpenAISettings:
+    """Returns the settings with the budget of thoughts in the field that the servers have for it."""
+    key, name = use.key, settings.think_tokens_field
+    if settings.api != "chat":
+        raise ConfigError(f"{key}.think_tokens_field is a field of conversations, and {key}.api is completions")
+    if use.thinking is None or use.thinking.think_tokens is None:
+        raise ConfigError(f"{key}.think_tokens_field={name} sends model.thinking.think_tokens, which is not set")
+    body: dict[str, object] = dict(settings.extra_body)
+    inner = body
+    *outer, last = str(name).split(".")
+    for part in outer:
+        fields = inner.get(part, {})
+        if not isinstance(fields, Mapping):
+            raise ConfigError(f"{key}.extra_body.{part} holds no fields, so {name} has no place in it")
+        inner[part] = dict(fields)
+        inner = cast("dict[str, object]", inner[part])
+    inner[last] = use.thinking.think_tokens
+    return replace(settings, extra_body=body)
 
 
 def _require_whole_answers(use: EngineUse) -> None:

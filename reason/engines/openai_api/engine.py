@@ -7,13 +7,14 @@ import logging
 import time
 from functools import partial
 
-from decoding.core import FinishReason, Generation, GenerationRequest, Tokens, Usage
+from decoding.core import FinishReason, Generation, GenerationRequest, Matrix, Tokens, Usage, Vector
 from reason.engines.http.client import HttpSession
 from reason.engines.http.engine import HttpEngine, empty_generation
 from reason.engines.http.in_flight import InFlightRequest
 from reason.engines.http.retry_policy import RetryPolicy
 from reason.engines.http.server_pool import PooledServer, ServerPool
 from reason.engines.http.stats import ClientStats
+from reason.engines.http.top_logprobs import stack_rows
 from reason.engines.openai_api.probe import OpenAICapabilities, probe_completions
 from reason.engines.openai_api.server import OpenAIServer
 from reason.engines.openai_api.settings import OpenAISettings
@@ -42,7 +43,8 @@ class OpenAIEngine(HttpEngine):
         stats, session = ClientStats(), HttpSession(settings.reply_limits, settings.api_key)
         super().__init__(session, stats)
         self._format, self._codec = settings.request_format, TextCodec(tokenizer)
-        self._thought_tags, self._has_warned = settings.tag_pair, False
+        self._thought_tags = settings.tag_pair
+        self._warnings: set[str] = set()
         self._has_tokenizer = not isinstance(tokenizer, ByteTokenizer)
         servers = [OpenAIServer(url, session.http) for url in settings.urls]
         probes = [probe_completions(server, self._format) for server in servers]
@@ -95,26 +97,28 @@ class OpenAIEngine(HttpEngine):
         text = self._codec.decode_prefix(request.prefix)
         prompt_bytes = len(text.encode(errors="replace"))
         requested = RequestedText(params.stop, params.max_tokens, prompt_bytes, self._thought_tags)
-        body = self._format.build_body(text, params, request.seed, stream=stream)
+        body = self._format.build_body(text, params, request.seed, stream=stream, num_top=request.num_top)
         if stream:
             return await server.stream_completion(path, body, requested)
         return parse_completion(await server.request_completion(path, body), requested)
 
     def _build_generation(self, request: GenerationRequest, response: CompletionResponse, seconds: float) -> Generation:
-        if response.has_dropped_thought and not self._has_warned:
-            log.warning(
+        if response.has_dropped_thought:
+            self._warn_once(
                 "the server sends the model's thoughts apart, and they are dropped: model.thinking is not set; "
                 "thinking@model.thinking=PRESET keeps them"
             )
-            self._has_warned = True
         finish = _to_finish_reason(response.end_cause, bool(request.params.stop))
-        tokens, logprobs = self._encode_response(request.prefix, response, finish)
+        tokens, num_known = self._encode_response(request.prefix, response, finish)
+        top_logprobs, entropies = self._measure_tokens(request, response, num_known, len(tokens))
         num_tokens = len(tokens) if response.tokens is None else response.tokens
         prompt_tokens = len(request.prefix) if response.prompt_tokens is None else response.prompt_tokens
         return Generation(
             tokens=tokens,
-            logprobs=logprobs,
+            logprobs=tuple(logprob for _, logprob in response.token_logprobs[:num_known]),
             finish=finish,
+            top_logprobs=top_logprobs,
+            entropies=entropies,
             usage=Usage(
                 calls=1,
                 tokens=num_tokens,
@@ -127,33 +131,58 @@ class OpenAIEngine(HttpEngine):
 
     def _encode_response(
         self, prefix: Tokens, response: CompletionResponse, finish: FinishReason
-    ) -> tuple[Tokens, tuple[float, ...]]:
-        """Returns the ids of a response, with the end token where the text ended by itself, and log-probabilities.
+    ) -> tuple[Tokens, int]:
+        """Returns the ids of a response, with the end token where the text ended by itself, and how many are known.
 
-        There are log-probabilities only where the server's tokens are tokens of this vocabulary one by one.
+        These are the first of the server's tokens, log-probabilities included: all, or none where the server's tokens
+        are not tokens of this vocabulary one by one.
         """
         end = self._codec.end_tokens if finish == "eos" else ()
         if not response.token_logprobs:
-            return self._codec.encode_reply(response.text, prefix) + end, ()
-        pieces, logprobs, end_logprob = _split_at_text_end(response)
+            return self._codec.encode_reply(response.text, prefix) + end, 0
+        pieces = _find_text_pieces(response)
         tokens = self._codec.encode_pieces(pieces, prefix)
         if tokens is None or "".join(pieces) != response.text:
-            return self._codec.encode_reply(response.text, prefix) + end, ()
-        if end and end_logprob is not None:
-            return tokens + end, (*logprobs, end_logprob)
-        return tokens, logprobs
+            return self._codec.encode_reply(response.text, prefix) + end, 0
+        # the next one, if there is one, is the end token
+        tokens += end if len(response.token_logprobs) > len(pieces) else ()
+        return tokens, len(tokens)
+
+    def _measure_tokens(
+        self, request: GenerationRequest, response: CompletionResponse, num_known: int, num_tokens: int
+    ) -> tuple[Matrix | None, Vector | None]:
+        """Returns `top_logprobs` and `entropies` of a generation; None, and a warning, where the reply has none."""
+        if not request.num_top or not num_tokens:
+            return None, None
+        rows = response.top_logprobs[:num_known]
+        if num_known < num_tokens or len(rows) < num_tokens:
+            self._warn_once(
+                "the server sends no log-probabilities of likely tokens, or of a text with other tokens than here (a "
+                "thought that it sends apart); such solutions have no confidence"
+            )
+            return None, None
+        fewest = min(map(len, rows))
+        if fewest < request.num_top:
+            self._warn_once(
+                f"the server sends log-probabilities of {fewest} likely tokens, of {request.num_top} that were "
+                "requested; confidences and entropies are those of the tokens that come"
+            )
+        return stack_rows(rows, request.num_top)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warnings:
+            self._warnings.add(message)
+            log.warning(message)
 
 
-def _split_at_text_end(response: CompletionResponse) -> tuple[list[str], tuple[float, ...], float | None]:
-    """Returns the tokens that make up the text, their log-probabilities, and that of the next token, the end token."""
+def _find_text_pieces(response: CompletionResponse) -> list[str]:
+    """Returns the server's tokens that make up the text."""
     length, count = 0, 0
     for piece, _ in response.token_logprobs:
         if length == len(response.text) or length + len(piece) > len(response.text):
             break
         length, count = length + len(piece), count + 1
-    inside, after = response.token_logprobs[:count], response.token_logprobs[count:]
-    end_logprob = after[0][1] if after else None
-    return [piece for piece, _ in inside], tuple(logprob for _, logprob in inside), end_logprob
+    return [piece for piece, _ in response.token_logprobs[:count]]
 
 
 def _to_finish_reason(end_cause: EndCause, had_stop: bool) -> FinishReason:

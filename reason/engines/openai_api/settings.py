@@ -46,6 +46,7 @@ class OpenAISettings(ServerSettings):
     logprobs: bool = False
     thought_tags: Sequence[str] | None = None
     max_tokens_field: str = "max_tokens"
+    think_tokens_field: str | None = None
     omit: Sequence[str] = ()
     extra_body: Mapping[str, object] = field(default_factory=dict)
     unavailable_timeout_s: float = 600.0
@@ -68,6 +69,12 @@ class OpenAISettings(ServerSettings):
         if tags is not None and not _are_tags(tags):
             raise ValueError(f"thought_tags must be two texts, [opening, closing], or null; got {tags!r}")
         require_choice("max_tokens_field", self.max_tokens_field, MAX_TOKENS_FIELDS)
+        field_of_budget = self.think_tokens_field
+        if field_of_budget is not None and not _is_dotted_name(field_of_budget):
+            raise ValueError(
+                "think_tokens_field must be the name of a field, with dots where it is inside others "
+                f"(reasoning.max_tokens), or null; got {field_of_budget!r}"
+            )
         if isinstance(self.omit, str) or not isinstance(self.omit, Sequence) or set(self.omit) - {*OMITTABLE}:
             raise ValueError(f"omit must be a list of some of {', '.join(OMITTABLE)}; got {self.omit!r}")
         if not isinstance(self.extra_body, Mapping):
@@ -80,9 +87,19 @@ class OpenAISettings(ServerSettings):
         return self.logprobs
 
     @property
+    def measures_tokens(self) -> bool:
+        """See `EngineSettings`."""
+        return self.logprobs
+
+    @property
     def continues_text(self) -> bool:
         """Whether requests can continue earlier output, as step searches do."""
         return self.api == "completions" or self.prefill
+
+    @property
+    def ends_thoughts(self) -> bool:
+        """See `EngineSettings`."""
+        return self.api == "chat" and self.think_tokens_field is not None
 
     @property
     def tag_pair(self) -> tuple[str, str] | None:
@@ -183,6 +200,10 @@ def _are_tags(tags: object) -> bool:
     if not isinstance(tags, list | tuple) or len(tags) != 2:
         return False
     return all(isinstance(tag, str) and tag.strip() for tag in tags)
+
+
+def _is_dotted_name(name: object) -> bool:
+    return isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
 
 
 def _is_key(value: object) -> bool:

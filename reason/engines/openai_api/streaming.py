@@ -16,6 +16,7 @@ from reason.engines.openai_api.wire import (
     find_first_stop,
     parse_end_cause,
     parse_token_logprobs,
+    parse_top_logprobs,
     parse_usage,
 )
 
@@ -37,6 +38,7 @@ class CompletionStream:
         self._end_cause: EndCause | None = None
         self._counts: TokenCounts | None = None
         self._token_logprobs: list[tuple[str, float]] = []
+        self._top_logprobs: list[tuple[float, ...]] = []
         self._num_events = 0
         self._is_in_thought = self._has_dropped_thought = False
 
@@ -67,6 +69,7 @@ class CompletionStream:
             self._end_cause,
             **counts,
             token_logprobs=tuple(self._token_logprobs),
+            top_logprobs=tuple(self._top_logprobs),
             has_dropped_thought=self._has_dropped_thought,
         )
 
@@ -76,6 +79,7 @@ class CompletionStream:
         if piece is not None and not isinstance(piece, str):
             raise TypeError(f"its text is a {type(piece).__name__}")
         self._token_logprobs += parse_token_logprobs(choice)
+        self._top_logprobs += parse_top_logprobs(choice)
         thought = message.get("reasoning_content") or message.get("reasoning") or ""
         if not isinstance(thought, str):
             raise TypeError(f"its thought is a {type(thought).__name__}")

@@ -36,19 +36,26 @@ class MessageJson(TypedDict, total=False):
     reasoning: str | None
 
 
-class LogprobEntryJson(TypedDict):
-    """A token of a chat choice."""
+class TopLogprobJson(TypedDict):
+    """A likely token of a chat choice."""
 
     token: str
     logprob: float
 
 
+class LogprobEntryJson(TopLogprobJson, total=False):
+    """A token of a chat choice, and the most likely ones in its place."""
+
+    top_logprobs: Sequence[TopLogprobJson]
+
+
 class LogprobsJson(TypedDict, total=False):
-    """`logprobs`: `content` of a chat choice, `tokens` and `token_logprobs` of a completion."""
+    """`logprobs`: `content` of a chat choice, the other three of a completion."""
 
     content: Sequence[LogprobEntryJson] | None
     tokens: Sequence[str] | None
     token_logprobs: Sequence[float] | None
+    top_logprobs: Sequence[Mapping[str, float]] | None
 
 
 class ChoiceJson(MessageJson, total=False):
@@ -133,7 +140,9 @@ class RequestFormat:
         messages = [*conversation, {"role": "assistant", "content": answer}]
         return {**fields, "messages": messages, "continue_final_message": True, "add_generation_prompt": False}
 
-    def build_body(self, text: str, params: SamplingParams, seed: int, *, stream: bool = False) -> JsonBody:
+    def build_body(
+        self, text: str, params: SamplingParams, seed: int, *, stream: bool = False, num_top: int = 0
+    ) -> JsonBody:
         """Returns the body of a request. A streamed one has no stop strings, so that the server returns them.
 
         All sampling fields are sent, because defaults differ: vLLM takes them from the model, llama.cpp has a top_k and
@@ -150,10 +159,15 @@ class RequestFormat:
             self.max_tokens_field: params.max_tokens,
             **{name: value for name, value in sampling.items() if name not in left_out},
             **({"stop": list(params.stop)} if params.stop and not stream else {}),
-            **({"logprobs": 1} if self.logprobs else {}),
+            **(self._build_logprobs(num_top) if self.logprobs else {}),
             **({"stream": True, "stream_options": {"include_usage": True}} if stream else {"stream": False}),
             **self.extra_body,
         }
+
+    def _build_logprobs(self, num_top: int) -> JsonBody:
+        if not self.chat:
+            return {"logprobs": max(1, num_top)}
+        return {"logprobs": True, **({"top_logprobs": num_top} if num_top else {})}
 
     def build_probe(self, answer: str | None = None) -> JsonBody:
         """Returns the body of a request for one token, with server defaults; `answer` is text to continue in a chat."""
@@ -177,6 +191,7 @@ class CompletionResponse:
     prompt_tokens        tokens of the prompt, likewise
     cached_tokens        of these, tokens found in the server's cache
     token_logprobs       the text by tokens, with log-probabilities; empty where they were not requested
+    top_logprobs         for each of these the log-probabilities of the most likely tokens; empty where there are none
     has_dropped_thought  whether the server sent a thought that is not in the text
     """
 
@@ -186,6 +201,7 @@ class CompletionResponse:
     prompt_tokens: int | None = None
     cached_tokens: int = 0
     token_logprobs: tuple[tuple[str, float], ...] = ()
+    top_logprobs: tuple[tuple[float, ...], ...] = ()
     has_dropped_thought: bool = False
 
 
@@ -237,6 +253,7 @@ def parse_completion(body: object, requested: RequestedText) -> CompletionRespon
             end_cause,
             **counts,
             token_logprobs=parse_token_logprobs(choice),
+            top_logprobs=parse_top_logprobs(choice),
             has_dropped_thought=bool(thought) and requested.thought_tags is None,
         )
 
@@ -284,6 +301,19 @@ def parse_token_logprobs(choice: ChoiceJson) -> tuple[tuple[str, float], ...]:
         else:
             pairs = list(zip(logprobs.get("tokens") or (), logprobs.get("token_logprobs") or (), strict=True))
         return tuple((read_text(token), read_logprob(value)) for token, value in pairs)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return ()
+
+
+def parse_top_logprobs(choice: ChoiceJson) -> tuple[tuple[float, ...], ...]:
+    """Returns the log-probabilities of the most likely tokens, one tuple a token; as `parse_token_logprobs`."""
+    try:
+        logprobs = choice.get("logprobs") or {}
+        if "content" in logprobs:
+            tops = [[top["logprob"] for top in entry["top_logprobs"]] for entry in logprobs["content"] or ()]
+        else:
+            tops = [list(top.values()) for top in logprobs.get("top_logprobs") or ()]
+        return tuple(tuple(map(read_logprob, top)) for top in tops)
     except (LookupError, TypeError, ValueError, AttributeError):
         return ()
 

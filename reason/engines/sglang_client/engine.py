@@ -10,6 +10,7 @@ from decoding.core import FinishReason, Generation, GenerationRequest, Usage
 from decoding.stopping import StopRule
 from reason.engines.http.engine import HttpEngine, empty_generation
 from reason.engines.http.errors import ResponseLost
+from reason.engines.http.top_logprobs import stack_rows
 from reason.engines.sglang_client.capabilities import ServerCapabilities, VocabularyTokenizer, probe_server
 from reason.engines.sglang_client.dispatcher import AbortableRequest, Dispatcher
 from reason.engines.sglang_client.server import SGLangServer
@@ -20,6 +21,7 @@ from reason.engines.sglang_client.wire import (
     build_prefill_body,
     parse_generate_response,
     parse_input_logprobs,
+    parse_input_top_logprobs,
 )
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,9 @@ class SGLangEngine(HttpEngine):
         # The server ended the text by its own rules; ours decides again, so that all engines cut at the same token.
         length, reason = self._stop_rule.find_end(response.tokens, len(response.tokens), request.params)
         forwards = min(response.forwards, length)
+        top_logprobs = entropies = None
+        if request.num_top:
+            top_logprobs, entropies = stack_rows(response.top_logprobs[:length], request.num_top)
         return Generation(
             tokens=response.tokens[:length],
             logprobs=response.logprobs[:length],
@@ -87,6 +92,8 @@ class SGLangEngine(HttpEngine):
                 accepted=length - forwards,
                 seconds=seconds,
             ),
+            top_logprobs=top_logprobs,
+            entropies=entropies,
         )
 
 
@@ -102,7 +109,11 @@ class _GenerateCall:
         prefix_length, max_tokens = len(self.request.prefix), self._max_new_tokens()
         reply = await server.generate(build_generate_body(self.request, in_flight.renew_id(), max_tokens))
         response = parse_generate_response(
-            reply, vocab_size=self.vocab_size, max_tokens=max_tokens, prefix_length=prefix_length
+            reply,
+            vocab_size=self.vocab_size,
+            max_tokens=max_tokens,
+            prefix_length=prefix_length,
+            num_top=self.request.num_top,
         )
         if response.reason == "abort" and not in_flight.is_expired:
             raise ResponseLost(f"{server.url} aborted a request without being asked to")
@@ -117,11 +128,12 @@ class _GenerateCall:
         """
         if not (self._needs_prefill and response.tokens):
             return response
-        prefix = self.request.prefix
+        prefix, num_top, count = self.request.prefix, self.request.num_top, len(response.tokens)
         # From one token earlier: the first entry of the reply has no context and is null.
-        body = build_prefill_body(prefix + response.tokens, len(prefix) - 1, in_flight.renew_id())
-        logprobs = parse_input_logprobs(await server.generate(body), len(response.tokens))
-        return replace(response, logprobs=logprobs)
+        body = build_prefill_body(prefix + response.tokens, len(prefix) - 1, in_flight.renew_id(), num_top)
+        reply = await server.generate(body)
+        top_logprobs = parse_input_top_logprobs(reply, count) if num_top else ()
+        return replace(response, logprobs=parse_input_logprobs(reply, count), top_logprobs=top_logprobs)
 
     @property
     def _needs_prefill(self) -> bool:

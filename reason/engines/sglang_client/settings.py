@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from reason.engines.base import SpeculationFactory
+from reason.engines.base import EngineUse, SpeculationFactory
 from reason.engines.http.settings import ServerSettings
 from reason.models.checkpoint import Checkpoint
 from reason.models.tokenizer import PretrainedTokenizer
@@ -23,6 +23,16 @@ class SGLangSettings(ServerSettings):
     """SGLang servers, or a router in front of them; `ServerSettings` has the fields."""
 
     url_example: ClassVar[str] = "http://host:30000"
+
+    @property
+    def measures_tokens(self) -> bool:
+        """See `EngineSettings`."""
+        return True
+
+    def adapt_to(self, use: EngineUse) -> Self:
+        """See `EngineSettings`."""
+        self.require_room_for(use)
+        return super().adapt_to(use)
 
     def ping_server(self, url: str) -> None:
         """See `ServerSettings`."""

@@ -23,6 +23,8 @@ JsonBody = dict[str, object]
 LogprobEntry = Sequence[float]
 """`[log-probability, token id, text]`."""
 
+TopLogprobs = tuple[tuple[float, ...], ...]
+
 
 class FinishJson(TypedDict, total=False):
     """`finish_reason` of a reply; `matched` is the stop string or the id of the end token."""
@@ -38,6 +40,7 @@ class MetaInfoJson(TypedDict, total=False):
     output_token_logprobs: Sequence[LogprobEntry] | None
     input_token_logprobs: Sequence[LogprobEntry]
     output_top_logprobs: Sequence[Sequence[LogprobEntry]]
+    input_top_logprobs: Sequence[Sequence[LogprobEntry]]
     cached_tokens: int | None
     spec_verify_ct: int | None
     spec_num_proposed_drafts: int | None
@@ -58,6 +61,7 @@ class GenerateResponse:
     cached_tokens  tokens of the prefix found in the server's cache
     forwards       forward passes that chose its tokens, that of the prompt included
     drafted        draft tokens of the server's own speculation, padding included
+    top_logprobs   log-probabilities of the most likely tokens at each place; empty where not requested
     """
 
     tokens: Tokens
@@ -66,6 +70,7 @@ class GenerateResponse:
     cached_tokens: int
     forwards: int
     drafted: int
+    top_logprobs: TopLogprobs = ()
 
 
 def build_generate_body(request: GenerationRequest, request_id: str, max_tokens: int) -> JsonBody:
@@ -91,14 +96,16 @@ def build_generate_body(request: GenerationRequest, request_id: str, max_tokens:
             "custom_params": {PROBLEM_KEY: request.group},
         },
         "return_logprob": True,
+        **({"top_logprobs_num": request.num_top} if request.num_top else {}),
         "stream": False,
     }
 
 
-def build_prefill_body(tokens: Tokens, logprob_start: int, request_id: str) -> JsonBody:
+def build_prefill_body(tokens: Tokens, logprob_start: int, request_id: str, num_top: int = 0) -> JsonBody:
     """Returns the body of a request that generates nothing and returns log-probabilities of its input.
 
     logprob_start  index of the first token that the reply has an entry for; that entry has no value
+    num_top        most likely tokens at each place that the reply has log-probabilities of too
     """
     return {
         "rid": request_id,
@@ -106,6 +113,7 @@ def build_prefill_body(tokens: Tokens, logprob_start: int, request_id: str) -> J
         "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
         "return_logprob": True,
         "logprob_start_len": logprob_start,
+        **({"top_logprobs_num": num_top} if num_top else {}),
         "stream": False,
     }
 
@@ -120,7 +128,9 @@ def to_signed_64(seed: int) -> int:
     return low - (1 << 64) if low >> 63 else low
 
 
-def parse_generate_response(body: object, *, vocab_size: int, max_tokens: int, prefix_length: int) -> GenerateResponse:
+def parse_generate_response(
+    body: object, *, vocab_size: int, max_tokens: int, prefix_length: int, num_top: int = 0
+) -> GenerateResponse:
     """Parses a reply of /generate. Counts that cannot be true count as not reported.
 
     Raises: ResponseLost where it is incomplete, or has tokens or log-probabilities that are none.
@@ -134,6 +144,7 @@ def parse_generate_response(body: object, *, vocab_size: int, max_tokens: int, p
         logprobs = tuple(read_logprob(entry[0]) for entry in meta.get("output_token_logprobs") or ())
         if len(logprobs) != len(tokens):
             raise ResponseLost(f"the reply has {len(tokens)} tokens and {len(logprobs)} log-probabilities")
+        top_logprobs = _parse_rows(meta.get("output_top_logprobs"), len(tokens)) if num_top else ()
         num_verifications = read_count(meta.get("spec_verify_ct"), len(tokens)) or 0
         most_drafted = _MAX_DRAFT * num_verifications
         return GenerateResponse(
@@ -143,6 +154,7 @@ def parse_generate_response(body: object, *, vocab_size: int, max_tokens: int, p
             cached_tokens=read_count(meta.get("cached_tokens"), prefix_length) or 0,
             forwards=1 + num_verifications if num_verifications else len(tokens),
             drafted=read_count(meta.get("spec_num_proposed_drafts"), most_drafted) or 0,
+            top_logprobs=top_logprobs,
         )
 
 
@@ -154,6 +166,18 @@ def parse_input_logprobs(body: object, count: int) -> tuple[float, ...]:
     if len(logprobs) != count:
         raise ResponseLost(f"{count} log-probabilities were asked for and {len(logprobs)} came")
     return logprobs
+
+
+def parse_input_top_logprobs(body: object, count: int) -> TopLogprobs:
+    """Returns the last `count` rows of a prefill reply. Raises: ResponseLost where it is incomplete."""
+    with treat_as_lost("one with likely tokens of its input"):
+        return _parse_rows(cast(GenerateJson, body)["meta_info"]["input_top_logprobs"][-count:], count)
+
+
+def _parse_rows(rows: Sequence[Sequence[LogprobEntry]] | None, count: int) -> TopLogprobs:
+    if len(rows or ()) != count:
+        raise ResponseLost(f"likely tokens of {count} places were asked for and {len(rows or ())} came")
+    return tuple(tuple(read_logprob(entry[0]) for entry in row) for row in rows or ())
 
 
 def is_aborted(body: object) -> bool:

@@ -23,7 +23,7 @@ class TreeRecord(TypedDict, total=False):
     """A whole search; the pages need `nodes` only.
 
     thoughts    the length of the text of a step that belongs to the thought, by the step's number; without zeros
-    nodes       as written by `search.tree.SearchTree.to_dict`
+    nodes       as written by `search.tree.SearchTree.to_dict`, and so are `contexts`
     selections  as in `search.selection.Selection`
     strategy    `_target_` and the settings of the search
     """
@@ -40,6 +40,7 @@ class TreeRecord(TypedDict, total=False):
     strategy: Mapping[str, Any]
     root: Sequence[int]
     nodes: Sequence[Mapping[str, Any]]
+    contexts: Sequence[Mapping[str, Any]]
 
 
 class GradeLabel(NamedTuple):

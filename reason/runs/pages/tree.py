@@ -37,7 +37,11 @@ def tree_page_data(record: TreeRecord, result: ProblemResult | None) -> dict[str
         "rule": voting_rule_of(record),
         "votes": _vote_rows(record, result),
         "candidates": [[c["node"], c.get("answer"), c.get("score")] for c in candidates],
-        "nodes": _node_columns(record["nodes"]) | _thought_column(record),
+        "nodes": _node_columns(record["nodes"]) | _thought_column(record) | _context_columns(record),
+        "contexts": [
+            {name: context.get(name) for name in ("purpose", "text", "sources")}
+            for context in record.get("contexts") or []
+        ],
         "selections": [_selection_data(selection) for selection in record.get("selections") or []],
     }
 
@@ -63,6 +67,25 @@ def _thought_column(record: TreeRecord) -> dict[str, list[object]]:
         return {}
     texts = [str(node.get("text", ""))[: thoughts.get(str(i), 0)] for i, node in enumerate(record["nodes"])]
     return {"thought": [len(text.encode("utf-16-le", "surrogatepass")) // 2 for text in texts]}
+
+
+def _context_columns(record: TreeRecord) -> dict[str, list[object]]:
+    """Returns the parents of a tree with contexts, and the contexts that nodes begin behind, by number.
+
+    The page draws what is behind a context to the right of the first step that the context was made from.
+    """
+    contexts = record.get("contexts") or []
+    if not contexts:
+        return {}
+    parents = [node["parent"] for node in record["nodes"]]
+    begun = [None if parent > -2 else -2 - parent for parent in parents]
+    first_sources = [next(iter(context.get("sources") or ()), -1) for context in contexts]
+    return {
+        "parent": [
+            parent if number is None else first_sources[number] for parent, number in zip(parents, begun, strict=True)
+        ],
+        "context": list(begun),
+    }
 
 
 def _selection_data(selection: Mapping[str, Any]) -> dict[str, object]:

@@ -104,9 +104,9 @@ def trial_range(difficulty: int) -> range:
 
 
 def write_modular_sum(
-    before: int, addend: int, modulus: int, wanted: int, write_number: NumberWriter
+    before: int, addend: int, modulus: int, residue: int, write_number: NumberWriter
 ) -> tuple[str, int, bool]:
-    """Returns the work of adding below a modulus, what it leaves, and whether that is the wanted number.
+    """Returns the work of adding below a modulus, what it leaves, and whether that is the residue.
 
     Every number that the work needs stands in it, and a comparison is a difference: a small model learns sums, but
     hardly whether two numbers far apart are the same.
@@ -122,8 +122,8 @@ def write_modular_sum(
     else:
         left = write_number(total - modulus)
         work = f"{total}-{modulus}={left}"
-    difference = write_number(left - wanted)
-    return f"{before}+{addend}={total}, {work}; {left}-{wanted}={difference}.", left, difference == 0
+    difference = write_number(left - residue)
+    return f"{before}+{addend}={total}, {work}; {left}-{residue}={difference}.", left, difference == 0
 
 
 MODULAR_SUM = r"\d+\+\d+=\d+, (?:\d+<\d+|\d+-\d+=\d+); (?P<left>\d+)-\d+=-?\d+\."

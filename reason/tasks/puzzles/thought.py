@@ -245,7 +245,7 @@ class ThoughtWriter:
         for _ in range(_MOST_BLOCKS):
             if len(self._thought.text) * (1 - share) >= needed:
                 break
-            self._check(self._check_length(), self._rng.choice(DOUBLE_CHECKS))
+            self._check(len(self._trail) - 1, self._rng.choice(DOUBLE_CHECKS))
             self._state_answer()
 
     def _add_trial(self, trial: Trial, known: State | None = None) -> None:

@@ -45,7 +45,8 @@ def requests_at(temperature: float) -> list[GenerationRequest]:
         stop: tuple[str, ...] = rng.choice([(), ("\x07",), ("\x02\x03", "\x04\x05", "\x08\x09")])
         params = SamplingParams(max_tokens=rng.randint(1, 16), temperature=temperature, stop=stop, **filters)
         prefix = prompts[problem] + tuple(rng.randrange(2) for _ in range(rng.randint(0, 3)))
-        requests.append(GenerationRequest(prefix=prefix, params=params, seed=seed, group=f"problem {problem}"))
+        group, num_top = f"problem {problem}", rng.choice([0, 1, 20])
+        requests.append(GenerationRequest(prefix=prefix, params=params, seed=seed, group=group, num_top=num_top))
     return requests + requests
 
 
@@ -68,6 +69,10 @@ def assert_same(got: list[Generation], expected: list[Generation]) -> None:
     assert [(g.tokens, g.finish) for g in got] == [(g.tokens, g.finish) for g in expected]
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+        for measured, plainly in ((one.top_logprobs, other.top_logprobs), (one.entropies, other.entropies)):
+            assert (measured is None) == (plainly is None)
+            if measured is not None and plainly is not None:
+                np.testing.assert_allclose(measured, plainly, atol=1e-5)
         assert one.usage.tokens == other.usage.tokens == len(one.tokens)
         assert one.usage.accepted <= one.usage.drafted
 

@@ -15,6 +15,7 @@ from decoding.core import Usage
 from reason.bench.evaluation import baseline_curve, compare_at_equal_tokens, summarize_run, tokens_to_reach
 from reason.bench.evaluation_report import compare_tree_searches, summary_sentences
 from reason.bench.runs import RunOutcome, RunSpec
+from reason.bench.thinking_report import format_budgets, plan_runs, summarize_budget
 from reason.runs.result import ProblemResult
 from search.kv import KVFootprint
 from tests.support.paths import SCRIPTS
@@ -118,3 +119,22 @@ def test_whole_comparison_resumes_and_refuses_other_settings(tmp_path: Path) -> 
     wrong = evaluate("search.depth=0")
     assert wrong.returncode == 2
     assert "depth" in wrong.stderr
+
+
+def test_budgets_of_a_thought_are_compared_ended_by_force_and_cut() -> None:
+    runs = plan_runs(["self_consistency", "rebase step=tokens"], [1, 8], [100, 200], ("limit=4",))
+    assert len(runs) == 16
+    assert len({spec.folder_name for spec in runs}) == 16
+    forced = next(spec for spec, kind in runs.items() if kind == ("rebase step=tokens", "forced", 200))
+    assert forced.overrides[:2] == ["search=rebase", "search.n=1"]
+    assert {"step=tokens", "model.thinking.think_tokens=200", "limit=4"} < set(forced.overrides)
+    points = [
+        summarize_budget(outcome("self_consistency", 1, [row(0, grade, tokens=50, samples=[("1", 0.5)])]), *kind)
+        for kind, grade in zip(runs.values(), ["right", "wrong"] * 8, strict=True)
+    ]
+    text = format_budgets(points, command="evaluate", machine={}, num_problems=1, plot=None)
+    saved = json.loads(text.split("```json\n\n")[1].split("\n\n```")[0])["points"]
+    assert [point["accuracy"] for point in saved] == [1.0, 0.0] * 8
+    assert {(point["ending"], point["think_tokens"]) for point in saved} == {
+        (ending, budget) for ending in ("forced", "cut") for budget in (100, 200)
+    }

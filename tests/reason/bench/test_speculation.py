@@ -158,7 +158,7 @@ def test_oracle_drafts_the_future_within_depth_plan_and_length() -> None:
         (DraftPlan((9,), 9), 2, (3,)),
         (DraftPlan((9,), 9), 1, ()),
     ):
-        (draft,) = oracle.propose([branch(here.tokens, remaining)], plan)
+        (draft,) = oracle.propose([branch(here.tokens[:], remaining)], plan)
         draft.assert_invariants()
         assert draft.tokens == tokens
     (cheap,), (dear,) = (oracle.propose([here], DraftPlan((9,), 9, CostEstimate(1.0, row))) for row in (0.1, 2.0))

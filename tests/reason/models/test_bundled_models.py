@@ -55,7 +55,7 @@ def test_bundled_prm_scores_right_solutions_far_above_wrong_ones(tokenizer: Any,
             scored = asyncio.run(bound.score([split_solution(tokenizer, good), split_solution(tokenizer, bad)]))
             for worst_scores, scores in zip((right, wrong), scored.scores, strict=True):
                 assert scores is not None
-                worst_scores.append(min(scores))
+                worst_scores.append(min(score for score in scores if score is not None))
     assert len(wrong) > 10
     assert sum(wrong) / len(wrong) < 0.5 * sum(right) / len(right)
 

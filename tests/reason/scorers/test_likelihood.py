@@ -27,7 +27,7 @@ def test_likelihood_score_is_the_geometric_mean_of_the_step_probabilities(probab
     [scores] = score(path).scores
     assert scores is not None
     assert all(
-        math.isclose(s, math.prod(ps) ** (1 / len(ps)), rel_tol=1e-4) and s <= 1  # of a rounded mean
+        s is not None and math.isclose(s, math.prod(ps) ** (1 / len(ps)), rel_tol=1e-4) and s <= 1  # of a rounded mean
         for s, ps in zip(scores, probabilities, strict=True)
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from decoding.prefill import PrefillEngine
 from reason.scorers.formats.math_shepherd import MathShepherd
 from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
+from search.strategy import StepScores
 from search.tree import Step
 from tests.support import tiny_prm as tiny
 from tests.support.pretended_gpu import real_or_pretended_gpu
@@ -31,7 +32,7 @@ class Run:
     def path(self, solution: list[str]) -> list[Step]:
         return [Step(tuple(self.model.tokenizer.encode(text)), text) for text in solution]
 
-    async def grow(self, question: str) -> tuple[list[list[float] | None], int]:
+    async def grow(self, question: str) -> tuple[Sequence[StepScores | None], int]:
         """Returns the scores of the solutions, scored after every step, and the scored tokens."""
         bound = self.scorer.bind(question, tuple(self.model.tokenizer.encode(question)))
         spent = 0
@@ -55,7 +56,7 @@ def reader_of(run: Run) -> PrefillEngine:
 
 
 def test_concurrent_problems_score_as_their_references(run: Run) -> None:
-    async def together() -> list[tuple[list[list[float] | None], int]]:
+    async def together() -> list[tuple[Sequence[StepScores | None], int]]:
         return list(await asyncio.gather(*map(run.grow, QUESTIONS)))
 
     for question, (scores, _) in zip(QUESTIONS, asyncio.run(together()), strict=True):

@@ -104,7 +104,7 @@ def test_drill_teaches_results_and_comparisons_alone(tokenizer: PreTrainedTokeni
         assert all(int(a) + int(b) * (1 if sign == "+" else -1) == int(result) for a, sign, b, result in sums)
         assert all(int(total) < int(modulus) for total, modulus in re.findall(r"(\d+)<(\d+)", text))
         taught = tokenizer.decode([token for index, token in tokens if index not in example.untaught])
-        assert taught == "".join(re.findall(r"(?<==)-?\d+(?=[,;.])|(?<=, \d)[<-]|(?<=, \d\d)[<-]", text))
+        assert taught == "".join(re.findall(r"(?<=\d=)-?\d+(?=[,;.:])|(?<=, \d)[<-]|(?<=, \d\d)[<-]", text))
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,8 @@ class Congruence(Puzzle):
         return parse_modular_trial(line, _LINE)
 
     def plan_lines(self) -> list[str]:
-        return [
-            f"I need {self.factor} x = {self.residue} (mod {self.modulus}). I add {self.factor} each time, until 0 is left."
-        ]
+        equation = f"{self.factor} x = {self.residue} (mod {self.modulus})"
+        return [f"I need {equation}. I add {self.factor} each time, until 0 is left."]
 
     def slow_lines(self) -> list[str]:
         lines = [

@@ -197,7 +197,7 @@ def test_children_survive_the_targets_filters(draw: DraftSampling) -> None:
         (draft,) = TreeDrafter(source, draw).propose([one], DraftPlan((6,), 6, template=shape))
         assert len(draft)
         for node in {*draft.parents}:
-            text = one.tokens + tuple(draft.tokens[i] for i in draft.path_to(node))
+            text = one.tokens[:] + tuple(draft.tokens[i] for i in draft.path_to(node))
             table = source.table(text)
             survive = filtered_distribution(np.log(list(table.values())), one.params)
             left = {t: float(p) for t, p in zip(table, survive, strict=True) if p > 0}

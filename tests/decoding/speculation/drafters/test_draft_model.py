@@ -96,7 +96,7 @@ def test_the_bundled_draft_equals_transformers() -> None:
     texts = [prompt, prompt, (*prompt, *writer.encode("3+4=7.\n\n"))]
     branches = [Branch(i, "", text, i, SamplingParams(), 99) for i, text in enumerate(texts)]
     for _ in range(3):
-        state, contexts = source.root_states(branches), [branch.tokens for branch in branches]
+        state, contexts = source.root_states(branches), [branch.tokens[:] for branch in branches]
         for _ in range(4):
             successors = source.next_tokens(state)
             compare(WalkLevel(state, successors, list(range(len(contexts))), contexts), plain_model(model), 10)

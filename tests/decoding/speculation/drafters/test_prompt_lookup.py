@@ -32,7 +32,7 @@ def test_equals_a_search_by_hand(max_ngram: int, min_ngram: int) -> None:
         for level in levels:
             rows = zip(level.contexts, level.owners, level.next_tokens.ids_FK, level.next_tokens.trust_F, strict=True)
             for context, owner, ids, trust in rows:
-                text = branches[owner].tokens
+                text = branches[owner].tokens[:]
                 at, agree = search(text, max_ngram, min_ngram)
                 copied = context[len(text) :]
                 if at < 0 or copied != text[at : at + len(copied)] or at + len(copied) >= len(text):

@@ -167,7 +167,7 @@ class Published:
             for row, (ids, logprobs) in enumerate(zip(*outcome.top_tokens(), strict=True)):
                 path = tuple(outcome.draft.tokens[node] for node in outcome.draft.path_to(row - 1))
                 new_probs = dict(zip(ids.tolist(), np.exp(logprobs).tolist(), strict=True))
-                self.learn(outcome.branch.group, outcome.branch.tokens + path, new_probs)
+                self.learn(outcome.branch.group, outcome.branch.tokens[:] + path, new_probs)
 
     def after(self, group: str, text: Tokens) -> dict[int, float]:
         known = [self.table[key][1] for key in self.contexts(group, text) if key in self.table]
@@ -221,6 +221,16 @@ def test_memory_is_bounded_over_many_problems() -> None:
     assert source.num_problems <= 4096
 
 
+def test_table_without_a_capacity_is_sized_from_the_running_branches_within_its_bound() -> None:
+    source = Stand(max_order=3)
+    sizes = []
+    for length in (10, 200_000, 2_000_000, 10):
+        source.root_states([branch(*[7] * length), branch(*[8] * length)])
+        sizes.append(source.table.capacity)
+    assert sizes == [400_000, 2 * 200_000 * 3 * 2, 4_000_000, 400_000]
+    assert Stand(capacity=900).table.capacity == 900
+
+
 def test_a_problem_of_long_ago_is_learned_anew() -> None:
     source = Stand(capacity=500, max_order=2, shared=False)
     first = branch(1, 2, 3, 9, 1, 2, 3, group="first")
@@ -235,7 +245,7 @@ def test_a_problem_of_long_ago_is_learned_anew() -> None:
     [
         ({"max_order": 0}, "max_order must be an int >= 1, got 0"),
         ({"width": True}, "width must be an int >= 1, got True"),
-        ({"capacity": 1.5}, "capacity must be an int >= 1, got 1.5"),
+        ({"capacity": 1.5}, "capacity must be an int >= 1 or null, got 1.5"),
         ({"min_order": 13}, "min_order must be at most max_order=12, got 13"),
     ],
     ids=str,

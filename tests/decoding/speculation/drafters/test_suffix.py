@@ -182,6 +182,17 @@ def test_memory_is_bounded_and_old_problems_go_first(across: bool) -> None:
     assert source.num_problems < fewest
 
 
+def test_running_problem_is_never_evicted_however_many_texts_it_had() -> None:
+    source = SuffixDecoding(max_tokens=20)
+    long_ago = tuple(range(10))
+    for i in range(10):
+        thinking = branch(i, (*long_ago, 50 + i, *range(10)), "thinks")
+        source.root_states([thinking, branch(100 + i, (i, 7), f"other {i}")])
+    (probabilities,) = likelihoods(source, source.root_states([branch(99, (60, 3, 4), "thinks")]))
+    assert probabilities == {5: pytest.approx(11 / 12, abs=1e-3)}  # once it was the end of a text
+    assert source.num_problems == 1
+
+
 def test_wrong_knobs_are_named() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"max_match": 0}, "max_match must be an int >= 1, got 0"),

@@ -124,7 +124,7 @@ class TestBestFirst:
                 above = {
                     (*path, token): reach * chance
                     for path, reach in above.items()
-                    for token, chance in self.children(source, drafter, one, one.tokens + path).items()
+                    for token, chance in self.children(source, drafter, one, one.tokens[:] + path).items()
                 }
                 reachable |= {(b, path): reach for path, reach in above.items()}
         return reachable

@@ -207,6 +207,7 @@ class TestResponse:
         (generation,) = run(connect(server, logprobs=True), request_for(stop=("\n\n",)))
         assert server.bodies[0]["logprobs"] == 1
         assert (bytes(generation.tokens), generation.logprobs) == (b"One.\n\n", (-0.5,) * 6)
+        assert generation.top_logprobs is generation.entropies is None
 
 
 class TestRetries:

@@ -72,6 +72,16 @@ def test_likelihood_scores_equal_those_of_the_local_engine(server: CompletionsSe
     assert remote.score == pytest.approx(local.score, abs=1e-3)
 
 
+def test_confidences_equal_those_of_the_local_engine(server: CompletionsServer) -> None:
+    settings = ["search=best_of_n", "search.n=2", "scorer=confidence", GREEDY]
+    with reason.load("speculation=off", "engine.kv_mib=256", *settings) as ours:
+        local = ours.solve(QUESTIONS[1])
+    with there(server, "model=bundled", "engine.logprobs=true", *settings) as theirs:
+        remote = theirs.solve(QUESTIONS[1])
+    assert local.score is not None
+    assert remote.score == pytest.approx(local.score, rel=1e-4)
+
+
 def test_search_needs_no_file_of_the_model(server: CompletionsServer) -> None:
     """The budget counts the server's tokens, although the tree counts bytes."""
     raw = "model.prompt.raw='Question: {question}\\nSolution:\\n'"

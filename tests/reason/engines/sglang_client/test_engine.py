@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams
@@ -281,6 +284,25 @@ def test_problems_are_distributed_and_stay_with_their_server(serve: Serve, conne
     assert not set(groups[0]) & set(groups[1])
     assert sorted(groups[0] + groups[1]) == sorted(6 * [str(i) for i in range(8)])
     assert min(map(len, groups)) > 0
+
+
+@pytest.mark.parametrize("temper", [False, True])
+def test_likely_tokens_are_requested_and_returned_at_temperature_one(
+    serve: Serve, connect: Connect, temper: bool
+) -> None:
+    server = serve(temper=temper)
+    request = replace(request_for(temperature=0.5, max_tokens=4, stop=("el",)), num_top=3)
+    (generation,) = run(connect(server), request)
+    assert [body["top_logprobs_num"] for body in server.generations] == [3] * (1 + temper)
+    assert bytes(generation.tokens) == b"hel"
+    assert generation.top_logprobs is not None
+    assert generation.entropies is not None
+    expected = [-0.5, -1.5, -2.5] if temper else [-1.0, -3.0, np.nan]  # the server sends two of three
+    np.testing.assert_array_equal(generation.top_logprobs, np.array([expected] * 3, dtype=np.float32))
+    entropy = -sum(math.exp(value) * value for value in expected if value == value)
+    np.testing.assert_allclose(generation.entropies, [entropy] * 3, rtol=1e-6)
+    (plain,) = run(connect(server), request_for())
+    assert plain.top_logprobs is plain.entropies is None
 
 
 def test_logprobs_are_at_temperature_one_whatever_the_server_returns(serve: Serve, connect: Connect) -> None:

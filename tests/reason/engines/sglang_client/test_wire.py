@@ -58,6 +58,14 @@ def test_logprob_that_is_none_is_a_lost_response(value: object) -> None:
             ExpectationQuery().parse_outputs({"meta_info": meta}, 1)
 
 
+@pytest.mark.parametrize("rows", [None, [], [[[-0.5, 1, None]]], [[[-0.5, 1, None]], 3], [[[-0.5, 1]], [[0.5, 1]]], {}])
+def test_likely_tokens_that_are_missing_or_none_are_a_lost_response(rows: object) -> None:
+    body = reply(output_top_logprobs=rows)
+    assert parse(body).top_logprobs == ()
+    with pytest.raises(ResponseLost):
+        parse_generate_response(body, vocab_size=257, max_tokens=4, prefix_length=8, num_top=1)
+
+
 def test_logprob_above_zero_by_rounding_is_zero() -> None:
     assert parse(reply(logprobs=[1e-6, -1])).logprobs == (0.0, -1.0)
 

@@ -1,0 +1,72 @@
+"""Routes tokens by the rolling entropy of the model that writes: entropy-adaptive decoding (EAD)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import ClassVar
+
+from decoding.core import Generation
+from decoding.validation import require_count, require_not_negative
+from reason.routing.base import StepAuthor
+from reason.routing.handover import HandoverRouter, Review, Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyAdaptiveRouter(HandoverRouter):
+    """The target model writes while the mean entropy of the last tokens is above `threshold`, the small model else.
+
+    threshold   nats
+    window      tokens in the mean
+    min_stay    tokens that a model writes before it can hand over
+    chunk       tokens generated between two looks; what a model wrote beyond a handover is discarded and counted
+
+    As in EAD nothing that was written before a handover is changed, so its text is that of both models token by token.
+    Each request begins with the small model: with a search over steps, each step.
+    """
+
+    threshold: float = 1.0
+    window: int = 8
+    min_stay: int = 8
+    chunk: int = 32
+    num_top: ClassVar[int] = 1  # entropies come with it
+
+    def __post_init__(self) -> None:
+        require_not_negative("threshold", self.threshold)
+        for name in ("window", "min_stay", "chunk"):
+            require_count(name, getattr(self, name), at_least=1)
+
+    def start(self, path_text: str) -> _RollingEntropy:
+        """See `HandoverRouter`."""
+        del path_text
+        return _RollingEntropy(self)
+
+
+class _RollingEntropy:
+    """Implements `handover.Handover`."""
+
+    def __init__(self, router: EntropyAdaptiveRouter) -> None:
+        self._router = router
+        self._author: StepAuthor = "draft"
+        self._latest: deque[float] = deque(maxlen=router.window)
+        self._stay = 0
+
+    def begin(self) -> Turn:
+        """See `Handover`."""
+        return Turn(self._author, self._router.chunk)
+
+    def review_turn(self, generation: Generation, text: str) -> Review:
+        """See `Handover`."""
+        del text
+        assert generation.entropies is not None, "the engine returned no entropies"
+        mean = None
+        for i, entropy in enumerate(generation.entropies.tolist()):
+            self._latest.append(entropy)
+            self._stay += 1
+            mean = sum(self._latest) / len(self._latest)
+            is_unsure = mean > self._router.threshold
+            if self._stay >= self._router.min_stay and is_unsure == (self._author == "draft"):
+                self._author = "target" if is_unsure else "draft"
+                self._stay = 0
+                return Review(i + 1, self.begin(), mean)
+        return Review(len(generation.tokens), self.begin(), mean)
