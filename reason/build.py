@@ -295,13 +295,16 @@ def _make_early_exit(
     """Returns the rule that ends thoughts; None for `none`. Raises: ConfigError where the run has no use for it."""
     if not config["early_exit"]:
         return None
-    rule: EarlyExit = instantiate("early_exit", config["early_exit"])
-    name = f"early_exit={choices.get('early_exit', type(rule).__name__)}"
+    settings = dict(config["early_exit"])
+    name = f"early_exit={choices.get('early_exit', settings.get('_target_'))}"
     if thinking is None:
         raise ConfigError(
             f"{name} ends thoughts, and this model writes none; choose early_exit=none, or its format with "
             "thinking@model.thinking=PRESET"
         )
+    if settings.get("probe") is None:
+        settings["probe"] = thinking.probe
+    rule: EarlyExit = instantiate("early_exit", settings)
     if not engine.settings.continues_text:
         raise ConfigError(
             f"{name} continues a thought, and engine.api=chat begins every answer anew; choose engine.prefill=true "

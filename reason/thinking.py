@@ -33,6 +33,7 @@ class ThinkingFormat:
     answer_tokens     room kept for the forced end and the answer within all limits of a solution, at most a quarter
                       of it; 0 keeps none
     interim_answers   whether the answer in an unfinished thought votes
+    probe             text that asks for an interim answer in a running thought
     opened_by_prompt  whether solutions begin inside the thought; None: read from the rendered prompt, which is not
                       known where a server renders it
 
@@ -48,6 +49,7 @@ class ThinkingFormat:
     answer_tokens: int = 512
     interim_answers: bool = False
     opened_by_prompt: bool | None = None
+    probe: str = "\n\nThe answer is \\boxed{"
 
     def __post_init__(self) -> None:
         for name in ("opening", "closing"):
@@ -61,8 +63,10 @@ class ThinkingFormat:
             )
         if not isinstance(self.wait_text, str) or not self.wait_text.strip() or self.closing in self.wait_text:
             raise ValueError(f"model.thinking.wait_text must be a text without the closing tag, got {self.wait_text!r}")
+        if not isinstance(self.probe, str) or not self.probe.strip():
+            raise ValueError(f"model.thinking.probe must be a text that asks for the answer, got {self.probe!r}")
         require_count("model.thinking.waits", self.waits)
-        for name in ("opening", "closing", "forced_end", "wait_text"):
+        for name in ("opening", "closing", "forced_end", "wait_text", "probe"):
             require_text(f"model.thinking.{name}", getattr(self, name))
         require_count("model.thinking.think_tokens", self.think_tokens, at_least=1, or_null=True)
         require_count("model.thinking.answer_tokens", self.answer_tokens)

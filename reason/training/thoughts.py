@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LONGEST_THOUGHT = 1500  # tokens; longer ones are cut
 _LONG_SEARCH = 40  # trials, above which most examples go on from notes
 
-KINDS = {"whole": 0.5, "forced": 0.18, "probe": 0.16, "notes": 0.16}
+KINDS = {"whole": 0.5, "answer": 0.34, "notes": 0.16}
 """What follows the thought, or a part of it, and how often."""
 _RESUMED, _HAVE_IT = 0.25, 0.1  # share of thoughts that go on from notes; of these, with the answer in the notes
 
@@ -80,7 +80,7 @@ class ThoughtEncoder:
         (kind,) = rng.choices(list(KINDS), list(KINDS.values()))
         asked_for, reply = "", ""
         if kind == "whole" and len(ids) > LONGEST_THOUGHT:
-            kind = rng.choice(("forced", "notes"))
+            kind = rng.choice(("answer", "notes"))
         if kind != "whole":
             length_of_thought = ids.index(self._encode(forms.CLOSING).ids[0])
             length = rng.randint(1, min(length_of_thought, LONGEST_THOUGHT))
@@ -143,11 +143,7 @@ def _interrupt(kind: str, draft: ThoughtDraft, end: int, rng: random.Random) -> 
     if kind == "notes":
         return forms.NOTES_REQUEST, _write_notes(draft.puzzle, mark)
     number = draft.puzzle.draw_untried(state, rng) if answer is None else answer
-    whole = f"\\boxed{{{number}}}."
-    if kind == "forced":
-        return rng.choice(forms.FORCED_ENDS), whole
-    probe = rng.choice(forms.PROBES)
-    return probe, whole.removeprefix("\\boxed{") if probe.endswith("{") else whole
+    return forms.ANSWER_REQUEST, f"{number}}}."
 
 
 def _write_notes(puzzle: Puzzle, mark: Mark | None) -> str:
@@ -163,5 +159,5 @@ def thought_texts(count: int) -> Iterator[str]:
     for _ in range(count):
         draft = draw_draft(rng, weights, ThoughtStyle())
         notes = draft.puzzle.write_notes(draft.puzzle.trials[0].state)
-        texts = [*forms.FORCED_ENDS, *forms.PROBES, forms.NOTES_REQUEST, forms.NO_NOTES, notes]
+        texts = [forms.ANSWER_REQUEST, forms.NOTES_REQUEST, forms.NO_NOTES, notes]
         yield forms.render_prompt(draft.question) + draft.thought.text + rng.choice(texts)

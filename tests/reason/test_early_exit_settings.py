@@ -40,6 +40,14 @@ def test_every_rule_composes_for_a_model_that_thinks(name: str) -> None:
     assert spec.names["early_exit"] == name
 
 
+def test_probe_is_the_models_own_unless_it_is_set() -> None:
+    own = "model.thinking.probe='So: '"
+    for setting, probe in (((), "So: "), (("early_exit.probe='Now: '",), "Now: ")):
+        rule = spec_of(THINKING, own, "early_exit=converged", *setting).early_exit
+        assert rule is not None
+        assert rule.probe == probe
+
+
 def test_no_thought_ends_early_unless_it_is_set() -> None:
     spec = spec_of(THINKING)
     assert spec.early_exit is None
@@ -57,6 +65,7 @@ def test_no_thought_ends_early_unless_it_is_set() -> None:
             "there is no early_exit=convergd.*certain, converged, none, redundant",
         ),
         ([THINKING, "early_exit=converged", "early_exit.every=0"], "early_exit.every must be an int >= 1, got 0"),
+        ([THINKING, "early_exit=converged", "model.thinking.probe=''"], "model.thinking.probe must be a text that asks"),
         ([THINKING, "early_exit=converged", "early_exit.probe=''"], "early_exit.probe must be a text that asks"),
         ([THINKING, "early_exit=certain", "early_exit.threshold=2"], "early_exit.threshold must be in"),
         (

@@ -13,13 +13,10 @@ CHAT_TEMPLATE = (
 )
 
 ANSWER_BEGINS = "The answer is \\boxed{"
-FORCED_ENDS = (
-    "\n\nI have to answer now.\n</think>\n\nThe final answer is ",
-    "\n</think>\n\nThe final answer is ",
-)
-"""End a thought; the model goes on with a boxed answer. The first is the one of `conf/thinking/r1.yaml`."""
-PROBES = ("\n\nThe answer is \\boxed{", "\n</think>\n\nThe answer is \\boxed{", "\n\nThe answer is ")
-"""Ask for an interim answer in a running thought."""
+ANSWER_REQUEST = f"\n{CLOSING}\n\n{ANSWER_BEGINS}"
+"""Ends a thought, or asks for an interim answer in a running one; the model goes on with the number.
+
+It is what the model writes itself behind a finished thought: one form is learned, not three."""
 NOTES_REQUEST = "\n\nWrite notes.\n</think>\n\nNotes so far: "
 """Ends a thought; the model goes on with its notes."""
 NOTES_BEGIN = "\nNotes so far: "

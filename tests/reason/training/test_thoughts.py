@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 WEIGHTS = dict.fromkeys(PUZZLES, 1.0)
-PUT_IN = (*forms.FORCED_ENDS, *forms.PROBES, forms.NOTES_REQUEST)
+PUT_IN = (forms.ANSWER_REQUEST, forms.NOTES_REQUEST)
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,10 @@ def test_reply_after_a_forced_end_is_the_answer_or_a_candidate_not_tried(tokeniz
     draw_example, rng = ThoughtSource({"congruences": 1.0}, ThoughtStyle(slip=0.0))(tokenizer), random.Random(1)
     num_stated, num_open = 0, 0
     for example in (draw_example(rng) for _ in range(150)):
-        thought, forced, reply = tokenizer.decode(example.ids[example.prompt_length :]).partition(forms.FORCED_ENDS[0])
-        if forced:
-            number = re.fullmatch(r"\\boxed\{(\d+)\}\.<\|im_end\|>", reply)
+        put_in = tokenizer.encode(forms.ANSWER_REQUEST)
+        thought, requested, reply = tokenizer.decode(example.ids[example.prompt_length :]).partition(forms.ANSWER_REQUEST)
+        if requested and set(range(len(example.ids) - 4 - len(put_in), len(example.ids) - 4)) <= set(example.untaught):
+            number = re.fullmatch(r"(\d+)\}\.<\|im_end\|>", reply)
             assert number
             if stated := re.findall(r"So x = (\d+)\.", thought):
                 num_stated += 1
