@@ -11,7 +11,7 @@ class Puzzles(Synthetic):
 
     >>> task = Puzzles(families=["congruences"], difficulty=2, size=3)
     >>> task[0].id, task[0].question
-    ('puzzles/heldout/0/0', 'Find the smallest non-negative integer x with 14 x = 41 (mod 71).')
+    ('puzzles/heldout/0/0', 'Find the smallest non-negative integer x with 16 x = 1 (mod 37).')
     """
 
     default_name = "puzzles"

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
+import reason
 from reason.config.compose import instantiate, load_option
 from reason.models.checkpoint import bundled_names, find_model
+from reason.problem import Solution
 from reason.scorers.prm import PrmScorer
+from reason.tasks.puzzles import Puzzles
 from reason.tasks.synthetic.draw import distinct_exercises
 from reason.tasks.synthetic.exercise import ExactWriter
 from reason.training.tokenizer import render_prompt
@@ -62,7 +65,7 @@ def test_bundled_prm_scores_right_solutions_far_above_wrong_ones(tokenizer: Any,
 
 def test_bundled_models_load_with_transformers_and_share_one_vocabulary() -> None:
     text = render_prompt("x0 = 12. Find x3.") + "We get x1: 5*12=60, 60+8=68.\n\nThe answer is \\boxed{20}."
-    assert set(bundled_names()) == {*MODELS, "router"}
+    assert set(bundled_names()) == {*MODELS, "router", "thinker"}
     for name, model in MODELS.items():
         source = find_model(f"bundled:{name}").source
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -73,3 +76,14 @@ def test_bundled_models_load_with_transformers_and_share_one_vocabulary() -> Non
         assert "\n\n" in pieces
         assert " 12" not in pieces  # every digit is a token of its own
         model.from_pretrained(source)
+
+
+def test_bundled_thinker_finds_answers_by_long_thoughts_and_knows_them_when_it_is_stopped() -> None:
+    task = Puzzles(families=["congruences"], difficulty=[1, 2], size=8)
+    settings = ("model=thinker", "search=self_consistency", "search.n=4", "speculation=off")
+    with reason.load(*settings, "early_exit=converged") as solver:
+        solutions = [outcome for _, outcome in solver.solve_many(task)]
+        solver.assert_invariants()
+    right = [s for s in solutions if isinstance(s, Solution) and s.answer == s.problem.answer]
+    assert len(right) >= 5
+    assert all(s.thought.startswith("I ") and s.thought.count("\n") > 4 for s in right)
