@@ -42,7 +42,7 @@ class OracleDrafter:
     def _draft(self, branch: Branch, nodes: int) -> Draft:
         start = len(branch.tokens)
         text = self.texts.get((branch.group, branch.seed), ())
-        if text[:start] != branch.tokens:  # numerical noise changed this branch; the run counts it as differing
+        if text[:start] != branch.tokens[:]:  # numerical noise changed this branch; the run counts it as differing
             return Draft()
         tokens = text[start : start + min(nodes, self.depth, branch.remaining - 1)]
         return Draft(

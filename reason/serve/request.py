@@ -84,9 +84,9 @@ def change_strategy(
     >>> from search.strategies.best_of_n import BestOfN
     >>> change_strategy(BestOfN(n=16), {"n": 4}, {"temperature": 0.5}, largest=64).sampling.temperature
     0.5
-    >>> change_strategy(BestOfN(), {"widht": 4}, {}, largest=64)
+    >>> change_strategy(BestOfN(), {"widht": 4}, {}, largest=64)                 # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    reason.serve.errors.ApiError: there is no setting search.widht; search has: agg_strategy, n, sampling, unscored
+    reason.serve.errors.ApiError: there is no setting search.widht; search has: agg_strategy, ..., n, sampling, ...
     """
     names = [field.name for field in fields(strategy)]
     sampling_changes = changes.get("sampling", {})

@@ -23,6 +23,7 @@ _LONG_SEARCH = 40  # trials, above which most examples go on from notes
 
 KINDS = {"whole": 0.5, "answer": 0.34, "notes": 0.16}
 """What follows the thought, or a part of it, and how often."""
+_STATED = 0.75  # share of the requests for an answer that come when the thought has one
 _RESUMED, _HAVE_IT = 0.25, 0.1  # share of thoughts that go on from notes; of these, with the answer in the notes
 
 
@@ -83,7 +84,12 @@ class ThoughtEncoder:
             kind = rng.choice(("answer", "notes"))
         if kind != "whole":
             length_of_thought = ids.index(self._encode(forms.CLOSING).ids[0])
-            length = rng.randint(1, min(length_of_thought, LONGEST_THOUGHT))
+            longest, first = min(length_of_thought, LONGEST_THOUGHT), 1
+            if kind == "answer" and rng.random() < _STATED:
+                # otherwise most are interrupted before: the model then guesses although its thought has the answer
+                stated = next((mark.end for mark in draft.thought.marks if mark.answer is not None), 0)
+                first = max(1, sum(end <= stated for _, end in encoded.offsets))
+            length = rng.randint(min(first, longest), longest)
             ids = ids[:length]
             asked_for, reply = _interrupt(kind, draft, encoded.offsets[length - 1][1], rng)
         slips = [
