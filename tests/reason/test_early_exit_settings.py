@@ -65,7 +65,10 @@ def test_no_thought_ends_early_unless_it_is_set() -> None:
             "there is no early_exit=convergd.*certain, converged, none, redundant",
         ),
         ([THINKING, "early_exit=converged", "early_exit.every=0"], "early_exit.every must be an int >= 1, got 0"),
-        ([THINKING, "early_exit=converged", "model.thinking.probe=''"], "model.thinking.probe must be a text that asks"),
+        (
+            [THINKING, "early_exit=converged", "model.thinking.probe=''"],
+            "model.thinking.probe must be a text that asks",
+        ),
         ([THINKING, "early_exit=converged", "early_exit.probe=''"], "early_exit.probe must be a text that asks"),
         ([THINKING, "early_exit=certain", "early_exit.threshold=2"], "early_exit.threshold must be in"),
         (

@@ -113,7 +113,9 @@ def test_wrong_value_is_refused_with_its_field(toy: httpx.Client, body: dict[str
 def test_unknown_search_setting_is_refused_with_the_valid_ones(toy: httpx.Client) -> None:
     message = refused(toy, chat_body(search={"agg_stratgy": "min"}))["message"]
     expected = "there is no setting search.agg_stratgy (did you mean search.agg_strategy?)"
-    assert message == f"{expected}; search has: agg_strategy, drop_percentile, drop_window, n, sampling, unscored, warm_up"
+    assert (
+        message == f"{expected}; search has: agg_strategy, drop_percentile, drop_window, n, sampling, unscored, warm_up"
+    )
 
 
 def test_search_setting_is_text_without_interpolation(toy: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,9 @@ def test_reply_after_a_forced_end_is_the_answer_or_a_candidate_not_tried(tokeniz
     num_stated, num_open = 0, 0
     for example in (draw_example(rng) for _ in range(150)):
         put_in = tokenizer.encode(forms.ANSWER_REQUEST)
-        thought, requested, reply = tokenizer.decode(example.ids[example.prompt_length :]).partition(forms.ANSWER_REQUEST)
+        thought, requested, reply = tokenizer.decode(example.ids[example.prompt_length :]).partition(
+            forms.ANSWER_REQUEST
+        )
         if requested and set(range(len(example.ids) - 4 - len(put_in), len(example.ids) - 4)) <= set(example.untaught):
             number = re.fullmatch(r"(\d+)\}\.<\|im_end\|>", reply)
             assert number
