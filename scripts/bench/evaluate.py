@@ -36,7 +36,6 @@ NOT_BY_DEFAULT = {
     "self_consistency",  # it chooses differently among the samples of best_of_n: it is a baseline of every comparison
     "pdr",  # these three need a model that follows instructions, or was trained for their forms
     "inftythink",
-    "thinker_notes",
     "self_refine",
 }
 
