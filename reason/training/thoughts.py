@@ -86,7 +86,7 @@ class ThoughtEncoder:
             length_of_thought = ids.index(self._encode(forms.CLOSING).ids[0])
             longest, first = min(length_of_thought, LONGEST_THOUGHT), 1
             if kind == "answer" and rng.random() < _STATED:
-                # otherwise most are interrupted before: the model then guesses although its thought has the answer
+                # else the model learns to answer at random although its thought has the answer
                 stated = next((mark.end for mark in draft.thought.marks if mark.answer is not None), 0)
                 first = max(1, sum(end <= stated for _, end in encoded.offsets))
             length = rng.randint(min(first, longest), longest)

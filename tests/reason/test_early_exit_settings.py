@@ -41,9 +41,9 @@ def test_every_rule_composes_for_a_model_that_thinks(name: str) -> None:
 
 
 def test_probe_is_the_models_own_unless_it_is_set() -> None:
-    own = "model.thinking.probe='So: '"
+    probe_of_the_model = "model.thinking.probe='So: '"
     for setting, probe in (((), "So: "), (("early_exit.probe='Now: '",), "Now: ")):
-        rule = spec_of(THINKING, own, "early_exit=converged", *setting).early_exit
+        rule = spec_of(THINKING, probe_of_the_model, "early_exit=converged", *setting).early_exit
         assert rule is not None
         assert rule.probe == probe
 

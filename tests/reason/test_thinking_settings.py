@@ -23,7 +23,7 @@ def thinking_of(model: str) -> object:
 @pytest.mark.parametrize("model", list_options("model"))
 def test_every_model_says_how_it_thinks(model: str) -> None:
     thinking = thinking_of(model)
-    expected = {"deepseek-r1-distill-qwen-1.5b", "qwen3-1.7b", "qwen3-8b", "qwq-32b", "gpt-oss-20b"}
+    expected = {"thinker", "deepseek-r1-distill-qwen-1.5b", "qwen3-1.7b", "qwen3-8b", "qwq-32b", "gpt-oss-20b"}
     assert bool(thinking) == (model.removesuffix("-thinking") in expected)
 
 
