@@ -110,6 +110,18 @@ class StepSearchState:
         is_deep = self.strategy.depth is not None and it.depth >= self.strategy.depth
         return it.finish is None and not is_deep and it.num_path_tokens < max_tokens
 
+    def find_answer(self, node: int) -> str | None:
+        """Returns the answer in the text of a path, in a comparable form, or None."""
+        if node not in self._answers:
+            self._answers[node] = self.expander.resources.extract_answer(self.tree.path_text(node))
+        return self._answers[node]
+
+    def end_branches(self, nodes: Iterable[int]) -> None:
+        """Makes open branches candidates as they are. *Mutates*."""
+        for node in nodes:
+            self.num_closed += 1
+            self.ended_nodes.append(node)
+
     def scores_of_nodes(self, nodes: Sequence[int]) -> list[float]:
         """Path score of each node. A path that is not scored gets the lowest score of the others (0 if there is none),
         so that it is continued only where there is nothing better."""
@@ -137,7 +149,7 @@ class StepSearchState:
         share = self.strategy.early_stop
         if share is None:
             return False
-        answers = [self._extract_answer(node) for node in self.ended_nodes]
+        answers = [self.find_answer(node) for node in self.ended_nodes]
         scores = [self.tree.path_score(node, self.strategy.agg_strategy) for node in self.ended_nodes]
         is_unscored = any(s is None and a is not None for a, s in zip(answers, scores, strict=True))
         if is_unscored and self.strategy.select != "majority":
@@ -156,20 +168,15 @@ class StepSearchState:
         nodes = self.ended_nodes if self.is_decided else [*self.ended_nodes, *still_open]
         agg_strategy = self.strategy.agg_strategy
         candidates = [
-            Candidate(node, self._extract_answer(node), self.tree.path_score(node, agg_strategy)) for node in nodes
+            Candidate(node, self.find_answer(node), self.tree.path_score(node, agg_strategy)) for node in nodes
         ]
         result = build_result(self.expander, candidates, self.strategy.select, self.strategy.unscored)
         return replace(result, stop_reason="decided") if self.is_decided else result
 
     def _undecided_leaves(self) -> list[int]:
-        """Open leaves that no decision has pruned."""
-        pruned = {node for decision in self.expander.selections for node in decision.reasons}
-        return [leaf for leaf in self.tree.leaf_nodes() if self.is_open(leaf) and leaf not in pruned]
-
-    def _extract_answer(self, node: int) -> str | None:
-        if node not in self._answers:
-            self._answers[node] = self.expander.resources.extract_answer(self.tree.path_text(node))
-        return self._answers[node]
+        """Open leaves that no decision has pruned and that are no candidates."""
+        decided = {node for decision in self.expander.selections for node in decision.reasons} | set(self.ended_nodes)
+        return [leaf for leaf in self.tree.leaf_nodes() if self.is_open(leaf) and leaf not in decided]
 
     def _take_open(self, leaves: Sequence[int], parents: Sequence[int]) -> list[int]:
         """Returns the open leaves and records the others as ended; `leaves` may be shorter than `parents`."""

@@ -13,7 +13,7 @@ import numpy as np
 from reason.bench.evaluation import correct_answers, tokens_per_problem
 from reason.bench.plots import draw_panels
 from reason.bench.runs import RunOutcome, RunSpec
-from reason.runs.metrics import paired_bootstrap
+from reason.runs.metrics import avg_at_n, paired_bootstrap, per_problem_values
 from reason.runs.tables import format_markdown
 
 ENDINGS = {
@@ -25,7 +25,11 @@ ENDINGS = {
 
 @dataclass(frozen=True)
 class BudgetPoint:
-    """One search with one budget: accuracy with the 95 % interval of a bootstrap, and means per problem."""
+    """One search with one budget: accuracy with the 95 % interval of a bootstrap, and means per problem.
+
+    accuracy, low, high             of the chosen answers
+    single, single_low, single_high of the solutions by themselves
+    """
 
     search: str
     width: int
@@ -34,6 +38,9 @@ class BudgetPoint:
     accuracy: float
     low: float
     high: float
+    single: float
+    single_low: float
+    single_high: float
     tokens: float
     unanswered: float
 
@@ -52,7 +59,9 @@ def plan_runs(
 def summarize_budget(outcome: RunOutcome, search: str, ending: str, budget: int) -> BudgetPoint:
     """Returns the point of a run."""
     rows = outcome.rows
-    interval = paired_bootstrap(correct_answers(rows), np.zeros(len(rows)))
+    nothing = np.zeros(len(rows))
+    interval = paired_bootstrap(correct_answers(rows), nothing)
+    single = paired_bootstrap(per_problem_values([row.graded_samples for row in rows], avg_at_n), nothing)
     return BudgetPoint(
         search=search,
         width=outcome.spec.width,
@@ -61,6 +70,9 @@ def summarize_budget(outcome: RunOutcome, search: str, ending: str, budget: int)
         accuracy=interval.value,
         low=interval.low,
         high=interval.high,
+        single=single.value,
+        single_low=single.low,
+        single_high=single.high,
         tokens=tokens_per_problem(rows),
         unanswered=sum(row.answer is None for row in rows) / len(rows),
     )
@@ -81,7 +93,18 @@ def format_budgets(
     points: Sequence[BudgetPoint], *, command: str, machine: Mapping[str, object], num_problems: int, plot: Path | None
 ) -> str:
     """Returns the report in Markdown."""
-    head = ["search", "width", "ending", "think tokens", "accuracy", "interval", "tokens per problem", "no answer"]
+    head = [
+        "search",
+        "width",
+        "ending",
+        "think tokens",
+        "accuracy",
+        "interval",
+        "single",
+        "interval",
+        "tokens per problem",
+        "no answer",
+    ]
     rows = [
         [
             point.search,
@@ -90,6 +113,8 @@ def format_budgets(
             str(point.think_tokens),
             f"{point.accuracy:.3f}",
             f"{point.low:.3f} to {point.high:.3f}",
+            f"{point.single:.3f}",
+            f"{point.single_low:.3f} to {point.single_high:.3f}",
             f"{point.tokens:,.0f}",
             f"{point.unanswered:.0%}",
         ]
@@ -100,7 +125,8 @@ def format_budgets(
         f"`{command}`",
         ", ".join(f"{key} {value}" for key, value in machine.items()),
         f"{num_problems} problems, the same for all rows; intervals are 95 %, by bootstrap over problems. *forced*: at "
-        "the budget the thought is closed and the answer asked for. *cut*: the solution ends there.",
+        "the budget the thought is closed and the answer asked for. *cut*: the solution ends there. *single*: of the "
+        "solutions by themselves, without a vote.",
         *([f"![Accuracy against the budget]({plot.name})"] if plot else []),
         format_markdown(head, rows),
         "```json",

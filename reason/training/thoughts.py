@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 LONGEST_THOUGHT = 1500  # tokens; longer ones are cut
 _LONG_SEARCH = 40  # trials, above which most examples go on from notes
 
-KINDS = {"whole": 0.5, "answer": 0.34, "notes": 0.16}
+KINDS = {"whole": 0.46, "answer": 0.34, "notes": 0.2}
 """What follows the thought, or a part of it, and how often."""
-_STATED = 0.75  # share of the requests for an answer that come when the thought has one
-_RESUMED, _HAVE_IT = 0.25, 0.1  # share of thoughts that go on from notes; of these, with the answer in the notes
+_STATED = 0.35  # share of the requests for an answer that come when the thought has one; others come anywhere
+_RESUMED, _HAVE_IT = 0.35, 0.1  # share of thoughts that go on from notes; of these, with the answer in the notes
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ class ThoughtEncoder:
             length_of_thought = ids.index(self._encode(forms.CLOSING).ids[0])
             longest, first = min(length_of_thought, LONGEST_THOUGHT), 1
             if kind == "answer" and rng.random() < _STATED:
-                # else the model learns to answer at random although its thought has the answer
+                # else the model leaves the box empty although its thought has the answer
                 stated = next((mark.end for mark in draft.thought.marks if mark.answer is not None), 0)
                 first = max(1, sum(end <= stated for _, end in encoded.offsets))
             length = rng.randint(min(first, longest), longest)
             ids = ids[:length]
-            asked_for, reply = _interrupt(kind, draft, encoded.offsets[length - 1][1], rng)
+            asked_for, reply = _interrupt(kind, draft, encoded.offsets[length - 1][1])
         slips = [
             len(prompt) + index
             for index, (start, end) in enumerate(encoded.offsets[: len(ids)])
@@ -142,14 +142,13 @@ def draw_draft(
     return ThoughtDraft(forms.add_notes(puzzle.question, notes), puzzle, thought)
 
 
-def _interrupt(kind: str, draft: ThoughtDraft, end: int, rng: random.Random) -> tuple[str, str]:
+def _interrupt(kind: str, draft: ThoughtDraft, end: int) -> tuple[str, str]:
     """Returns what a program puts in after `end` characters of a thought, and what the model replies."""
     mark = draft.thought.mark_at(end)
-    state, answer = (mark.state, mark.answer) if mark else (draft.puzzle.first_state, None)
     if kind == "notes":
         return forms.NOTES_REQUEST, _write_notes(draft.puzzle, mark)
-    number = draft.puzzle.draw_untried(state, rng) if answer is None else answer
-    return forms.ANSWER_REQUEST, f"{number}}}."
+    # an empty box is no answer: a thought that has none says so instead of drawing a number
+    return forms.ANSWER_REQUEST, "}." if mark is None or mark.answer is None else f"{mark.answer}}}."
 
 
 def _write_notes(puzzle: Puzzle, mark: Mark | None) -> str:

@@ -34,6 +34,7 @@ DEFAULTS = ("speculation=off",)  # at the load of this comparison plain decoding
 BUNDLED = ("+task=synthetic", "task.size={problems}")
 NOT_BY_DEFAULT = {
     "self_consistency",  # it chooses differently among the samples of best_of_n: it is a baseline of every comparison
+    "treepo",  # it samples trees for training, and a vote over it is one over fewer independent samples
     "pdr",  # these three need a model that follows instructions, or was trained for their forms
     "inftythink",
     "self_refine",

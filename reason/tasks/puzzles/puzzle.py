@@ -68,10 +68,6 @@ class Puzzle(Exercise):
         """Returns the candidate that the last trial before `state` tried, as an answer."""
         return state[0]
 
-    @abstractmethod
-    def draw_untried(self, state: State, rng: random.Random) -> int:
-        """Draws one of the next candidates after `state`: all that an interrupted search can answer."""
-
     def state_statement(self, answer: int) -> str:
         """Returns the statement of an answer inside a thought."""
         return f"So {self.symbol} = {answer}."

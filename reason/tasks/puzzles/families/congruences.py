@@ -78,6 +78,3 @@ class Congruence(Puzzle):
 
     def write_notes(self, state: State) -> str:
         return f"x = 0 to {state[0]} do not work; x = {state[0]} leaves {state[1]}."
-
-    def draw_untried(self, state: State, rng: random.Random) -> int:
-        return state[0] + rng.randint(1, 8)

@@ -103,6 +103,3 @@ class Remainders(Puzzle):
 
     def write_notes(self, state: State) -> str:
         return f"n up to {state[0]} does not work; n = {state[0]} leaves {state[1]}."
-
-    def draw_untried(self, state: State, rng: random.Random) -> int:
-        return state[0] + self.large * rng.randint(1, 6)

@@ -1,0 +1,131 @@
+"""TreePO's sampler: solutions that share their beginnings, as one tree of segments (arXiv 2508.17445)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decoding.core import Tokens
+from decoding.validation import require_choice, require_count, require_positive, require_switch
+from search.allocation import allocate_by_softmax
+from search.expand import derive_seed
+from search.step_search import StepSearch
+from search.step_search_state import StepSearchState
+from search.strategy import Resources, SearchResult
+from search.tree import SearchTree
+
+SPLITS = ("even", "confident", "uncertain")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreePo(StepSearch):
+    """Grows `n` solutions segment by segment; the number of branches grows with every level until it is `n`.
+
+    A branch that has ended passes its share on. Where all have ended before there are `n` solutions, the rest begins
+    anew at random segments of ended paths. `step=fixed_length` makes the segments of the paper.
+
+    n               solutions in the end
+    first_width     branches below the prompt
+    branching       how many times the number of branches may grow per level
+    split           what decides which branches get more than one continuation: `even`, or the mean log-probability of
+                    the last segment, where it is high (`confident`) or low (`uncertain`)
+    temperature     of the softmax over these log-probabilities
+    rewind          whether missing solutions begin anew at segments of ended paths; False: there are fewer
+    max_repeats     a branch whose path ends with this many copies of one block of tokens ends; None: never
+    stop_at_answer  whether a branch ends with the segment in which it gave an answer
+    """
+
+    first_width: int = 2
+    branching: int = 2
+    split: str = "even"
+    temperature: float = 1.0
+    rewind: bool = True
+    max_repeats: int | None = 8
+    stop_at_answer: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("first_width", self.first_width, at_least=1)
+        require_count("branching", self.branching, at_least=1)
+        require_choice("split", self.split, SPLITS)
+        require_positive("temperature", self.temperature)
+        require_switch("rewind", self.rewind)
+        require_count("max_repeats", self.max_repeats, at_least=2, or_null=True)
+        require_switch("stop_at_answer", self.stop_at_answer)
+
+    @property
+    def needs_scorer(self) -> bool:  # type: ignore[override]
+        """Whether votes depend on scores; branches do not."""
+        return self.select != "majority"
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether branches split by log-probabilities."""
+        return self.split != "even"
+
+    async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
+        state = StepSearchState(root, resources, self)
+        rng = random.Random(derive_seed(resources.seed, "rewind"))
+        parents = [SearchTree.ROOT] * min(self.first_width, self.n)
+        nodes: list[int] = []
+        while parents:
+            nodes = self._end_early(state, await state.expand_nodes(parents, lambda _: self.n - state.num_closed))
+            missing = self.n - state.num_closed
+            if state.expander.stop_reason == "budget" or state.update_decided(missing):
+                break
+            if nodes:
+                widths = self._split(state.tree, nodes, min(missing, self.branching * len(nodes)))
+                state.record_decision(nodes, widths)
+                parents = [node for node, count in zip(nodes, widths, strict=True) for _ in range(count)]
+            else:
+                parents = _rewind(state, missing, rng) if self.rewind else []
+        return state.build_result(still_open=nodes)
+
+    def _split(self, tree: SearchTree, nodes: Sequence[int], width: int) -> list[int]:
+        """Returns the number of continuations of each branch, `width` in all and at least one each."""
+        sign = {"even": 0.0, "confident": 1.0, "uncertain": -1.0}[self.split]
+        logprobs = [tree.nodes[node].step.mean_logprob for node in nodes]
+        known = [logprob for logprob in logprobs if logprob is not None]
+        # a segment that was put in has none; it is neither confident nor uncertain
+        mean = math.fsum(known) / len(known) if known else 0.0
+        scores = [sign * (mean if logprob is None else logprob) for logprob in logprobs]
+        return [1 + more for more in allocate_by_softmax(scores, width - len(nodes), self.temperature)]
+
+    def _end_early(self, state: StepSearchState, nodes: Sequence[int]) -> list[int]:
+        """Ends branches that have an answer or repeat themselves; returns the others. *Mutates*."""
+
+        def is_over(node: int) -> bool:
+            if self.stop_at_answer and state.find_answer(node) is not None:
+                return True
+            return self.max_repeats is not None and _is_repetitive(_path_tokens(state.tree, node), self.max_repeats)
+
+        ended = {node for node in nodes if is_over(node)}
+        state.end_branches(sorted(ended))
+        return [node for node in nodes if node not in ended]
+
+
+def _rewind(state: StepSearchState, count: int, rng: random.Random) -> list[int]:
+    """Draws `count` beginnings of segments of ended paths, paths and then segments with equal probability."""
+    if not state.ended_nodes:
+        return []
+    paths = [state.tree.path_nodes(rng.choice(state.ended_nodes)) for _ in range(count)]
+    return [rng.choice([SearchTree.ROOT, *path[:-1]]) for path in paths]
+
+
+def _path_tokens(tree: SearchTree, node: int) -> list[int]:
+    return [token for step in tree.path_steps(node) for token in step.tokens]
+
+
+def _is_repetitive(tokens: Sequence[int], repeats: int) -> bool:
+    """Whether the tokens end with `repeats` copies of one block.
+
+    >>> _is_repetitive([5, 1, 2, 1, 2, 1, 2], 3), _is_repetitive([5, 1, 2, 1, 2, 1, 2], 4), _is_repetitive([7, 7], 2)
+    (True, False, True)
+    """
+    longest = len(tokens) // repeats
+    return any(
+        all(tokens[-i] == tokens[-i - size] for i in range(1, size * (repeats - 1) + 1))
+        for size in range(1, longest + 1)
+    )
