@@ -197,6 +197,11 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
             f"scorer_reads=answer gives the steps of a thought no score, and search={_option_name(choices, strategy)} "
             "chooses among them by score; choose scorer_reads=window or thought, or search=best_of_n"
         )
+    if getattr(strategy, "needs_logprobs", False) and not engine.settings.gives_logprobs:
+        raise ConfigError(
+            f"search={_option_name(choices, strategy)} with these settings reads log-probabilities; "
+            "set engine.logprobs=true"
+        )
     embedder = _make_embedder(config, choices) if strategy.needs_embedder else None
     checkpoint = find_model(config["model"]["path"])
     with as_config_error("scorer"):
