@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from reason.bench.goals import evaluate_goals
 from reason.bench.oracle import OracleDrafter
 from reason.bench.speculation_run import AcceptancePoint, SpeculationRun, SpeedRun, run_workload
 from reason.bench.tune import static_tree, tune_template
-from reason.bench.workload import BundledTarget, Workload, WorkloadQuestion, make_questions
+from reason.bench.workload import TASKS, BundledTarget, Workload, WorkloadQuestion, make_questions
 
 PLAIN = Speculation()
 TEMPLATE_NODES = 16  # draft nodes of the setup that has a template where the others have the throughput controller
@@ -88,20 +89,24 @@ class SpeculationBench:
     log_line: LogLine = lambda line: None
 
     def __post_init__(self) -> None:
-        prompt, settings = self.target.prompt, self.settings
-        self.acceptance_questions = make_questions(prompt, per_family=settings.problems, split="heldout")
-        self.speed_questions = make_questions(prompt, per_family=settings.speed_problems, split="heldout")
-        self.training_questions = make_questions(prompt, per_family=settings.tuning_problems, split="train")
+        make, settings = partial(make_questions, self.target.prompt, task=self.target.task), self.settings
+        self.acceptance_questions = make(per_family=settings.problems, split="heldout")
+        self.speed_questions = make(per_family=settings.speed_problems, split="heldout")
+        self.training_questions = make(per_family=settings.tuning_problems, split="train")
 
     def measure_parts(self, *, nodes: bool = True, speed: bool = True) -> dict[str, Any]:
         """Runs one part or both; returns plain data for the report and the JSON line."""
         points = self.measure_acceptance() if nodes else []
         speed_runs = self.measure_speed() if speed else []
+        # the goals are about solutions of the bundled target
+        has_goals = self.target.task == TASKS["bundled"]
+        goals = evaluate_goals(points, speed_runs, self.settings.nodes) if has_goals else []
         return {
             "bench": "speculation",
             "settings": asdict(self.settings),
+            "task": self.target.task,
             "families": list(dict.fromkeys(question.family for question in self.acceptance_questions)),
-            "goals": [goal.to_json() for goal in evaluate_goals(points, speed_runs, self.settings.nodes)],
+            "goals": [goal.to_json() for goal in goals],
             "acceptance": [point.to_json() for point in points],
             "speed": [run.to_json() for run in speed_runs],
         }

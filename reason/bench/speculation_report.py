@@ -25,7 +25,7 @@ SPEED_TABLES: dict[str, Callable[[Row], str]] = {
 def make_tables(result: Row) -> list[ResultTable]:
     """Returns all tables of a result, the goals first."""
     points, speed_runs = result["acceptance"], result["speed"]
-    tables = [_goal_table(result["goals"])]
+    tables = [_goal_table(result["goals"])] if result["goals"] else []
     if points:
         tables += [_token_table(points), _node_table(points), *_family_tables(points)]
     if speed_runs:
@@ -135,8 +135,9 @@ def describe_settings(result: Row) -> str:
     """Returns what a reader of the tables must know."""
     settings, families = result["settings"], ", ".join(result["families"])
     return (
-        f"Bundled target, held-out problems of {families}, {settings['trajectories']} trajectories each. Equal node "
-        f"budgets: {settings['problems']} problems of each family, {settings['live_at_equal_nodes']} branches live. "
+        f"Bundled models, held-out problems of {result['task']} ({families}), {settings['trajectories']} trajectories "
+        f"each. Equal node budgets: {settings['problems']} problems of each family, "
+        f"{settings['live_at_equal_nodes']} branches live. "
         f"Speed: {settings['speed_problems']} of each, setups interleaved, medians of {settings['repeats']} ratios "
         "to a plain run just before (one repetition at other temperatures than the first). Every run is a cold start: "
         "a fresh engine, drafter and controller, an empty prefix cache; problems come in order, so a drafter that "

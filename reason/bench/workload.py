@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from decoding.core import GenerationRequest, SamplingParams, Tokens
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend
-from reason.config.compose import instantiate, load_option
+from reason.config.compose import Settings, compose_settings, instantiate, load_option
 from reason.models.checkpoint import eos_ids, find_model, load_tokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.prompt import Prompt
-from reason.tasks.synthetic import Synthetic
+from reason.tasks.base import Task
 from search.expand import derive_seed
 
-_TASK = "synthetic_aime"
+TASKS = {"bundled": "synthetic_aime", "thinker": "puzzles"}
+"""The bundled models that can be measured, and the problems of each; thoughts of the thinker are long texts."""
 
 
 @dataclass(frozen=True)
 class BundledTarget:
-    """The bundled target model, loaded once for all engines, with its tokenizer and prompt format."""
+    """A bundled model, loaded once for all engines, with its tokenizer, its prompt format and the task it can do."""
 
     backend: HFBackend
     tokenizer: PretrainedTokenizer
     prompt: Prompt
     max_tokens: int
     eos_ids: frozenset[int]
+    task: str
 
     @classmethod
-    def load(cls, *, device: Device = "auto", dtype: DType = "auto") -> BundledTarget:
-        settings = load_option("model", "bundled")
+    def load(cls, model: str = "bundled", *, device: Device = "auto", dtype: DType = "auto") -> BundledTarget:
+        """Loads one of `TASKS`."""
+        settings = compose_settings([f"model={model}"])[0]["model"]
         source = find_model(settings["path"]).source
         tokenizer = load_tokenizer(source)
         return cls(
@@ -39,6 +42,7 @@ class BundledTarget:
             Prompt(instantiate("model.prompt", settings["prompt"]), tokenizer),
             settings["sampling"]["max_tokens"],
             eos_ids(source, tokenizer),
+            TASKS[model],
         )
 
 
@@ -82,14 +86,17 @@ class Workload:
 
 
 def make_questions(
-    prompt: Prompt, *, per_family: int, split: Literal["train", "heldout"]
+    prompt: Prompt, *, per_family: int, split: Literal["train", "heldout"], task: str = TASKS["bundled"]
 ) -> tuple[WorkloadQuestion, ...]:
-    """Returns `per_family` questions of each family; the families alternate."""
-    task = load_option("task", _TASK)
-    columns = [_of_family(prompt, family, per_family, split, task["difficulty"]) for family in task["families"]]
+    """Returns `per_family` questions of each family of a task; the families alternate."""
+    settings = load_option("task", task)
+    columns = [
+        _encode_family(prompt, family, settings | {"size": per_family, "split": split})
+        for family in settings["families"]
+    ]
     return tuple(question for row in zip(*columns, strict=True) for question in row)
 
 
-def _of_family(prompt: Prompt, family: str, size: int, split: Any, difficulty: Any) -> Sequence[WorkloadQuestion]:
-    task = Synthetic(name=family, families=[family], difficulty=difficulty, size=size, split=split)
-    return [WorkloadQuestion(family, problem.id, prompt.encode(problem.question)) for problem in task]
+def _encode_family(prompt: Prompt, family: str, settings: Settings) -> Sequence[WorkloadQuestion]:
+    problems: Task = instantiate("task", settings | {"name": family, "families": [family]})
+    return [WorkloadQuestion(family, problem.id, prompt.encode(problem.question)) for problem in problems]

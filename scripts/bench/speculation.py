@@ -3,6 +3,7 @@
 python scripts/bench/speculation.py --quick                      small sizes, to see that it runs
 python scripts/bench/speculation.py --only nodes --out FILE.md   acceptance at equal numbers of draft nodes
 python scripts/bench/speculation.py --only speed                 tokens per second beside plain decoding
+python scripts/bench/speculation.py --only speed --model thinker --kv-mib 1024   the same over long thoughts
 
 Tables first; the last line of stdout is one JSON object.
 """
@@ -36,6 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes where none are given; shows no difference")
     parser.add_argument("--only", choices=["nodes", "speed"], help="one of the two parts")
+    parser.add_argument("--model", choices=["bundled", "thinker"], default="bundled", help="thinker: long thoughts")
     parser.add_argument("--trajectories", type=positive_int, help="branches of each problem")
     parser.add_argument("--max-tokens", type=positive_int, help="per trajectory; default: the model's limit")
     parser.add_argument("--kv-mib", type=positive_int, help="size of the KV pool of an engine")
@@ -78,7 +80,7 @@ def bench_speculation(args: argparse.Namespace, console: Console) -> dict[str, o
             require_matplotlib()
     except ValueError as error:
         sys.exit(str(error))
-    target = BundledTarget.load(device=args.device, dtype=args.dtype)
+    target = BundledTarget.load(args.model, device=args.device, dtype=args.dtype)
     with nullcontext(args.templates) if args.templates else TemporaryDirectory() as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         bench = SpeculationBench(

@@ -121,6 +121,15 @@ def test_unknown_name_is_refused_with_the_valid_ones() -> None:
     assert len(QUICK.drafter_setups) < len(SpeculationSettings().drafter_setups)
 
 
+def test_long_thoughts_of_the_thinker_are_a_workload_too(tmp_path: Path) -> None:
+    settings = replace(TOY, speed_setups=("hybrid",), live=(4,), max_tokens=40)
+    thinker = BundledTarget.load("thinker", device="cpu")
+    measured = SpeculationBench(thinker, settings, tmp_path).measure_parts(nodes=False)
+    assert measured["families"] == ["congruences", "remainders"]
+    assert [(row["setup"], row["num_differing"]) for row in measured["speed"]] == [("hybrid", 0)]
+    assert measured["goals"] == []
+
+
 def test_workload_alternates_equally_many_questions_of_each_family(target: BundledTarget) -> None:
     questions = make_questions(target.prompt, per_family=2, split="heldout")
     families = [question.family for question in questions]
