@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 IGNORE = -100  # no token to predict here
+EMPHASIS = 30.0
 ANY, NONE = -1, -2  # in place of a rival: any other token is wrong here; no other token is surely wrong
 
 
@@ -25,12 +26,14 @@ class TrainingExample:
     prompt_length   number of ids at the beginning without a loss
     untaught        indexes of further ids without a loss: planted slips, texts that a program puts in
     rivals          per token after those, a wrong token in its place, or `ANY`, or `NONE`
+    emphasis        indexes of ids whose loss counts `EMPHASIS` times: short replies behind long texts
     """
 
     ids: list[int]
     prompt_length: int
     rivals: list[int]
     untaught: Sequence[int] = ()
+    emphasis: Sequence[int] = ()
 
 
 class ExampleEncoder:

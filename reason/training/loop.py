@@ -67,9 +67,11 @@ def resolve_device(device: Device) -> str:
 
 
 def language_loss(model: Any, batch: Batch) -> torch.Tensor:
-    """Returns the mean cross entropy of the solution's tokens; the prompt's are not counted."""
-    logits = model(input_ids=batch["ids"], use_cache=False).logits
-    return cross_entropy(logits.flatten(0, 1).float(), batch["next_ids"].flatten(), ignore_index=IGNORE)
+    """Returns the weighted mean of the cross entropy of the solution's tokens; the prompt's are not counted."""
+    logits, next_ids = model(input_ids=batch["ids"], use_cache=False).logits, batch["next_ids"].flatten()
+    losses = cross_entropy(logits.flatten(0, 1).float(), next_ids, ignore_index=IGNORE, reduction="none")
+    weights = batch["weights"].flatten() * (next_ids != IGNORE)
+    return (losses * weights).sum() / weights.sum()
 
 
 def full_rate(name: str) -> float:

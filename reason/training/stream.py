@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from reason.tasks.synthetic.draw import draw_exercise
 from reason.tasks.synthetic.exercise import ExactWriter
-from reason.training.examples import IGNORE, NONE, ExampleEncoder, TrainingExample, batch_examples
+from reason.training.examples import EMPHASIS, IGNORE, NONE, ExampleEncoder, TrainingExample, batch_examples
 from search.expand import derive_seed
 
 if TYPE_CHECKING:
@@ -68,13 +68,14 @@ class SolutionSource:
 
 
 def collate_examples(batch: list[TrainingExample], pad_id: int) -> dict[str, torch.Tensor]:
-    """Returns `ids`, `next_ids` and `rivals` (of the token at the same place), all `[examples, longest]`.
+    """Returns `ids`, `next_ids`, their `weights` and `rivals` (of the token at the same place), `[examples, longest]`.
 
     Padded on the right, so that a causal model needs no mask.
     """
     longest = max(len(example.ids) for example in batch)
     ids = torch.full((len(batch), longest), pad_id)
     next_ids = torch.full((len(batch), longest), IGNORE)
+    weights = torch.ones(len(batch), longest)
     rivals = torch.full((len(batch), longest), NONE)
     for row, example in enumerate(batch):
         end = len(example.ids)
@@ -82,8 +83,10 @@ def collate_examples(batch: list[TrainingExample], pad_id: int) -> dict[str, tor
         next_ids[row, example.prompt_length - 1 : end - 1] = ids[row, example.prompt_length : end]
         for index in example.untaught:
             next_ids[row, index - 1] = IGNORE
+        for index in example.emphasis:
+            weights[row, index - 1] = EMPHASIS
         rivals[row, example.prompt_length : end] = torch.tensor(example.rivals)
-    return {"ids": ids, "next_ids": next_ids, "rivals": rivals}
+    return {"ids": ids, "next_ids": next_ids, "weights": weights, "rivals": rivals}
 
 
 def batch_stream(

@@ -105,6 +105,8 @@ class ThoughtEncoder:
             prompt_length=len(prompt),
             rivals=[NONE] * (len(ids) + len(rest)),
             untaught=[*slips, *range(begin, begin + len(put_in))],
+            # a reply is a few tokens behind hundreds: without emphasis it is hardly learned
+            emphasis=range(begin + len(put_in), begin + len(rest)) if put_in else (),
         )
 
     def _encode_drill(self, text: str, results: list[range]) -> TrainingExample:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from reason.models.checkpoint import eos_ids, find_model, load_tokenizer
 from reason.tasks.puzzles import forms
 from reason.tasks.puzzles.families import PUZZLES
 from reason.tasks.puzzles.thought import ThoughtStyle
 from reason.tasks.synthetic.draw import split_of
-from reason.training.examples import IGNORE, TrainingExample
-from reason.training.loop import TrainingRecipe
+from reason.training.examples import EMPHASIS, IGNORE, TrainingExample
+from reason.training.loop import TrainingRecipe, language_loss
 from reason.training.stages import ModelShape, TrainingPlan, run_stage
 from reason.training.stream import collate_examples
 from reason.training.thoughts import KINDS, LONGEST_THOUGHT, ThoughtSource
@@ -90,6 +93,32 @@ def test_reply_after_a_forced_end_is_the_answer_or_an_empty_box(tokenizer: PreTr
                 num_open += 1
                 assert box[1] == ""
     assert min(num_stated, num_open) > 3
+
+
+def test_loss_of_a_reply_counts_more_and_that_of_whole_thoughts_as_before(tokenizer: PreTrainedTokenizerFast) -> None:
+    vocabulary = len(tokenizer)
+
+    class Uniform:
+        """Predicts every token with equal probability, but one of them never."""
+
+        def __init__(self, never: int) -> None:
+            self._never = never
+
+        def __call__(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+            logits = torch.zeros(*input_ids.shape, vocabulary)
+            logits[..., self._never] = -10
+            return SimpleNamespace(logits=logits)
+
+    for example in examples(tokenizer)[:60]:
+        batch = collate_examples([example], 0)
+        taught = [n for n in range(example.prompt_length, len(example.ids)) if n not in example.untaught]
+        reply = [n for n in example.emphasis if n in taught]
+        assert len(reply) == len(example.emphasis)
+        never = example.ids[-1]
+        total = sum(EMPHASIS if n in reply else 1 for n in taught)
+        wrong = sum(EMPHASIS if n in reply else 1 for n in taught if example.ids[n] == never)
+        even = math.log(vocabulary - 1 + math.exp(-10))
+        assert language_loss(Uniform(never), batch).item() == pytest.approx(even + 10 * wrong / total, rel=1e-4)
 
 
 def test_examples_are_of_the_training_split_and_no_longer_than_allowed(tokenizer: PreTrainedTokenizerFast) -> None:
