@@ -78,6 +78,24 @@ class StepSearchState:
             open_leaves = self._take_open(leaves, members)
         return open_leaves if self.is_decided else await self._merge_siblings(open_leaves)
 
+    async def look_ahead(self, nodes: Sequence[int], num_steps: int) -> list[int]:
+        """Continues each node by up to `num_steps` greedy steps; returns the node to which each leads.
+
+        These steps are in the tree, but no branches of the search: they neither vote nor are continued later. They end
+        early where the budget does. *Mutates*.
+        """
+        leaves = list(nodes)
+        greedy = replace(self._step_sampling, temperature=0.0)
+        for _ in range(num_steps):
+            waiting = [i for i, leaf in enumerate(leaves) if self.is_open(leaf)]
+            if not waiting or self.expander.stop_reason == "budget":
+                break
+            parents, path_tokens = [leaves[i] for i in waiting], self.strategy.sampling.max_tokens
+            steps = await self.expander.sample_continuations(parents, greedy, one_step=True, path_tokens=path_tokens)
+            for i, step in zip(waiting, steps, strict=False):
+                leaves[i] = step
+        return leaves
+
     def start_batch(self, parents: Sequence[int]) -> ExpansionBatch:
         """Starts one step of each parent without waiting; pass the batch to `collect_batch`.
 

@@ -150,7 +150,7 @@ class SearchResult:
     best         node of the chosen candidate; None if no candidate may be chosen
     stop_reason  `budget` if the budget refused a request or cut one short, `decided` after an early stop, else `done`
     votes        votes of each answer under the rule that chose
-    candidates   all solutions, in the order of their requests
+    candidates   all solutions, in the order of their requests; a path that votes several times is there as often
     selections   decisions over open branches, in order
     """
 

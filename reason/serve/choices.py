@@ -55,13 +55,14 @@ def select_choices(solution: Solution, n: int, stop: Sequence[str], reader: Solu
 def rank_candidates(result: SearchResult) -> list[Candidate]:
     """Orders candidates: the chosen one, the best scored of every other answer by descending votes, the rest by score.
 
-    If the search was ended before it had a solution: its unfinished branches, the longest first.
+    A path that votes several times is one choice. If the search was ended before it had a solution: its unfinished
+    branches, the longest first.
     """
     if not result.candidates:
         nodes = result.tree.nodes
         leaves = sorted(result.tree.leaf_nodes(), key=lambda leaf: -nodes[leaf].num_path_tokens)
         return [Candidate(leaf, None, nodes[leaf].score) for leaf in leaves]
-    by_score = sorted(result.candidates, key=lambda c: (c.node != result.best, -_score_or_lowest(c)))
+    by_score = sorted(dict.fromkeys(result.candidates), key=lambda c: (c.node != result.best, -_score_or_lowest(c)))
     heads: dict[str | None, Candidate] = {}
     for candidate in by_score:
         heads.setdefault(candidate.answer, candidate)

@@ -38,6 +38,7 @@ STEP_SEARCH: Knobs = {
 }
 LEVELS: Knobs = {"keep_width": (False, True)}
 BEAMS: Knobs = {**LEVELS, "beam_width": (1, 2, 3)}
+PARTICLES: Knobs = {"weights": ("odds", "likelihood"), "temperature": (0.3, 1, 4), "ess_threshold": (0, 0.5, 1)}
 KNOBS: Mapping[str, Knobs] = {
     "best_of_n": {"n": (2, 3, 6), "agg_strategy": ("last", "min", "prod", "mean")},
     "self_consistency": {
@@ -83,6 +84,11 @@ KNOBS: Mapping[str, Knobs] = {
         "ask": ("prompt", "put_in"),
     },
     "self_refine": {"n": (2, 4), "rounds": (1, 2), "solution_tokens": (20, 200), "feedback_tokens": (5, 40)},
+    "particle_filter": PARTICLES,
+    "particle_gibbs": {**PARTICLES, "num_iterations": (1, 2, 3), "num_references": (0, 1)},
+    "sequential_halving": {"rung_steps": (1, 2)},
+    "diverse_beam": {**BEAMS, "num_groups": (1, 2), "diversity": (0, 0.2, 1), "ngram": (1, 2, 4)},
+    "lookahead_beam": {"beam_width": (1, 2), "lookahead": (0, 1, 2)},
     "astar": {"branching": (1, 2, 3), "parallel": (1, 3), "expansions": (6, 12)},
 }
 WHOLE_SOLUTIONS = {"best_of_n", "self_consistency", "pdr", "inftythink", "self_refine"}

@@ -34,7 +34,9 @@ class TreePo(StepSearch):
     temperature     of the softmax over these log-probabilities
     rewind          whether missing solutions begin anew at segments of ended paths; False: there are fewer
     max_repeats     a branch whose path ends with this many copies of one block of tokens ends; None: never
-    stop_at_answer  whether a branch ends with the segment in which it gave an answer
+    stop_at_answer  whether a branch ends with the segment in which it gave an answer, for models that go on after it
+
+    The paper ends branches for both reasons. By default neither does: a thought that repeats itself may still answer.
     """
 
     first_width: int = 2
@@ -42,8 +44,8 @@ class TreePo(StepSearch):
     split: str = "even"
     temperature: float = 1.0
     rewind: bool = True
-    max_repeats: int | None = 8
-    stop_at_answer: bool = True
+    max_repeats: int | None = None
+    stop_at_answer: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -205,7 +205,7 @@ def test_selections_are_recorded_with_reasons_and_kv(name: str) -> None:
 @every_strategy
 def test_open_leaves_have_the_stop_reason_of_the_search(name: str) -> None:
     for why, result in {
-        "budget": run(STRATEGIES[name](n=8), budget=Budget(tokens=250)),
+        "budget": run(STRATEGIES[name](n=8), budget=Budget(tokens=150)),
         "decided": run(STRATEGIES[name](n=32, early_stop=0.01, select="majority"), engine=ToyEngine()),
     }.items():
         assert result.stop_reason == why

@@ -109,6 +109,13 @@ class ConstantScorer(ToyScorer):
         return 0.5
 
 
+class SomeStepsScorer(ToyScorer):
+    """Leaves out the steps whose texts have an even length."""
+
+    async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+        return ScoredPaths([[self.score_text(s.text) if len(s.text) % 2 else None for s in p] for p in paths])
+
+
 class ToyEmbedder:
     """Two steps have the same meaning if they end with the same digits."""
 

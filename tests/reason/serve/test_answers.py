@@ -76,6 +76,8 @@ def test_candidates_are_sorted_with_distinct_answers_first() -> None:
     candidates = tuple(Candidate(node, a, s) for node, (a, s) in zip(nodes, answers, strict=True))
     result = SearchResult(tree, 3, Usage(), votes={"7": 0.8, "8": 0.9}, candidates=candidates)
     assert [candidate.node for candidate in rank_candidates(result)] == [3, 1, 4, 2, 0]
+    copied = SearchResult(tree, 3, Usage(), votes=result.votes, candidates=(*candidates, *candidates[::-1]))
+    assert rank_candidates(copied) == rank_candidates(result)
 
 
 def test_same_request_has_the_same_answer_and_another_seed_another_tree(toy: httpx.Client) -> None:

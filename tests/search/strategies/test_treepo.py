@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.core import SamplingParams, Tokens
@@ -26,7 +26,8 @@ def letters(seed: int, prefix: Tokens) -> str:
 
 
 def grow(*, write: Any = letters, segment: int = 10, max_tokens: int = 80, **knobs: Any) -> SearchResult:
-    strategy = TreePo(**({"select": "majority", "sampling": SamplingParams(max_tokens=max_tokens)} | knobs))
+    sampling = SamplingParams(max_tokens=max_tokens)
+    strategy = TreePo(**{"select": "majority", "sampling": sampling, **knobs})
     return run_search(strategy, engine=ToyEngine(write), scorer=None, step_rule=FixedLengthSteps(tokens=segment))
 
 
@@ -36,6 +37,7 @@ def test_branches_double_until_there_are_n() -> None:
     assert len(result.candidates) == 16
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 20), st.integers(1, 5), st.integers(1, 4), st.sampled_from(SPLITS), st.integers(0, 9))
 def test_every_open_branch_goes_on_and_there_are_n_solutions(
     n: int, first: int, branching: int, split: str, salt: int
@@ -75,13 +77,11 @@ def test_branches_end_with_their_answer_and_with_repetitions() -> None:
     def write(seed: int, prefix: Tokens) -> str:
         return "So \\boxed{4}. " + letters(seed, prefix) if seed % 2 else "ab" * 200
 
-    result = grow(write=write, n=4, segment=20, max_tokens=300, max_repeats=5)
+    result = grow(write=write, n=4, segment=20, max_tokens=300, max_repeats=5, stop_at_answer=True)
     texts = [result.tree.path_text(c.node) for c in result.candidates]
     assert all(len(text) == 20 for text in texts)
     assert len(texts) == 4
-    assert (
-        len(grow(write=write, n=4, segment=20, max_tokens=300, max_repeats=None, stop_at_answer=False).tree.nodes) > 16
-    )
+    assert len(grow(write=write, n=4, segment=20, max_tokens=300).tree.nodes) > 16
 
 
 def test_budget_ends_the_tree_with_what_there_is() -> None:
