@@ -38,13 +38,23 @@ def hash_sources() -> str:
     return f"compiled-{digest.hexdigest()}"
 
 
+def is_cache_filled() -> bool:
+    """Returns whether something was compiled for the present sources before: then little is left to compile."""
+    return any(_cache_folder().rglob("*.nbi"))
+
+
+def _cache_folder() -> Path:
+    config: Any = numba.config
+    return Path(config.CACHE_DIR or SOURCE_FOLDER / "__pycache__") / hash_sources()
+
+
 @contextmanager
 def _separate_cache() -> Iterator[None]:
     """Gives functions defined meanwhile a cache for these sources; where it cannot be written, Numba's default."""
     config: Any = numba.config
     before = config.CACHE_DIR
     # Numba reads the setting when a function is defined, not when it is compiled
-    config.CACHE_DIR = str(Path(before or SOURCE_FOLDER / "__pycache__") / hash_sources())
+    config.CACHE_DIR = str(_cache_folder())
     try:
         yield
     finally:

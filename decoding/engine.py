@@ -50,7 +50,7 @@ class LocalEngine:
         self._scheduler: Scheduler[Request] = Scheduler(
             self._kv, max_running_requests=max_running_requests, max_batched_tokens=max_batched_tokens
         )
-        self._stats = EngineStats(capacity_tokens=self._kv.pool.capacity)
+        self._stats = EngineStats(capacity_tokens=self._kv.pool.capacity, decoder=backend.decoder_kind)
         self._round = RoundRunner(
             backend,
             self._kv,

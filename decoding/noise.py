@@ -10,13 +10,15 @@ Shapes: T rows, V token ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from decoding.compiled import compiled
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Largest float32 below 1: keeps log1p(-u) finite, so that no token is ever impossible.
 _BELOW_ONE = 1.0 - 2.0**-24
@@ -61,6 +63,8 @@ def gumbel_noise(keys_T2: Tensor, ids: Tensor) -> Tensor:
     Both halves of the key are mixed in one after the other, so two rows agree only if all 64 bits do.
     The tail ends at 22.9 (u = 2^-33), beyond the effect of any vocabulary.
     """
+    import torch  # here: the settings of drafters are checked without it
+
     bits_TV = ids.to(torch.int32) * _GOLDEN_32 + keys_T2[:, :1]
     bits_TV = _mix_int32_(_mix_int32_(bits_TV).add_(keys_T2[:, 1:]))
     # The bits as an unsigned h become u = (h + 0.5) / 2^32. A float32 holds 24 of the 32 bits, and small u (large

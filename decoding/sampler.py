@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,27 +18,9 @@ from torch import Tensor
 
 from decoding.core import SamplingParams
 from decoding.noise import gumbel_noise, noise_keys
+from decoding.sampling_columns import SamplingColumns
 
 _MAX_PARTIAL_SORT = 1024  # up to this many candidates a partial sort is cheaper than a full one
-
-
-class SamplingColumns(NamedTuple):
-    """The sampling parameters of T rows, or of one row per branch. A named tuple, because Numba takes no dataclass."""
-
-    temperature_T: npt.NDArray[np.float32]
-    top_k_T: npt.NDArray[np.int64]
-    top_p_T: npt.NDArray[np.float32]
-    min_p_T: npt.NDArray[np.float32]
-
-    @classmethod
-    def from_params(cls, params: Sequence[SamplingParams]) -> SamplingColumns:
-        """Collects the parameters of T rows."""
-        return cls(
-            np.array([p.temperature for p in params], dtype=np.float32),
-            np.array([p.top_k for p in params], dtype=np.int64),
-            np.array([p.top_p for p in params], dtype=np.float32),
-            np.array([p.min_p for p in params], dtype=np.float32),
-        )
 
 
 @dataclass(frozen=True)

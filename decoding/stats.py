@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
 Activity = Literal["model", "sampling", "drafting", "bookkeeping"]
+DecoderKind = Literal["compiled", "eager"]
+"""How the layers of a model run: in one compiled call, or operation by operation."""
 
 
 class RoundSnapshot(NamedTuple):
@@ -36,7 +38,9 @@ class EngineStats:
     peak_*             the largest of either after any round
     resident_rounds    resident_tokens summed over all rounds
     problem_rounds     groups (problems) with running branches, summed over all rounds
-    seconds_*          model (attention included), attention (CPU only), sampling, drafting, and the rest of the loop
+    seconds_*          model (attention included), attention (eager on a CPU only), sampling, drafting, and the rest of
+                       the loop
+    decoder            how the layers run, compiled or eager; None where a server runs the model
     timeline           the last 4096 rounds
     """
 
@@ -64,6 +68,7 @@ class EngineStats:
     seconds_drafting: float = 0.0
     seconds_bookkeeping: float = 0.0
     # bounded: a server may run for weeks
+    decoder: DecoderKind | None = None
     timeline: deque[RoundSnapshot] = field(default_factory=lambda: deque(maxlen=4096))
 
     def take_snapshot(self) -> Self:

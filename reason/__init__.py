@@ -22,9 +22,21 @@ __all__ = ["ConfigError", "Problem", "Solution", "Solver", "from_config", "load"
 
 
 def __getattr__(name: str) -> Any:
-    """`load` and `from_config` bring in Hydra, so they are imported when they are asked for."""
+    """`load` and `from_config` bring in Hydra, so they are imported when they are asked for. So is the version."""
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("reason-search")
+        except PackageNotFoundError:
+            return "unknown"
     if name in ("from_config", "load"):
         from reason import build
 
         return getattr(build, name)
     raise AttributeError(f"module 'reason' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Lists the public names, those that `__getattr__` makes among them."""
+    return sorted([*__all__, "__version__"])

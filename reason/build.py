@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from decoding.validation import MAX_INT, require_choice, require_count, require_positive, require_text
@@ -22,6 +23,7 @@ from reason.engines import speculation
 from reason.engines.spec import EngineSpec, validate_engine
 from reason.engines.speculation import SpeculationSpec
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
+from reason.models.loading import announce, paused_collector
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
 from reason.routing import spec as routing
@@ -96,18 +98,23 @@ class SolveSpec:
 
     def load_solver(self, task: Task | None = None) -> Solver:
         """Loads the models and returns the solver; `task` finds answers in texts. Raises: ConfigError."""
+        with paused_collector():
+            return self._load_solver(task)
+
+    def _load_solver(self, task: Task | None) -> Solver:
         source = self.checkpoint.source
         # Servers first: it takes a second to know that one is down, and minutes to load a model for nothing.
         self.engine.ping()
         if self.routing is not None:
             self.routing.small.ping()
-        with as_config_error("model.path"):
+        with announce("loading the tokenizer"), as_config_error("model.path"):
             tokenizer = load_tokenizer(source)
         with as_config_error("model.prompt"):
             tags = () if self.thinking is None else (self.thinking.opening, self.thinking.closing)
             prompt = Prompt(self.prompt_format, tokenizer, tags)
         self._validate_probe(len(() if self.early_exit is None else prompt.encode_continuation(self.early_exit.probe)))
-        with as_config_error("scorer"):
+        loading = announce(f"loading scorer {self.names['scorer']}") if self.scorer.gives_scores else nullcontext()
+        with loading, as_config_error("scorer"):
             self.scorer.load(writer=tokenizer)
         if self.embedder is not None:
             with as_config_error("embedder"):

@@ -101,12 +101,18 @@ def installed_version(name: str) -> str | None:
 
 def check_device() -> Finding:
     """Returns the device that runs the models."""
-    import torch
+    from reason.engines.cost_store import count_cores
+    from reason.models.devices import may_have_gpu
+
+    on_cpu = Finding("device", OK, f"CPU, {count_cores()} cores; no CUDA device")
+    if not may_have_gpu():
+        return on_cpu
+    import torch  # here: its import takes longer than all the rest
 
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         return Finding("device", OK, f"{torch.cuda.get_device_name()}, {free >> 20:,} of {total >> 20:,} MiB free")
-    return Finding("device", OK, f"CPU, {torch.get_num_threads()} threads; no CUDA device")
+    return on_cpu
 
 
 def check_browser() -> Finding:

@@ -32,10 +32,10 @@ from reason.runs.command import (
     ClosedOutputError,
     StdoutConsole,
     exit_with,
+    freeze_imports,
     handle_termination,
     printing,
     report_config_errors,
-    silence_progress_bars,
 )
 from reason.runs.json_files import write_json
 from reason.runs.present import format_heading, print_solution, print_summary
@@ -74,8 +74,8 @@ def solve_task(cfg: DictConfig) -> None:
         check_saved_rows(folder, list(task)[: config["limit"]], metadata)
     if about is None:
         resume.save_settings(folder, config=config, choices=choices, about=metadata)
-    silence_progress_bars()
     with closing(task), spec.load_solver(task) as solver:
+        freeze_imports()
         run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"])
         meter = ThroughputMeter(solver.engine)
         before = list(run.results.values())
@@ -98,6 +98,7 @@ def solve_task(cfg: DictConfig) -> None:
             "resumed": run.num_resumed,
             **summarise_results(results),
             "seconds": round(meter.elapsed_seconds, 3),
+            "decoder": solver.engine.stats.decoder,
             "engine_totals": meter.read_totals(),
             "folder": str(folder),
             "page": str(run.start_page),
@@ -196,6 +197,8 @@ def _quote(text: str) -> str:
 
 def run_program() -> None:
     """Runs `main`; wrong settings and interrupts end without a traceback."""
+    if sys.stderr.isatty() and not any(argument.startswith("-") for argument in sys.argv[1:]):
+        print("reading the settings ...", file=sys.stderr, flush=True)
     with handle_termination("solve"):
         sys.argv[1:] = write_to_resumed_folder(quote_question(refuse_written_out_keys(sys.argv[1:])))
         main()

@@ -9,6 +9,14 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps what tests time of this machine out of the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REASON_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def enabled_logging() -> Iterator[None]:
     """Undoes what a program that a test runs in this process switches off: all logging, or the loggers there are."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
 import reason
@@ -11,6 +13,11 @@ def test_public_names_of_reason_are_fixed() -> None:
     assert sorted(reason.__all__) == ["ConfigError", "Problem", "Solution", "Solver", "from_config", "load"]
     for name in reason.__all__:
         assert getattr(reason, name).__doc__
+
+
+def test_names_that_are_made_when_asked_for_are_listed() -> None:
+    assert {"load", "from_config", "__version__"} <= set(dir(reason))
+    assert reason.__version__ == version("reason-search")
 
 
 def test_unknown_name_of_reason_is_an_attribute_error() -> None:

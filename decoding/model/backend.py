@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from decoding.stats import DecoderKind
+
 if TYPE_CHECKING:
     # for annotations only: scheduling and packing import this module and need no torch
     from torch import Tensor
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+DECODER_CHOICES = ("auto", "compiled", "eager")
+"""Values of the setting `decoder`."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class Backend(Protocol):
         """Bytes of one token's K and V in all layers."""
         ...
 
+    @property
+    def decoder_kind(self) -> DecoderKind: ...
     @property
     def attention_seconds(self) -> float:
         """Seconds spent in attention since the backend was made; 0 where they cannot be measured separately."""

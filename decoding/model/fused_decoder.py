@@ -14,13 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.kv.pool_memory import allocate_zeros
 from decoding.model.attention import DeviceBlock, attend_blocks
+from decoding.model.backend import TokenBatch
+from decoding.threads import with_helper_threads
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 
 
 @dataclass(frozen=True)
-class _FusedLayer:
+class FusedLayer:
     """One decoder layer. Matrices are `[in, out]`, contiguous, as `addmm` wants them; biases may be None."""
 
     attention_norm: Tensor
@@ -42,6 +45,28 @@ def _fuse_linears(linears: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | 
     # the linears of one call have a bias all or none
     biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
     return weight, torch.cat(biases) if biases else None
+
+
+class RotaryTable:
+    """Cos and signed sin of positions, as the rotary module of a checkpoint computes them.
+
+    like   any numbers `[1, hidden]` with the device and dtype of the model
+    """
+
+    def __init__(self, rotary: Any, like: Tensor) -> None:
+        self._rotary, self._like = rotary, like
+        self._cos_sin: Tensor | None = None
+
+    def extend_to(self, largest: int) -> Tensor:
+        """Returns `[positions, 2, D]` with at least the positions up to `largest`. *Mutates*: the table grows."""
+        if self._cos_sin is None or largest >= len(self._cos_sin):
+            positions = torch.arange(max(256, 2 * largest), device=self._like.device)[None]
+            cos, sin = self._rotary(self._like, positions)
+            half = cos.shape[-1] // 2
+            # x * cos + rotate_half(x) * sin == x * cos + roll(x) * signed sin: one kernel less
+            signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+            self._cos_sin = torch.stack([cos[0], signed[0]], dim=1)
+        return self._cos_sin
 
 
 class FusedDecoder:
@@ -68,23 +93,27 @@ class FusedDecoder:
         self.scale: float = model.layers[0].self_attn.scaling
         self.eps: float = config.rms_norm_eps
         self.attention_seconds = 0.0
+        self.mlp_size: int = config.intermediate_size
+        self.activation_name: str = config.hidden_act
         self._activation = model.layers[0].mlp.act_fn
         with torch.no_grad():
-            self._embedding = model.embed_tokens.weight.detach()
-            self._final_norm = model.norm.weight.detach()
-            self._layers = [self._fuse_layer(layer) for layer in model.layers]
-        self._rotary = model.rotary_emb
-        self._cos_sin = torch.empty(0, 2, self.head_size)
+            self.embedding = model.embed_tokens.weight.detach()
+            self.final_norm = model.norm.weight.detach()
+            self.layers = [self._fuse_layer(layer) for layer in model.layers]
+        products = [(layer.qkv, layer.out, layer.gate_up, layer.down) for layer in self.layers]
+        self.num_weights = sum(weight.numel() for layer in products for weight in layer)
+        """Number of weights that every token is multiplied with."""
+        self.rotary = RotaryTable(model.rotary_emb, self.embedding[:1])
 
     @staticmethod
-    def _fuse_layer(layer: Any) -> _FusedLayer:
+    def _fuse_layer(layer: Any) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
         qkv, qkv_bias = _fuse_linears([attention.q_proj, attention.k_proj, attention.v_proj])
         out, out_bias = _fuse_linears([attention.o_proj])
         gate_up, gate_up_bias = _fuse_linears([mlp.gate_proj, mlp.up_proj])
         down, down_bias = _fuse_linears([mlp.down_proj])
         q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        return _FusedLayer(
+        return FusedLayer(
             layer.input_layernorm.weight.detach(), qkv, qkv_bias,
             None if q_norm is None else q_norm.weight.detach(), None if k_norm is None else k_norm.weight.detach(),
             out, out_bias, layer.post_attention_layernorm.weight.detach(),
@@ -92,33 +121,54 @@ class FusedDecoder:
         )  # fmt: skip
 
     @property
-    def num_weights(self) -> int:
-        """Number of weights that every token is multiplied with."""
-        products = [(layer.qkv, layer.out, layer.gate_up, layer.down) for layer in self._layers]
-        return sum(weight.numel() for layer in products for weight in layer)
-
-    @property
     def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self._embedding.dtype
+        dtype: torch.dtype = self.embedding.dtype
         return dtype
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self._embedding.device
+        device: torch.device = self.embedding.device
         return device
 
-    def rotary_table(self, positions_T: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-        """Returns cos and signed sin `[T, 1, D]` of the tokens. *Mutates*: the table grows with `largest`."""
-        # `largest` comes from the host: the maximum of `positions_T` would wait for the device
-        if largest >= len(self._cos_sin):
-            positions = torch.arange(max(256, 2 * largest), device=self.device)[None]
-            cos, sin = self._rotary(self._embedding[:1], positions)
-            half = self.head_size // 2
-            # x * cos + rotate_half(x) * sin == x * cos + roll(x) * signed sin: one kernel less
-            signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-            self._cos_sin = torch.stack([cos[0], signed[0]], dim=1)
-        rows = self._cos_sin.index_select(0, positions_T)
-        return rows[:, :1], rows[:, 1:]
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's K and V in all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_size * self.dtype.itemsize
+
+    def new_kv_pool(self, capacity: int) -> Tensor:
+        """Returns `[layers, kv_heads, 1 + capacity, 2 * head_size]`, a token's key and value side by side.
+
+        Heads come before slots, so that gathered slots are already laid out for a product per head.
+        """
+        shape = (self.num_layers, self.num_kv_heads, capacity + 1, 2 * self.head_size)
+        # zeros, not empty: masked keys are multiplied by 0, and 0 * NaN is NaN
+        return allocate_zeros(shape, self.dtype, self.device)
+
+    def run_batch(self, batch: TokenBatch, pool: Tensor) -> Tensor:
+        """Returns normed hidden states `[W, hidden]`. *Mutates* `pool`. Long rounds on a CPU use helper threads."""
+        blocks = [
+            DeviceBlock.from_block(
+                block,
+                num_kv_heads=self.num_kv_heads,
+                queries_per_kv=self.num_heads // self.num_kv_heads,
+                device=self.device,
+                dtype=self.dtype,
+            )
+            for block in batch.blocks
+        ]
+        # non_blocking: the copies may run late, and nothing writes to the arrays after packing
+        tokens_T, positions_T, slots_T, output_indices_W = (
+            torch.from_numpy(array).to(self.device, non_blocking=True)
+            for array in (batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices)
+        )
+        # the indices ascend, so as many as there are tokens means all of them
+        indices = None if len(batch.logits_indices) == len(batch.tokens_T) else output_indices_W
+        # `positions_T` on the host: its maximum on the device would have to be waited for
+        rows = self.rotary.extend_to(int(batch.positions_T.max())).index_select(0, positions_T)
+        # only CPU rounds choose their number of threads
+        num_weights = self.num_weights if self.device.type == "cpu" else 0
+        with with_helper_threads(num_weights, len(tokens_T)):
+            return self.forward(tokens_T, (rows[:, :1], rows[:, 1:]), slots_T, indices, blocks, pool)
 
     def forward(
         self,
@@ -130,9 +180,9 @@ class FusedDecoder:
         pool_LKPE: Tensor,
     ) -> Tensor:
         """Returns normed hidden states `[W, hidden]`, all `[T, hidden]` without indices. *Mutates* the pool."""
-        x = self._embedding.index_select(0, tokens_T)
+        x = self.embedding.index_select(0, tokens_T)
         last = self.num_layers - 1
-        for index, (layer, kv_KPE) in enumerate(zip(self._layers, pool_LKPE, strict=True)):
+        for index, (layer, kv_KPE) in enumerate(zip(self.layers, pool_LKPE, strict=True)):
             attended = self._run_attention(layer, x, cos_sin, slots_T, kv_KPE, blocks)
             # after the last attention only the tokens with an output go through the MLP
             if index == last and output_indices_W is not None:
@@ -142,11 +192,11 @@ class FusedDecoder:
             gate, up = _apply_linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
             # mul_: the activation's output is a new tensor, `gate` and `up` are views of one
             x = _add_projection(x, self._activation(gate).mul_(up), layer.down, layer.down_bias)
-        return F.rms_norm(x, (self.hidden_size,), self._final_norm, self.eps)
+        return F.rms_norm(x, (self.hidden_size,), self.final_norm, self.eps)
 
     def _run_attention(
         self,
-        layer: _FusedLayer,
+        layer: FusedLayer,
         x: Tensor,
         cos_sin: tuple[Tensor, Tensor],
         slots_T: Tensor,

@@ -1,10 +1,10 @@
 """Runs a transformers checkpoint as a Backend: packed tokens in, hidden states and the head's output out.
 
-The forward pass is that of `fused_decoder`, over the weights of the checkpoint; equality with transformers is tested.
-Measured at the bundled size, CPU, one thread of a busy machine, calls paired back to back, median of 200: the modules
-of transformers take 1.7-1.8 times as long for 1 token, 1.5-1.7 for 4 and 16, 1.5 for 64 (quartiles within 0.2, once
-0.5). The engine benchmark measures it again as `modules_vs_fused`. The gain shrinks as the matrix products grow; large
-models do not have it.
+The forward pass is that of `fused_decoder`, over the weights of the checkpoint, or for small models on a CPU that of
+`compiled_decoder`; equality with transformers is tested. Measured for `fused_decoder` at the bundled size, CPU, one
+thread of a busy machine, calls paired back to back, median of 200: the modules of transformers take 1.7-1.8 times as
+long for 1 token, 1.5-1.7 for 4 and 16, 1.5 for 64 (quartiles within 0.2, once 0.5). The engine benchmark measures it
+again as `modules_vs_fused`. The gain shrinks as the matrix products grow; large models do not have it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.model.attention import DeviceBlock
-from decoding.model.backend import TokenBatch
+from decoding.model.backend import DECODER_CHOICES, TokenBatch
+from decoding.model.compiled_decoder import MAX_AUTO_WEIGHTS, CompiledDecoder, CompiledHead, explain_unsupported
 from decoding.model.fused_decoder import FusedDecoder
+from decoding.stats import DecoderKind
 from decoding.threads import with_helper_threads
+from decoding.validation import require_choice
 
 Head = Callable[[Tensor], Tensor]
 Device = Literal["auto", "cpu", "cuda"] | str
@@ -48,32 +50,58 @@ def pick_dtype(dtype: DType, device: torch.device) -> torch.dtype:
     return known[dtype]
 
 
+def pick_decoder(choice: str, decoder: FusedDecoder, num_head_weights: int) -> DecoderKind:
+    """Returns how the model runs; `auto` is compiled for float32 on a CPU up to `MAX_AUTO_WEIGHTS`, else eager.
+
+    Raises: ValueError for an unknown choice, and for `compiled` with a model that cannot run so.
+    """
+    require_choice("decoder", choice, DECODER_CHOICES)
+    reason = explain_unsupported(decoder)
+    if choice == "compiled" and reason is not None:
+        raise ValueError(f"decoder=compiled cannot run this model: {reason}; set decoder=auto or decoder=eager")
+    if choice == "auto":
+        is_small = decoder.num_weights + num_head_weights <= MAX_AUTO_WEIGHTS
+        return "compiled" if reason is None and is_small else "eager"
+    return "compiled" if choice == "compiled" else "eager"
+
+
 class HFBackend:
     """Implements `decoding.model.backend.Backend` for a model of the Qwen2, Qwen3 and Llama families.
 
     model   `*ForCausalLM`, `*ForTokenClassification`, or a bare decoder (then `head` says what to make of
             its hidden states; without one they are the output)
     head    replaces the model's own head: `[W, hidden] -> [W, outputs]`, on the same device and in the same dtype
+    decoder see `pick_decoder`; `decoder_kind` is what was picked
+
+    Raises: ValueError for a setting or a model that it does not have.
     """
 
-    def __init__(self, model: Any, *, head: Head | None = None, device: Device = "auto", dtype: DType = "auto") -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        head: Head | None = None,
+        device: Device = "auto",
+        dtype: DType = "auto",
+        decoder: str = "auto",
+    ) -> None:
         target = pick_device(device)
-        model = model.to(target, pick_dtype(dtype, target)).eval().requires_grad_(False)
-        self.decoder = FusedDecoder(getattr(model, "model", model))
+        model = _cast_model(model, target, pick_dtype(dtype, target)).eval().requires_grad_(False)
+        fused = FusedDecoder(getattr(model, "model", model))
         linear = getattr(model, "lm_head", None) or getattr(model, "score", None)
-        # without a head of its own the model is a bare decoder
-        self._head = head or _make_head(linear)
         config = model.config
         self.vocab_size: int = config.vocab_size
         self.max_positions: int = config.max_position_embeddings
-        self.dtype, self.device = self.decoder.dtype, self.decoder.device
-        on_cpu = self.device.type == "cpu"
-        # only CPU rounds choose their number of threads
-        self._num_weights = self.decoder.num_weights if on_cpu else 0
-        self._num_head_weights = linear.weight.numel() if on_cpu and linear is not None and head is None else 0
-        d = self.decoder
-        # 2: a key and a value
-        self.kv_bytes_per_token = 2 * d.num_layers * d.num_kv_heads * d.head_size * self.dtype.itemsize
+        self.dtype, self.device = fused.dtype, fused.device
+        num_head_weights = linear.weight.numel() if linear is not None and head is None else 0
+        self.decoder_kind = pick_decoder(decoder, fused, num_head_weights)
+        # only CPU rounds choose their number of threads, and the compiled head always has one
+        uses_helpers = self.device.type == "cpu" and self.decoder_kind == "eager"
+        self._num_head_weights = num_head_weights if uses_helpers else 0
+        # without a head of its own the model is a bare decoder
+        self._head = head or _make_head(linear, self.decoder_kind)
+        # the fused matrices of a compiled decoder are freed here: it has its own
+        self.decoder = CompiledDecoder(fused) if self.decoder_kind == "compiled" else fused
 
     @classmethod
     def from_pretrained(
@@ -84,6 +112,7 @@ class HFBackend:
         head: Head | None = None,
         device: Device = "auto",
         dtype: DType = "auto",
+        decoder: str = "auto",
     ) -> HFBackend:
         """Loads a folder or a hub id; `classifier` has a token-classification head, `hidden` is the bare decoder."""
         import transformers
@@ -94,46 +123,27 @@ class HFBackend:
             "hidden": transformers.AutoModel,
         }[kind]
         torch_dtype = pick_dtype(dtype, pick_device(device))
-        return cls(auto.from_pretrained(path, dtype=torch_dtype), head=head, device=device, dtype=dtype)
+        return cls(
+            auto.from_pretrained(path, dtype=torch_dtype), head=head, device=device, dtype=dtype, decoder=decoder
+        )
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's K and V in all layers."""
+        return self.decoder.kv_bytes_per_token
 
     @property
     def attention_seconds(self) -> float:
-        """Seconds in attention; 0 on CUDA, where the clock would measure the launches only."""
+        """Seconds in attention; 0 on CUDA, where the clock would measure the launches only, and when compiled."""
         return self.decoder.attention_seconds if self.device.type == "cpu" else 0.0
 
     def new_kv_pool(self, capacity: int) -> Tensor:
-        """Returns `[layers, kv_heads, 1 + capacity, 2 * head_dim]`, a token's key and value side by side.
-
-        Heads come before slots, so that gathered slots are already laid out for a product per head.
-        """
-        d = self.decoder
-        shape = (d.num_layers, d.num_kv_heads, capacity + 1, 2 * d.head_size)
-        # zeros, not empty: masked keys are multiplied by 0, and 0 * NaN is NaN
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        """Returns K and V of slots `[0, capacity]`, all zeros, in the layout of the decoder."""
+        return self.decoder.new_kv_pool(capacity)
 
     @torch.inference_mode()
     def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:
-        d = self.decoder
-        blocks = [
-            DeviceBlock.from_block(
-                block,
-                num_kv_heads=d.num_kv_heads,
-                queries_per_kv=d.num_heads // d.num_kv_heads,
-                device=self.device,
-                dtype=self.dtype,
-            )
-            for block in batch.blocks
-        ]
-        # non_blocking: the copies may run late, and nothing writes to the arrays after packing
-        tokens_T, positions_T, slots_T, output_indices_W = (
-            torch.from_numpy(array).to(self.device, non_blocking=True)
-            for array in (batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices)
-        )
-        # the indices ascend, so as many as there are tokens means all of them
-        indices = None if len(batch.logits_indices) == len(batch.tokens_T) else output_indices_W
-        cos_sin = d.rotary_table(positions_T, int(batch.positions_T.max()))
-        with with_helper_threads(self._num_weights, len(tokens_T)):
-            return d.forward(tokens_T, cos_sin, slots_T, indices, blocks, pool)
+        return self.decoder.run_batch(batch, pool)
 
     @torch.inference_mode()
     def apply_head(self, hidden: Tensor) -> Tensor:
@@ -141,10 +151,26 @@ class HFBackend:
             return self._head(hidden)
 
 
-def _make_head(linear: Any | None) -> Head:
+def _cast_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Moves a model to a device and casts its weights. *Mutates* it.
+
+    The frequencies of its rotary embeddings keep their dtype: rounded to bfloat16 they turn by a wrong angle, more with
+    every position.
+    """
+    rotary = getattr(getattr(model, "model", model), "rotary_emb", None)  # None: `FusedDecoder` refuses the family
+    frequencies = {} if rotary is None else dict(rotary.named_buffers())
+    model = model.to(device, dtype)
+    for name, values in frequencies.items():
+        setattr(rotary, name, values.to(device))
+    return model
+
+
+def _make_head(linear: Any | None, kind: DecoderKind) -> Head:
     """Returns a linear layer as a function of hidden states; without a layer the identity."""
     if linear is None:
         return lambda hidden: hidden
     # the tensors alone: the layer's model would keep its unfused matrices in memory
     weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+    if kind == "compiled":
+        return CompiledHead(weight, bias)
     return lambda hidden: F.linear(hidden, weight, bias)

@@ -15,6 +15,7 @@ from decoding.core import GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
 from decoding.model.backend import TokenBatch
 from decoding.round import Speculation
+from decoding.stats import DecoderKind
 
 VOCAB_SIZE = 256
 _PROMPT = 64
@@ -31,6 +32,7 @@ class FreeModel:
     max_positions = 1 << 20
     kv_bytes_per_token = 1
     attention_seconds = 0.0
+    decoder_kind: DecoderKind = "eager"
 
     def __init__(self, seed: int = 0) -> None:
         likely = np.random.default_rng(seed).permutation(VOCAB_SIZE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -34,13 +35,20 @@ SECRETS = (("engine", "api_key"), ("small", "api_key"))
 """Settings that stay unresolved, `${oc.env:NAME}`, in what is saved, hashed or shown; `instantiate` resolves them."""
 
 
+_MANDATORY_GROUPS = (
+    *("search", "step", "early_exit", "scorer", "embedder", "router", "speculation", "controller", "acceptance"),
+    *("model", "engine", "engine@small"),
+)
+"""The groups of conf/solve.yaml of which one option is always chosen."""
+
+
 def compose_settings(overrides: Sequence[str], config: str = "solve") -> tuple[Settings, dict[str, str]]:
     """Returns the settings of `conf/{config}.yaml` with these overrides, and the option chosen of each group.
 
     Raises: ConfigError.
     """
     with _hydra_initialized(), as_config_error():
-        cfg = compose(config, rename_overrides(overrides), return_hydra_config=True)
+        cfg = compose(config, drop_empty_groups(rename_overrides(overrides)), return_hydra_config=True)
     choices = {str(group): str(name) for group, name in cfg.hydra.runtime.choices.items()}
     for group, name in choices.items():
         if name.startswith("_"):
@@ -62,6 +70,24 @@ def resolve_settings(cfg: object) -> Settings:
         if isinstance(config.get(group), dict) and name in config[group]:
             config[group][name] = unresolved[group][name]
     return config
+
+
+def drop_empty_groups(overrides: Sequence[str]) -> list[str]:
+    """Returns the overrides without `effort=null`, which is what `effort` is unless it is set.
+
+    >>> drop_empty_groups(["effort=null", "search.n=4"])
+    ['search.n=4']
+
+    Raises: ConfigError for another group without an option, which Hydra cannot compose.
+    """
+    rest = []
+    for override in overrides:
+        group, is_set, value = override.partition("=")
+        if is_set and value in ("", "null") and group in _MANDATORY_GROUPS:
+            raise ConfigError(unknown_option(group, value, list_options(group)))
+        if not is_set or group != "effort" or value not in ("", "null"):
+            rest.append(override)
+    return rest
 
 
 def list_options(group: str) -> list[str]:
@@ -136,20 +162,53 @@ def explain_error(error: BaseException, key: str = "") -> str:
     if isinstance(error, InterpolationResolutionError) and error.full_key:
         return f"{error.full_key}: {text.splitlines()[0].partition('interpolation: ')[2].strip(chr(34)) or text}"
     if isinstance(error, OverrideParseException):
+        if "=" not in str(error.override):
+            return f'{error.override}: a setting is NAME=VALUE, and a question is question="..." in quotes'
         return f"cannot read the setting {error.override}: {text.splitlines()[0]}"
     if text.startswith("Ambiguous value"):
         return f"{text.splitlines()[0]}; to run one after the other add -m"
     if text.startswith(("Could not override 'task'", "Could not override 'task.")):
         return f"a task is added with +task=NAME (then task.KNOB=...); tasks are: {', '.join(list_options('task'))}"
+    no_group = re.match(r"Could not override '(\w+)'\..*No match in the defaults list", text, re.DOTALL)
+    if no_group and (options := list_options(no_group[1])):
+        return f"{no_group[1]} is added with +{no_group[1]}=NAME; choose one of: {', '.join(options)}"
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
         parent = cause.parent_node
-        return unknown_key(cause.full_key, map(str, parent) if isinstance(parent, DictConfig) else ())
+        siblings = map(str, parent) if isinstance(parent, DictConfig) else ()
+        is_top = isinstance(parent, DictConfig) and "." not in cause.full_key
+        return unknown_key(cause.full_key, siblings, find_namesakes(cause.full_key, parent) if is_top else ())
     if isinstance(error, InstantiationException) and cause is not None:
         where = text.rpartition("full_key: ")[2].strip() if "full_key: " in text else ""
         return rejected_setting(".".join(part for part in (key, where) if part), cause, _parameters(text))
     if isinstance(error, HydraException | OmegaConfBaseException) or not key:
         return text.splitlines()[0] if text else type(error).__name__
     return rejected_setting(key, error, ())
+
+
+def find_namesakes(name: str, settings: object) -> list[str]:
+    """Returns the settings, two at most, whose last part is this name: those of the search and the model come first.
+
+    >>> find_namesakes("n", {"search": {"n": 4, "_target_": ""}, "seed": 0, "scorer": {"deep": {"n": 1}}})
+    ['search.n', 'scorer.deep.n']
+    """
+    keys: list[str] = []
+
+    def look_below(node: object, prefix: str) -> None:
+        if isinstance(node, Mapping | DictConfig) and prefix != "hydra.":
+            for key in node:
+                if key == name and prefix:
+                    keys.append(f"{prefix}{key}")
+                # of a config without its interpolations: they may lead nowhere before all is composed
+                is_leaf = isinstance(node, DictConfig) and (
+                    OmegaConf.is_interpolation(node, key) or OmegaConf.is_missing(node, key)
+                )
+                if not is_leaf:
+                    look_below(node[key], f"{prefix}{key}.")
+
+    look_below(settings, "")
+    first = {"search": 0, "model": 1}
+    keys.sort(key=lambda key: (key.count("."), first.get(key.partition(".")[0], 2)))
+    return keys[:2]
 
 
 @contextmanager

@@ -21,15 +21,19 @@ def unknown_option(group: str, name: str, options: Iterable[str]) -> str:
     return f"there is no {group}={name}{_did_you_mean(name, options)}; choose one of: {', '.join(options)}"
 
 
-def unknown_key(key: str, siblings: Iterable[str]) -> str:
-    """Returns the message for a key that does not exist; `siblings` are the keys beside it.
+def unknown_key(key: str, siblings: Iterable[str], namesakes: Iterable[str] = ()) -> str:
+    """Returns the message for a key that does not exist; `siblings` are the keys beside it, `namesakes` those of the
+    same name elsewhere.
 
     >>> unknown_key("search.widht", ["n", "width"])
     'there is no setting search.widht (did you mean search.width?); search has: n, width'
+    >>> unknown_key("n", ["search", "seed"], ["search.n"])
+    'there is no setting n (did you mean search.n?); this program has: search, seed'
     """
     parent, _, name = key.rpartition(".")
     names = sorted(sibling for sibling in siblings if not sibling.startswith("_"))
-    hint = _did_you_mean(name, names, prefix=f"{parent}." if parent else "")
+    same_name = " or ".join(namesakes)
+    hint = f" (did you mean {same_name}?)" if same_name else _did_you_mean(name, names, f"{parent}." if parent else "")
     return f"there is no setting {key}{hint}; {parent or 'this program'} has: {', '.join(names)}"
 
 
@@ -54,5 +58,8 @@ def rejected_setting(key: str, error: BaseException, fields: Iterable[str]) -> s
 
 
 def _did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:
-    close = get_close_matches(name, list(choices), n=1)
+    choices = list(choices)
+    # the beginning of a name is too short to be close to it, such as `beam` to `beam_search`
+    begun = [choice for choice in choices if len(name) > 1 and choice.startswith(name)]
+    close = get_close_matches(name, choices, n=1) or begun
     return f" (did you mean {prefix}{close[0]}?)" if close else ""

@@ -92,7 +92,7 @@ class EngineSettings:
         return self
 
     def require_packages(self) -> None:
-        """Raises ValueError naming a package that is missing."""
+        """Raises ValueError naming a package or a device that is missing."""
 
     def ping(self) -> None:
         """Checks quickly that servers answer, before models load. Raises: ConnectionError or ValueError."""

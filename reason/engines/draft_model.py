@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from transformers import PreTrainedTokenizerBase
-
-from decoding.model.transformers_checkpoint import Device, DType, HFBackend
+from decoding.model.transformers_checkpoint import Device, DType
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.validation import MAX_VALUE, require_count
 from reason.models.checkpoint import find_model, load_tokenizer
-from reason.models.tokenizer import require_same_vocabulary
+from reason.models.plain_checkpoint import open_language_model
+from reason.models.tokenizer import PretrainedTokenizer, require_same_vocabulary
 
 
 class DraftModelSource(DraftModel):
@@ -38,7 +37,7 @@ class DraftModelSource(DraftModel):
         self,
         path: str,
         *,
-        target_tokenizer: PreTrainedTokenizerBase | None = None,
+        target_tokenizer: PretrainedTokenizer | None = None,
         target_path: str = "the target model",
         device: Device = "auto",
         dtype: DType = "auto",
@@ -54,7 +53,7 @@ class DraftModelSource(DraftModel):
         if target_tokenizer is not None:
             require_same_vocabulary(path, vocabulary, target_path, target_tokenizer.get_vocab())
         super().__init__(
-            HFBackend.from_pretrained(source, device=device, dtype=dtype),
+            open_language_model(source, device=device, dtype=dtype),
             k=k,
             kv_bytes=kv_mib << 20,
             max_batched_tokens=max_batched_tokens,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decoding.validation import require_count
+from decoding.model.backend import DECODER_CHOICES
+from decoding.validation import require_choice, require_count, require_switch
 from reason.engines.base import EngineSettings, SpeculationFactory
+from reason.engines.cost_store import describe_machine, read_costs, save_costs
 from reason.models.checkpoint import Checkpoint, eos_ids
+from reason.models.devices import require_device
+from reason.models.loading import announce
 from reason.models.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
     from decoding.engine import LocalEngine
-    from decoding.model.transformers_checkpoint import Device, DType
+    from decoding.model.transformers_checkpoint import Device, DType, HFBackend
+    from decoding.speculation.interfaces import RoundCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +30,9 @@ class LocalSettings(EngineSettings):
     kv_mib                size of the KV pool in MiB
     max_running_requests  branches decoded together
     max_batched_tokens    tokens fed per round
+    decoder               compiled: one call runs all layers, float32 on a CPU only; eager: operation by operation;
+                          auto: compiled for small models that can run so
+    keep_costs            keep the timed rounds of this machine in the user's cache folder, for the next start
 
     Raises: ValueError naming the setting.
     """
@@ -32,6 +42,12 @@ class LocalSettings(EngineSettings):
     kv_mib: int = 1024
     max_running_requests: int = 256
     max_batched_tokens: int = 1024
+    decoder: str = "auto"
+    keep_costs: bool = True
+
+    def require_packages(self) -> None:
+        """See `EngineSettings`."""
+        require_device(self.device)
 
     @property
     def measures_tokens(self) -> bool:
@@ -41,6 +57,8 @@ class LocalSettings(EngineSettings):
     def __post_init__(self) -> None:
         for name in ("kv_mib", "max_running_requests", "max_batched_tokens"):
             require_count(name, getattr(self, name), at_least=1)
+        require_choice("decoder", self.decoder, DECODER_CHOICES)
+        require_switch("keep_costs", self.keep_costs)
 
     def open_engine(
         self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None = None
@@ -49,19 +67,19 @@ class LocalSettings(EngineSettings):
 
         Raises: ValueError for a wrong setting or an unsupported model.
         """
+        from decoding.compiled import is_cache_filled
         from decoding.engine import LocalEngine
-        from decoding.model.transformers_checkpoint import HFBackend
         from decoding.round import Speculation
         from decoding.speculation.controllers.cost_curve import CalibratedCost
         from decoding.speculation.drafters.none import NoDraft
-        from decoding.warmup_profile import profile_rounds
+        from reason.models.plain_checkpoint import open_language_model
 
-        backend = HFBackend.from_pretrained(checkpoint.source, device=self.device, dtype=self.dtype)
-        parts = speculation(tokenizer, checkpoint.source) if speculation else Speculation()
+        first = "" if is_cache_filled() else " and compiling for this machine, once"
+        with announce(f"loading model {Path(checkpoint.source).name}{first}"):
+            backend = open_language_model(checkpoint.source, device=self.device, dtype=self.dtype, decoder=self.decoder)
+            parts = speculation(tokenizer, checkpoint.source) if speculation else Speculation()
         if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
-            # In another thread: this one may run an event loop, and the profile runs rounds on a loop of its own.
-            with ThreadPoolExecutor(1) as executor:
-                parts.controller.calibrate_cost(executor.submit(profile_rounds, backend).result())
+            parts.controller.calibrate_cost(self._measure_costs(backend, checkpoint))
         return LocalEngine(
             backend,
             decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
@@ -71,3 +89,29 @@ class LocalSettings(EngineSettings):
             max_batched_tokens=self.max_batched_tokens,
             speculation=parts,
         )
+
+    def _measure_costs(self, backend: HFBackend, checkpoint: Checkpoint) -> Sequence[RoundCost]:
+        """Returns the cost of rounds on this machine: those of an earlier start, or else timed now and kept."""
+        import torch
+
+        from decoding.compiled import hash_sources
+        from decoding.warmup_profile import profile_rounds
+
+        description = describe_machine() | {
+            "code": hash_sources(),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "device": str(backend.device),
+            "gpu": torch.cuda.get_device_name(backend.device) if backend.device.type == "cuda" else None,
+            "dtype": str(backend.dtype),
+            "decoder": self.decoder,
+            "model": checkpoint.config,  # its sizes, of which the weights do not matter
+        }
+        costs = read_costs(description) if self.keep_costs else None
+        if costs is None:
+            # In another thread: this one may run an event loop, and the profile runs rounds on a loop of its own.
+            with announce("timing rounds on this machine"), ThreadPoolExecutor(1) as executor:
+                costs = executor.submit(profile_rounds, backend).result()
+            if self.keep_costs:
+                save_costs(description, costs)
+        return costs

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decoding.core import Engine, SamplingParams
-from reason.config.compose import as_config_error, check_trusted_targets, instantiate
+from reason.config.compose import check_trusted_targets, instantiate
 from reason.config.errors import ConfigError, rejected_setting
 from reason.engines.base import EngineSettings, EngineUse, SpeculationFactory
 from reason.models.checkpoint import Checkpoint
@@ -106,6 +106,9 @@ def validate_engine(key: str, node: Mapping[str, Any]) -> EngineSpec:
     if not isinstance(settings, EngineSettings):
         target = node.get("_target_")
         raise ConfigError(f"{key}._target_ must be a subclass of reason.engines.base.EngineSettings, got {target!r}")
-    with as_config_error(key):
+    try:
         settings.require_packages()
+    except ValueError as error:
+        names = {field.name for field in fields(settings)} if is_dataclass(settings) else set[str]()
+        raise ConfigError(rejected_setting(key, error, names)) from error
     return EngineSpec(key, settings)

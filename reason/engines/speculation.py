@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 from reason.config.compose import as_config_error, check_trusted_targets, instantiate, load_target
 from reason.config.errors import ConfigError
 from reason.models.checkpoint import find_model
+from reason.models.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:  # these import torch, which the error for a wrong setting elsewhere need not wait for
-    from transformers import PreTrainedTokenizerBase
-
     from decoding.round import Speculation
     from decoding.speculation.drafters.source import DraftSource
     from decoding.speculation.interfaces import AcceptanceRule, Controller, Drafter
@@ -57,7 +56,7 @@ class SpeculationSpec:
         """Whether a draft model is loaded beside the target model."""
         return "source" in self.node and any(map(_needs_model, _list_sources(self.node["source"])))
 
-    def make_speculation(self, tokenizer: PreTrainedTokenizerBase | None, target_path: str) -> Speculation:
+    def make_speculation(self, tokenizer: PretrainedTokenizer | None, target_path: str) -> Speculation:
         """Returns new parts for one engine, whose model has this tokenizer and path.
 
         Raises: ConfigError.

@@ -15,7 +15,7 @@ from reason.models.byte_tokenizer import BYTES, ByteTokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 
 BUNDLED = "bundled:"
-TOKENIZER = "tokenizer.json"
+TOKENIZER, GENERATION = "tokenizer.json", "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,12 @@ def load_tokenizer(source: str) -> PretrainedTokenizer:
     """
     if source == BYTES:
         return ByteTokenizer()
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    import transformers
 
     is_folder = Path(source).is_dir()
-    has_file = (Path(source) / TOKENIZER).is_file() if is_folder else hub.has_hub_file(source, TOKENIZER)
-    loader: Any = PreTrainedTokenizerFast if has_file else AutoTokenizer
+    has_file = (Path(source) / TOKENIZER).is_file() if is_folder else hub.fetch_hub_file(source, TOKENIZER) is not None
+    # attributes, not names of an import: reading AutoTokenizer alone imports the model classes, for a second
+    loader: Any = transformers.PreTrainedTokenizerFast if has_file else transformers.AutoTokenizer
     tokenizer: Any = loader.from_pretrained(source, trust_remote_code=False)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError(f"{source} has no tokenizer: neither a tokenizer.json nor another kind of vocabulary is there")
@@ -96,15 +97,14 @@ def load_tokenizer(source: str) -> PretrainedTokenizer:
 
 def eos_ids(path: str, tokenizer: PretrainedTokenizer) -> frozenset[int]:
     """Returns every end-of-sequence id that tokenizer and generation config declare (chat models have two)."""
-    import transformers
-
-    ids = {tokenizer.eos_token_id}
     try:
-        declared = transformers.GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # a checkpoint need not have a generation config
-        declared = None
-    ids.update(declared if isinstance(declared, list) else [declared])
-    return frozenset(int(i) for i in ids if i is not None)
+        file = Path(path) / GENERATION if Path(path).is_dir() else hub.fetch_hub_file(path, GENERATION)
+    except OSError:
+        file = None
+    # a checkpoint need not have one
+    declared = _read_config(file, "model.path").get("eos_token_id") if file is not None and file.is_file() else None
+    ids = [tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])]
+    return frozenset(i for i in ids if isinstance(i, int))
 
 
 def read_vocabulary(source: str) -> dict[str, int] | None:

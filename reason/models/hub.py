@@ -62,13 +62,15 @@ def locate_on_hub(hub_id: str, key: str) -> tuple[str, Path]:
     )
 
 
-def has_hub_file(hub_id: str, name: str) -> bool:
-    """Returns whether the repository has this file; downloads it. Raises: OSError if neither hub nor cache answers."""
+def fetch_hub_file(hub_id: str, name: str) -> Path | None:
+    """Returns a file of the repository, downloaded where the cache lacks it; None if the repository has none.
+
+    Raises: OSError if neither hub nor cache answers.
+    """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
     try:
-        hf_hub_download(hub_id, name)
+        return Path(hf_hub_download(hub_id, name))
     except RemoteEntryNotFoundError:
-        return False
-    return True
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -109,9 +110,14 @@ def handle_termination(program: str) -> Iterator[None]:
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises errors instead of printing them
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.argv[1:] = rename_overrides(sys.argv[1:])  # before Hydra, which knows only the current names
     try:
+        # before Hydra, which knows only the current names
+        sys.argv[1:] = compose.drop_empty_groups(rename_overrides(sys.argv[1:]))
         yield
+        sys.stdout.flush()  # here, where it can still be said that it failed
+    except BrokenPipeError:  # as of `--help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(CLOSED_OUTPUT)
     except SweepJobFailed as error:
         sys.exit(error.code)
     except KeyboardInterrupt:
@@ -130,11 +136,14 @@ def _in_sweep() -> bool:
     return HydraConfig.get().mode is RunMode.MULTIRUN
 
 
-def silence_progress_bars() -> None:
-    """Switches off the progress bars of transformers, which show one bar per file of weights."""
-    import transformers
+def freeze_imports() -> None:
+    """Takes all objects that there are out of garbage collections, the one at the end of the process included.
 
-    transformers.utils.logging.disable_progress_bar()
+    Those that the imports made stay anyway, and walking over them takes a second. Not in a sweep, whose next job would
+    keep the garbage of the last one.
+    """
+    if not _in_sweep():
+        gc.freeze()
 
 
 class RunFolderCheck(Callback):

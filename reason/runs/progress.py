@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -12,6 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from decoding.core import Engine
+from reason.models.loading import announce
 from reason.runs.result import ProblemResult
 from reason.runs.summary import chosen_accuracy
 
@@ -88,13 +90,19 @@ def _show_lines(
     results: Iterable[ProblemResult], total: int, done: list[ProblemResult], meter: ThroughputMeter, console: Console
 ) -> Iterator[ProblemResult]:
     resumed = len(done)
-    for result in results:
-        done.append(result)
-        left = meter.elapsed_seconds / (len(done) - resumed) * (total - len(done))
-        place = f"[{len(done)}/{total}] {result.id}: {_describe_result(result)}"
-        parts = [place, _describe_accuracy(done), str(meter), f"{left:.0f} s left"]
-        console.print(" | ".join(part for part in parts if part), markup=False, highlight=False, soft_wrap=True)
-        yield result
+    with ExitStack() as until_first:
+        if resumed < total:
+            until_first.enter_context(
+                announce(f"solving {total - resumed} problem{'s' if total - resumed > 1 else ''}")
+            )
+        for result in results:
+            until_first.close()
+            done.append(result)
+            left = meter.elapsed_seconds / (len(done) - resumed) * (total - len(done))
+            place = f"[{len(done)}/{total}] {result.id}: {_describe_result(result)}"
+            parts = [place, _describe_accuracy(done), str(meter), f"{left:.0f} s left"]
+            console.print(" | ".join(part for part in parts if part), markup=False, highlight=False, soft_wrap=True)
+            yield result
 
 
 def _show_live(

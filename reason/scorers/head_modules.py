@@ -9,43 +9,42 @@ Shapes: hidden states `[T, D]`, outputs `[T, num_outputs]`.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import AutoConfig, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen2Model, Qwen2PreTrainedModel
 
 from decoding.core import Tokens
 from decoding.model.reward_heads import process_reward_layers, step_value_layers
+from reason.models.plain_checkpoint import Config, PlainClassifier, PlainDecoder, PlainLanguageModel, load_plain_model
 
 
 class ModelParts(NamedTuple):
-    """`trunk` is a transformers base model (what `AutoModel` gives), `head` maps its last hidden states to outputs."""
+    """`trunk` is a decoder without a head, `head` maps its last hidden states to outputs."""
 
     trunk: nn.Module
     head: nn.Module
 
 
-class ProcessRewardModel(Qwen2PreTrainedModel):  # type: ignore[misc]
+class ProcessRewardModel(nn.Module):
     """Layout of Qwen2.5-Math-PRM: `model.*`, then `score.0` and `score.2` with a ReLU between; two outputs."""
 
-    def __init__(self, config: Qwen2Config) -> None:
-        super().__init__(config)
-        self.model = Qwen2Model(config)
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.model = PlainDecoder(config)
         self.score = process_reward_layers(config.hidden_size)
-        self.post_init()
 
 
-class StepValueModel(Qwen2PreTrainedModel):  # type: ignore[misc]
+class StepValueModel(nn.Module):
     """Layout of Skywork-o1-Open-PRM: `model.*` and `v_head.summary`; one output. Its `lm_head` is not loaded."""
 
-    _keys_to_ignore_on_load_unexpected = (r"lm_head\..*",)
-
-    def __init__(self, config: Qwen2Config) -> None:
-        super().__init__(config)
-        self.model = Qwen2Model(config)
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.model = PlainDecoder(config)
         self.v_head = step_value_layers(config.hidden_size)
-        self.post_init()
 
 
 class LabelTokenHead(nn.Module):
@@ -62,26 +61,36 @@ class LabelTokenHead(nn.Module):
         return nn.functional.linear(hidden, self.weight, self.bias)
 
 
-def load_trunk_config(source: str) -> PretrainedConfig:
-    """Returns the checkpoint's config.
-
-    A Mistral is returned as a Llama: same weights, same names, and same arithmetic for inputs within its window, where
-    `prm.token_limit` keeps them.
-    """
-    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    if config.model_type != "mistral":
-        return config
-    values = {key: value for key, value in config.to_dict().items() if key not in ("model_type", "sliding_window")}
-    return LlamaConfig(**values)
+BY_TRANSFORMERS: dict[Callable[[Config], nn.Module], str] = {
+    PlainLanguageModel: "AutoModelForCausalLM",
+    PlainClassifier: "AutoModelForTokenClassification",
+    ProcessRewardModel: "ProcessRewardModel",
+    StepValueModel: "StepValueModel",
+}
+"""The class in transformers, or in `transformers_heads`, of each layout, for checkpoints that are not plain."""
 
 
-def load_complete(model_class: Any, source: str, label: str, dtype: torch.dtype) -> Any:
-    """Loads a transformers model on the CPU, in evaluation mode and without gradients.
+def load_complete(layout: Callable[[Config], nn.Module], source: str, label: str, dtype: torch.dtype) -> Any:
+    """Loads a model of this layout on the CPU, in evaluation mode and without gradients.
 
     Raises: ValueError if weights are missing: transformers would fill them with random numbers.
     """
-    config = load_trunk_config(source)
-    model, info = model_class.from_pretrained(source, config=config, dtype=dtype, output_loading_info=True)
-    if missing := sorted(info["missing_keys"]):
-        raise ValueError(f"{source} is not a complete {label} checkpoint: it lacks {', '.join(missing[:4])}")
-    return model.eval().requires_grad_(False)
+    model = load_plain_model(source, layout, dtype)
+    if model is not None:
+        return model
+    # here: a plain checkpoint loads without the model classes of transformers, whose import takes a second
+    from reason.scorers.transformers_heads import load_with_transformers
+
+    return load_with_transformers(BY_TRANSFORMERS[layout], source, label, dtype)
+
+
+def read_family(source: str) -> str:
+    """Returns the family of the trunk at `source`, a folder or a hub id; a Mistral counts as a Llama."""
+    file = Path(source) / "config.json"
+    if file.is_file():
+        family = str(json.loads(file.read_text(encoding="utf-8")).get("model_type"))
+        return "llama" if family == "mistral" else family
+    # here, as above
+    from reason.scorers.transformers_heads import load_trunk_config
+
+    return str(load_trunk_config(source).model_type)

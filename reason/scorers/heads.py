@@ -100,11 +100,10 @@ class TokenClassesHead(ServedHead):
 
     def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
         """See `RewardHead`."""
-        from transformers import AutoModelForTokenClassification
-
+        from reason.models.plain_checkpoint import PlainClassifier
         from reason.scorers.head_modules import ModelParts, load_complete
 
-        model = load_complete(AutoModelForTokenClassification, source, self.label, dtype)
+        model = load_complete(PlainClassifier, source, self.label, dtype)
         if model.config.num_labels != 2:
             raise ValueError(f"{source} has {model.config.num_labels} labels, a step classifier has 2 (wrong, right)")
         return ModelParts(model.model, model.score)
@@ -117,11 +116,10 @@ class LabelTokensHead(RewardHead):
 
     def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
         """See `RewardHead`."""
-        from transformers import AutoModelForCausalLM
-
+        from reason.models.plain_checkpoint import PlainLanguageModel
         from reason.scorers.head_modules import LabelTokenHead, ModelParts, load_complete
 
-        model = load_complete(AutoModelForCausalLM, source, self.label, dtype)
+        model = load_complete(PlainLanguageModel, source, self.label, dtype)
         return ModelParts(model.model, LabelTokenHead(model.lm_head, label_token_ids))
 
     def build_query(self, label_token_ids: Tokens) -> HeadQuery:
@@ -138,11 +136,10 @@ class TokenStatisticsHead(RewardHead):
 
     def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
         """See `RewardHead`."""
-        from transformers import AutoModelForCausalLM
-
+        from reason.models.plain_checkpoint import PlainLanguageModel
         from reason.scorers.head_modules import ModelParts, load_complete
 
-        model = load_complete(AutoModelForCausalLM, source, self.label, dtype)
+        model = load_complete(PlainLanguageModel, source, self.label, dtype)
         return ModelParts(model.model, model.lm_head)
 
     def wrap_reader(self, reader: ClosableReader) -> ClosableReader:

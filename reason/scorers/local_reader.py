@@ -12,7 +12,7 @@ from decoding.kv.slots import SlotPool
 from decoding.model.fused_decoder import FAMILIES
 from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
 from decoding.prefill import PrefillEngine
-from reason.scorers.head_modules import load_trunk_config
+from reason.scorers.head_modules import read_family
 from reason.scorers.heads import ClosableReader, RewardHead
 
 
@@ -31,7 +31,7 @@ def open_local_reader(
     Raises: ValueError for a family the engine does not run (before weights are loaded), for a device that is not
     there, for a cache too small for one token, or for a checkpoint without this head.
     """
-    family = load_trunk_config(source).model_type
+    family = read_family(source)
     if family not in FAMILIES:
         raise ValueError(f"{source} is a {family} model; a reward model may be {', '.join(FAMILIES)} or mistral")
     place = pick_device(device)

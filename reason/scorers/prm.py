@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from decoding.core import Tokens
 from decoding.validation import require_choice, require_count
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
+from reason.models.devices import check_device_name, require_device
 from reason.models.tokenizer import PretrainedTokenizer, describe_difference
 from reason.scorers.base import PrmAdapter, StepFormat
 from reason.scorers.heads import ClosableReader
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from reason.engines.http.settings import ServerSettings
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
-DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ class PrmScorer:
     ) -> None:
         if not isinstance(path, str) or not path.strip():
             raise ValueError(f"path must be a folder, a hub id or bundled:NAME, got {path!r}")
-        if not isinstance(device, str) or not DEVICES.fullmatch(device):
-            raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
+        check_device_name(device)
         require_choice("dtype", dtype, DTYPES)
         require_count("max_tokens", max_tokens, at_least=1, or_null=True)
         require_count("kv_mib", kv_mib, at_least=1)
@@ -88,7 +86,12 @@ class PrmScorer:
         return find_reward_model(self.path, self.adapter, self.group)
 
     def validate(self) -> None:
-        """Reads config.json only. Raises: ValueError if it is missing, of another kind, or names no limit."""
+        """Reads config.json only. Raises: ValueError if it is missing, of another kind, or names no limit; or for a
+        device that is not there."""
+        try:
+            require_device(self.device)
+        except ValueError as error:
+            raise ValueError(f"{self.group}.{error}") from error
         token_limit(self.checkpoint, self.adapter, self.max_tokens, self.group)
 
     def validate_writer(self, writer: Checkpoint) -> None:

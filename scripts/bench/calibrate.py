@@ -25,6 +25,9 @@ DEFAULTS = ("search=ets", "limit=32")
 
 def main() -> int:
     console = Console(highlight=False)
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__)
+        return 0
     try:
         config, choices = compose_settings([*DEFAULTS, *sys.argv[1:]])
         plan = build.validate_settings(config, choices)

@@ -45,7 +45,9 @@ def main() -> None:
             require_matplotlib()
         drafters = validate_names(args.drafters or tuple(DRAFTERS))
         recordings = encode_recordings(read_recordings(args.file)[: args.limit], args.tokenizer)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        sys.exit(f"{error.filename or args.file}: {error.strerror or error}")
+    except ValueError as error:
         sys.exit(str(error))
     rows = []
     for nodes in args.nodes:

@@ -25,6 +25,14 @@ def test_bench_engine_reports_ratios_and_ends_with_json(tmp_path: Path) -> None:
     assert "generate" in report.read_text()
 
 
+def test_bench_decoders_reports_ratios_and_ends_with_json(tmp_path: Path) -> None:
+    done = run("decoders.py", "--branches", "1,2", "--prompt", "24", "--new", "4", "--repeats", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert [point["branches"] for point in result["points"]] == [1, 2]
+    assert [len(point["speedups"]) for point in result["points"]] == [2, 2]
+
+
 def test_bench_speculation_reports_goals_and_ends_with_json(tmp_path: Path) -> None:
     sizes = ["--quick", "--trajectories", "2", "--max-tokens", "8", "--nodes", "4", "--live", "1,2", "--threads", "1"]
     tuning = ["--tuning-trajectories", "1", "--tuning-nodes", "8", "--templates", "templates"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Tokens, Usage
 from decoding.model.backend import TokenBatch
-from decoding.stats import EngineStats
+from decoding.stats import DecoderKind, EngineStats
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -46,6 +46,7 @@ class HashBackend:
     max_positions = 4096
     kv_bytes_per_token = 1
     attention_seconds = 0.0
+    decoder_kind: DecoderKind = "eager"
 
     def __init__(self, vocab_size: int = 32, scale: float = 2.0) -> None:
         self.vocab_size, self.scale = vocab_size, scale

@@ -48,6 +48,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     with monkeypatch.context() as patched, mode:
         patched.setattr(threading.Thread, "run", run_in_mode)
         patched.setattr(torch.cuda, "is_available", lambda: True)
+        patched.setattr(torch.cuda, "get_device_name", lambda device: f"pretended {device}")
         yield mode
 
 

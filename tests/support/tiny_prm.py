@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import nn
 from transformers import (
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForTokenClassification,
     LlamaConfig,
@@ -182,10 +183,14 @@ def save_classifier(folder: Path, tokenizer: PreTrainedTokenizerFast, config: Pr
 
 
 class PlainReader:
-    """A `Reader` that runs every sequence by itself and whole."""
+    """A `Reader` that runs every sequence by itself and whole, with the modules of transformers.
 
-    def __init__(self, trunk: Any, head: nn.Module) -> None:
-        self.trunk, self.head = trunk, head
+    trunk  the weights, under the names of transformers
+    """
+
+    def __init__(self, folder: Path, trunk: nn.Module, head: nn.Module) -> None:
+        self.trunk, self.head = AutoModel.from_pretrained(folder, dtype=torch.float32), head
+        self.trunk.load_state_dict(trunk.state_dict())
 
     async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[np.ndarray]:
         with torch.no_grad():

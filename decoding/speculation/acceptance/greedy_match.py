@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from decoding.speculation.acceptance.verify import add_logprobs
 from decoding.speculation.draft import Draft, DraftSampling, VerifiedPath, VerifyResult
 from decoding.speculation.interfaces import Branch
-from decoding.speculation.target_logits import TargetLogits
+
+if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
+    from decoding.speculation.target_logits import TargetLogits
 
 
 @dataclass(frozen=True)

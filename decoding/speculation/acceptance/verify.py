@@ -12,15 +12,16 @@ import re
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from itertools import islice
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from decoding.speculation.acceptance.uniform_stream import SeededUniformStream, UniformStream, Vector
 from decoding.speculation.draft import Draft, DraftSampling, VerifiedPath, VerifyResult
 from decoding.speculation.interfaces import AcceptanceRule, Branch
-from decoding.speculation.target_logits import TargetLogits
+
+if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
+    from decoding.speculation.target_logits import TargetLogits
 
 P = Callable[[int], Vector]
 """The target's distribution `[V]` after a node; -1 is the root."""
@@ -115,6 +116,8 @@ def verify_each(
 
 def add_logprobs(paths: Items[VerifiedPath], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
     """Returns the paths with the raw log-probabilities of their tokens, read from the device together."""
+    import torch  # here, as above
+
     rows_N = [
         first + 1 + node for first, (nodes, _) in zip(target.first_rows, paths, strict=True) for node in (-1, *nodes)
     ]

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from decoding.speculation.interfaces import RoundCost
 
@@ -82,9 +82,27 @@ def _fit_costs(costs: Sequence[RoundCost]) -> Floats:
     """Returns seconds (base, per branch, per draft node, per context token) by non-negative least squares."""
     rows = np.array([(1.0, c.num_branches, c.num_tokens - c.num_branches, c.context_tokens) for c in costs])
     seconds = np.array([max(c.seconds, 1e-9) for c in costs])
-    # Columns differ by a factor of 1e5 (context tokens against 1), which `nnls` does not solve accurately unscaled.
+    # Columns differ by a factor of 1e5 (context tokens against 1), which is not solved accurately unscaled.
     scale = np.maximum(np.abs(rows / seconds[:, None]).max(axis=0), 1e-12)
-    solution, _ = nnls(rows / seconds[:, None] / scale, np.ones(len(costs)))
-    seconds_per = np.asarray(solution / scale)
+    seconds_per: Floats = solve_nonnegative(rows / seconds[:, None] / scale, np.ones(len(costs))) / scale
     seconds_per[2] = max(seconds_per[2], _MIN_NODE_SHARE * (seconds_per[0] + seconds_per[1]))
     return seconds_per
+
+
+def solve_nonnegative(rows: Floats, values: Floats) -> Floats:
+    """Returns the x >= 0 with the least |rows x - values|, for a few columns.
+
+    The columns that are not 0 in the solution have it as their ordinary least squares. So the best of all sets of
+    columns whose solution has no negative number is exact. SciPy's `nnls` finds it too, after .4 s of imports, which
+    every command that checks settings would pay.
+    """
+    width = rows.shape[1]
+    best: Floats = np.zeros(width)
+    least = float(np.sum(values**2))
+    for columns in (list(some) for size in range(1, width + 1) for some in combinations(range(width), size)):
+        solution = np.linalg.lstsq(rows[:, columns], values, rcond=None)[0]
+        error = float(np.sum((rows[:, columns] @ solution - values) ** 2))
+        if error < least and (solution >= 0).all():
+            best, least = np.zeros(width), error
+            best[columns] = solution
+    return best

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from decoding.noise import noise_keys
-from decoding.sampler import SamplingColumns
+from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.draft import DraftSampling, TreeTemplate
 from decoding.speculation.drafters.best_first import DraftLimits, TableLookup, TreeNodes, build_best_first
 from decoding.speculation.drafters.calibration import AcceptanceCalibration

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
-from decoding.sampler import SamplingColumns
+from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.drafters.calibration import calibrated_probability, calibration_bucket
 from decoding.speculation.drafters.child_selection import filter_probabilities, select_children
 from decoding.speculation.drafters.source import Floats, Ints

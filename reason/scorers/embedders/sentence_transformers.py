@@ -43,11 +43,14 @@ class SentenceTransformerEmbedder:
         """Loads the model, once. *Mutates*. Raises: ValueError naming the path."""
         from sentence_transformers import SentenceTransformer
 
+        from reason.models.plain_checkpoint import hidden_progress_bars
+
         with self._lock:
             if self._model is None:
                 device = None if self.device == "auto" else self.device
                 try:
-                    self._model = SentenceTransformer(self.path, device=device)
+                    with hidden_progress_bars():
+                        self._model = SentenceTransformer(self.path, device=device)
                 except OSError as error:
                     raise ValueError(f"path={self.path}: {str(error).splitlines()[0]}") from error
 

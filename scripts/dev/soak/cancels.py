@@ -19,7 +19,6 @@ import reason
 from reason import Problem, Solution, Solver, build
 from reason.build import SolveSpec
 from reason.config.compose import compose_settings
-from reason.runs.command import silence_progress_bars
 from reason.runs.run import tree_record
 
 ENGINES = (
@@ -129,7 +128,6 @@ def validate(*overrides: str) -> SolveSpec:
 @contextmanager
 def open_attack(settings: PartSettings) -> Iterator[CancelAttack]:
     """Yields the attack."""
-    silence_progress_bars()
     yield CancelAttack(settings)
 
 

@@ -14,6 +14,7 @@ import transformers
 from decoding import threads
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
+from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefillEngine
 from decoding.round import Speculation
@@ -31,20 +32,25 @@ def prefixes() -> list[Tokens]:
 
 
 def generate(
-    model: Any, requests: list[GenerationRequest], num_slots: int = 2000, **knobs: Unpack[EngineKnobs]
+    model: Any,
+    requests: list[GenerationRequest],
+    num_slots: int = 2000,
+    decoder: str = "eager",
+    **knobs: Unpack[EngineKnobs],
 ) -> list[Generation]:
-    backend = HFBackend(model, device="cpu", dtype="float32")
+    backend = HFBackend(model, device="cpu", dtype="float32", decoder=decoder)
     with open_engine(backend, num_slots=num_slots, **knobs) as engine:
         return asyncio.run(engine.generate(requests))
 
 
+@pytest.mark.parametrize("decoder", ["compiled", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_tokens_equal_transformers_generate(family: str) -> None:
+def test_greedy_tokens_equal_transformers_generate(family: str, decoder: str) -> None:
     model = random_model(family)
     requests = [
         GenerationRequest(prefix=p, params=SamplingParams(max_tokens=12, temperature=0.0), seed=0) for p in prefixes()
     ]
-    packed = generate(model, requests)
+    packed = generate(model, requests, decoder=decoder)
     for request, ours in zip(requests, packed, strict=True):
         ids = torch.tensor([request.prefix])
         theirs = model.generate(
@@ -97,6 +103,15 @@ def test_bfloat16_tokens_are_close_to_float32() -> None:
     np.testing.assert_allclose(done.logprobs, exact, atol=0.35)
 
 
+def test_frequencies_of_positions_keep_their_precision_in_bfloat16() -> None:
+    exact = HFBackend(random_model("llama"), device="cpu", dtype="float32", decoder="eager").decoder
+    rounded = HFBackend(random_model("llama"), device="cpu", dtype="bfloat16").decoder
+    assert isinstance(exact, FusedDecoder)
+    assert isinstance(rounded, FusedDecoder)
+    tables = exact.rotary.extend_to(5000), rounded.rotary.extend_to(5000)
+    assert torch.equal(tables[0].to(torch.bfloat16), tables[1])
+
+
 def test_unsupported_models_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"qwen2, qwen3, llama.*gpt2"):
         HFBackend(transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=1)), device="cpu")
@@ -107,10 +122,11 @@ def test_unsupported_models_are_refused_by_name() -> None:
         HFBackend(random_model("qwen2"), device="cpu", dtype="float8")
 
 
+@pytest.mark.parametrize("decoder", ["compiled", "eager"])
 @pytest.mark.parametrize("max_batched_tokens", [2048, 9])
-def test_prefill_equals_the_classifier_and_runs_each_prefix_once(max_batched_tokens: int) -> None:
+def test_prefill_equals_the_classifier_and_runs_each_prefix_once(max_batched_tokens: int, decoder: str) -> None:
     model = random_model("qwen2", transformers.AutoModelForTokenClassification, num_labels=3)
-    backend = HFBackend(model, device="cpu", dtype="float32")
+    backend = HFBackend(model, device="cpu", dtype="float32", decoder=decoder)
     reader = PrefillEngine(backend, kv_bytes=backend.kv_bytes_per_token * 400, max_batched_tokens=max_batched_tokens)
     prefix = prefixes()[1]
     sequences = [(*prefix, *range(n, 2 * n)) for n in (3, 9, 30, 1)]
@@ -131,7 +147,7 @@ def test_prefill_equals_the_classifier_and_runs_each_prefix_once(max_batched_tok
 
 def test_prefill_engine_is_exact_in_a_small_pool_and_refuses_wrong_inputs() -> None:
     model = random_model("llama", transformers.AutoModel)
-    backend = HFBackend(model, head=lambda hidden: hidden[:, :2] * 2, device="cpu", dtype="float32")
+    backend = HFBackend(model, head=lambda hidden: hidden[:, :2] * 2, device="cpu", dtype="float32", decoder="eager")
     reader = PrefillEngine(backend, kv_bytes=backend.kv_bytes_per_token * 90, max_batched_tokens=16)
     sequences = [p for p in prefixes() if len(p) > 3]
     starts = [len(p) // 2 for p in sequences]
@@ -152,14 +168,15 @@ def test_forward_pass_uses_helper_threads_from_a_minimum_size_on(
     min_products: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "MIN_PARALLEL_PRODUCTS", min_products)
-    backend, thread_counts = HFBackend(random_model("qwen2"), device="cpu"), set()
-    forward = backend.decoder.forward
+    backend, thread_counts = HFBackend(random_model("qwen2"), device="cpu", decoder="eager"), set()
+    decoder: Any = backend.decoder
+    forward = decoder.forward
 
-    def count_threads(*args: Any) -> torch.Tensor:
+    def count_threads(*args: Any) -> Any:
         thread_counts.add(torch.get_num_threads())
         return forward(*args)
 
-    monkeypatch.setattr(backend.decoder, "forward", count_threads)
+    monkeypatch.setattr(decoder, "forward", count_threads)
     with closing(LocalEngine(backend, decode=str)) as engine:
         params = SamplingParams(max_tokens=3)
         asyncio.run(engine.generate([GenerationRequest(prefix=(1, 2), params=params, seed=0)]))

@@ -56,7 +56,7 @@ def ready(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     model = case.save(tmp_path_factory.mktemp(request.param) / "checkpoint")
     label_token_ids = case.adapter.label_token_ids(model.tokenizer)
     parts = case.adapter.head.load_parts(str(model.folder), label_token_ids, torch.float32)
-    return Ready(case, model, tiny.PlainReader(parts.trunk, parts.head))
+    return Ready(case, model, tiny.PlainReader(model.folder, parts.trunk, parts.head))
 
 
 def test_format_scores_equal_the_reference(ready: Ready) -> None:

@@ -8,8 +8,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import nnls
 
-from decoding.speculation.controllers.cost_curve import CostCurve
+from decoding.speculation.controllers.cost_curve import CostCurve, solve_nonnegative
 from decoding.speculation.interfaces import RoundCost
 from decoding.warmup_profile import profile_rounds
 from tests.support.engines import mixed_requests, open_engine
@@ -22,6 +25,16 @@ GRID = list(product((1, 4, 32), (0, 20, 150), (100, 10_000)))
 def worst(curve: CostCurve, machine: Machine) -> float:
     """The largest relative error over rounds of all sizes."""
     return max(abs(curve.round_seconds(*size) / machine.seconds(*size) - 1) for size in GRID)
+
+
+@given(seed=st.integers(0, 10**6), rows=st.integers(1, 30), shift=st.sampled_from([-2.0, 0.0, 0.5]))
+def test_nonnegative_least_squares_are_as_good_as_those_of_scipy(seed: int, rows: int, shift: float) -> None:
+    rng = np.random.default_rng(seed)
+    matrix, values = rng.standard_normal((rows, 4)) + shift, rng.standard_normal(rows)
+    ours = solve_nonnegative(matrix, values)
+    _, best = nnls(matrix, values)
+    assert (ours >= 0).all()
+    assert np.linalg.norm(matrix @ ours - values) == pytest.approx(best, abs=1e-9)
 
 
 class TestCostCurve:

@@ -1,0 +1,213 @@
+"""Runs a small float32 decoder on a CPU: one compiled call for all layers of a forward pass.
+
+An eager forward pass of a small model takes longer in the calls of its operations than in their arithmetic. Measured
+with the bundled target (1.8 M weights), one thread, 330 keys per row, 300 of them shared: the eager decoder takes
+4.3 times as long for 1 row, 2.7 times for 16 and 2.1 times for 64.
+
+A row's result has the same bits whatever else is in its batch (see `compiled_layers`).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoding.kv.pool_memory import allocate_zeros
+from decoding.model.backend import AttentionBlock, TokenBatch
+from decoding.model.compiled_layers import (
+    SCORES_PADDING,
+    Floats,
+    Ints,
+    KeyLists,
+    LayerOffsets,
+    StackShape,
+    list_keys,
+    multiply,
+    run_layers,
+)
+from decoding.model.fused_decoder import FusedDecoder
+from decoding.model.vector_kernels import PANEL
+
+log = logging.getLogger(__name__)
+
+MAX_AUTO_WEIGHTS = 14_000_000
+"""Weights up to which `decoder=auto` is the compiled decoder: the eager one runs their rounds of up to 64 tokens in one
+thread (see `decoding.threads`), and the compiled one always does. In one thread it is faster at every size that was
+measured: at 90 M weights 1.9 times for one row. But helper threads make the eager one faster at many rows."""
+
+SILU = ("silu", "swish")
+"""Names that configurations have for the activation of the compiled decoder."""
+
+
+def explain_unsupported(decoder: FusedDecoder) -> str | None:
+    """Returns what keeps the model from running compiled, or None where nothing does."""
+    if decoder.device.type != "cpu":
+        return f"its device is {decoder.device.type}, not cpu"
+    if decoder.dtype != torch.float32:
+        return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not float32"
+    if decoder.activation_name not in SILU:
+        return f"its activation is {decoder.activation_name}, not silu"
+    return None
+
+
+class CompiledDecoder:
+    """Holds the weights of a decoder in panels, and runs it.
+
+    Raises: ValueError for a model that `explain_unsupported` names.
+    """
+
+    attention_seconds = 0.0
+    """Not measured: attention is part of the one call."""
+
+    def __init__(self, fused: FusedDecoder) -> None:
+        if (reason := explain_unsupported(fused)) is not None:
+            raise ValueError(f"this model cannot run in the compiled decoder: {reason}")
+        self._rotary, self._hidden_size = fused.rotary, fused.hidden_size
+        self._embedding = fused.embedding.numpy().reshape(-1)
+        self._shape = StackShape(
+            fused.num_layers, fused.num_heads, fused.num_kv_heads, fused.hidden_size, fused.head_size,
+            _round_up(fused.hidden_size), _round_up(fused.head_size), _round_up(fused.mlp_size), fused.eps, fused.scale,
+        )  # fmt: skip
+        self._weights, self._layers, self._final_norm = _lay_out_weights(fused, self._shape)
+        self._compile()
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's K and V in all layers; heads are filled up to multiples of 32."""
+        shape = self._shape
+        return 2 * shape.num_layers * shape.num_kv_heads * shape.head * self._weights.itemsize
+
+    def new_kv_pool(self, capacity: int) -> Tensor:
+        """Returns `[layers, kv_heads, 1 + capacity, 2 * head]`, a token's key and value side by side."""
+        shape = self._shape
+        return allocate_zeros((shape.num_layers, shape.num_kv_heads, capacity + 1, 2 * shape.head), torch.float32)
+
+    def run_batch(self, batch: TokenBatch, pool: Tensor) -> Tensor:
+        """Returns normed hidden states `[W, hidden]`. *Mutates* `pool`."""
+        keys = _list_batch_keys(batch)
+        cos_sin = self._rotary.extend_to(int(batch.positions_T.max())).numpy().reshape(-1)
+        hidden = np.empty((len(batch.logits_indices), self._hidden_size), dtype=np.float32)
+        capacity = int((keys.count_T + keys.extra_count_T).max()) + SCORES_PADDING
+        run_layers(
+            self._shape, self._weights, self._layers, self._final_norm, self._embedding, cos_sin,
+            batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, keys,
+            capacity, pool.numpy().reshape(-1), hidden.reshape(-1),
+        )  # fmt: skip
+        return torch.from_numpy(hidden)
+
+    def _compile(self) -> None:
+        """Loads the machine code, which the first run on a machine compiles: not during the first request."""
+        function: Any = run_layers
+        if not any(Path(function.stats.cache_path).glob("*.run_layers-*.nbi")):
+            log.info("compiling the decoder for this machine; later runs read it from disk")
+        zero, none = np.zeros(1, dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
+        visible = np.ones((1, 1, 1), dtype=np.bool_)
+        block = AttentionBlock(0, 1, none, zero, zero[:, None] + 1, visible)
+        self.run_batch(TokenBatch(zero, zero, zero + 1, zero, (block,)), self.new_kv_pool(1))
+
+
+class CompiledHead:
+    """Computes a linear head, `[W, hidden] -> [W, outputs]`; a row has the same bits whatever the number of rows."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._num_outputs, self._depth = weight.shape
+        self._columns = _round_up(self._num_outputs)
+        self._panels = _cut_panels(_widen(weight.t(), 1, self._columns))
+        self._bias = np.zeros(self._columns, dtype=np.float32)
+        if bias is not None:
+            self._bias[: self._num_outputs] = bias.numpy()
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        outputs = np.empty((len(hidden), self._columns), dtype=np.float32)
+        x = hidden.contiguous().numpy().reshape(-1)
+        multiply(
+            x, 0, self._depth, len(hidden), self._panels, 0, self._depth, self._columns,
+            self._bias, 0, 0, outputs.reshape(-1), 0, self._columns,
+        )  # fmt: skip
+        return torch.from_numpy(outputs)[:, : self._num_outputs].contiguous()
+
+
+def _list_batch_keys(batch: TokenBatch) -> KeyLists:
+    """Returns the slots that each token attends to."""
+    num_tokens = len(batch.tokens_T)
+    num_keys = sum(
+        len(block.private_NP) * (block.shared_GS.shape[1] + block.private_NP.shape[1]) for block in batch.blocks
+    )
+    # room for as many as there are entries; memory that is not written is not taken
+    num_extra = sum(block.visible_NRP.size for block in batch.blocks)
+    counts = [np.empty(num_tokens, dtype=np.int64) for _ in range(5)]
+    keys = KeyLists(np.empty(num_keys, dtype=np.int64), np.empty(num_extra, dtype=np.int64), *counts)
+    at = extra_at = 0
+    for block in batch.blocks:
+        rows = np.arange(block.count) if block.real_rows is None else block.real_rows
+        at, extra_at = list_keys(
+            block.first, block.shared_GS, block.shared_len_G, block.private_NP, block.visible_NRP, rows,
+            keys, at, extra_at,
+        )  # fmt: skip
+    return keys
+
+
+def _lay_out_weights(fused: FusedDecoder, shape: StackShape) -> tuple[Floats, LayerOffsets, int]:
+    """Returns all weights in one array, where the parts of each layer begin in it, and where the last norm begins."""
+    parts: list[Floats] = []
+    end = 0
+
+    def append(part: Floats) -> int:
+        nonlocal end
+        begin, end = end, end + part.size
+        parts.append(part.reshape(-1))
+        return begin
+
+    def append_vector(vector: Tensor | None, groups: int, width: int) -> int:
+        return -1 if vector is None else append(_widen(vector, groups, width))
+
+    def append_matrix(matrix: Tensor, groups: int, width: int, depth_groups: int = 1, depth: int | None = None) -> int:
+        """Appends `[in, out]`, both sides filled up group by group; without `depth` the inputs stay as they are."""
+        wide = _widen(matrix, groups, width)
+        if depth is not None:
+            wide = _widen(torch.from_numpy(wide).t(), depth_groups, depth).T
+        return append(_cut_panels(wide))
+
+    heads, all_heads = shape.num_heads, shape.num_heads + 2 * shape.num_kv_heads
+    layers = [
+        (
+            append_vector(layer.attention_norm, 1, shape.hidden),
+            append_matrix(layer.qkv, all_heads, shape.head),
+            append_vector(layer.qkv_bias, all_heads, shape.head),
+            append_vector(layer.q_norm, 1, shape.head),
+            append_vector(layer.k_norm, 1, shape.head),
+            append_matrix(layer.out, 1, shape.hidden, heads, shape.head),
+            append_vector(layer.out_bias, 1, shape.hidden),
+            append_vector(layer.mlp_norm, 1, shape.hidden),
+            append_matrix(layer.gate_up, 2, shape.mlp),
+            append_vector(layer.gate_up_bias, 2, shape.mlp),
+            append_matrix(layer.down, 1, shape.hidden, 1, shape.mlp),
+            append_vector(layer.down_bias, 1, shape.hidden),
+        )
+        for layer in fused.layers
+    ]
+    final_norm = append_vector(fused.final_norm, 1, shape.hidden)
+    columns: list[Ints] = [np.array(column, dtype=np.int64) for column in zip(*layers, strict=True)]
+    return np.concatenate(parts), LayerOffsets(*columns), final_norm
+
+
+def _round_up(size: int) -> int:
+    return -(-size // PANEL) * PANEL
+
+
+def _widen(tensor: Tensor, groups: int, width: int) -> Floats:
+    """Returns `[..., groups * width]`: each group of the last dimension is filled up with zeros."""
+    grouped = tensor.detach().reshape(*tensor.shape[:-1], groups, -1)
+    wide: Floats = torch.nn.functional.pad(grouped, (0, width - grouped.shape[-1])).flatten(-2).numpy()
+    return wide
+
+
+def _cut_panels(matrix: Floats) -> Floats:
+    """Returns `[columns / 32, depth, 32]`, flat, of a matrix `[depth, columns]`."""
+    depth, columns = matrix.shape
+    return np.ascontiguousarray(matrix.reshape(depth, columns // PANEL, PANEL).transpose(1, 0, 2)).reshape(-1)

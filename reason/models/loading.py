@@ -1,0 +1,58 @@
+"""Says what is loaded, compiled or timed as it begins, and that it goes on: one line each, as records of one logger.
+
+Commands show the records on stderr (`conf/hydra/job_logging`); a program that uses the library sees them where it shows
+records of level INFO.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger("reason.progress")
+
+INTERVAL_S = 1.5
+"""Seconds without a line at first: less than two, because the thread that says it may wait for its turn. Later a line
+comes whenever another tenth of the time has passed."""
+
+
+@contextmanager
+def announce(what: str) -> Iterator[None]:
+    """Logs `what` as it begins, and how long it has taken for as long as it goes on."""
+    if not log.isEnabledFor(logging.INFO):
+        yield
+        return
+    log.info("%s ...", what)
+    begin, ended = time.monotonic(), threading.Event()
+
+    def remind() -> None:
+        while not ended.wait(max(INTERVAL_S, (time.monotonic() - begin) / 10)):
+            log.info("%s ... %.0f s", what, time.monotonic() - begin)
+
+    reminder = threading.Thread(target=remind, daemon=True)
+    reminder.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reminder.join()
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Pauses Python's garbage collector, if it is on.
+
+    The imports of a start make half a million objects, all of which stay. The collector would walk over them again and
+    again, for half a second in all.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

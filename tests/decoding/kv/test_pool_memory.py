@@ -1,0 +1,31 @@
+"""KV pools are zeros that take memory only where they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoding.kv.pool_memory import allocate_zeros
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_pool_is_zeros_that_can_be_written(dtype: torch.dtype) -> None:
+    pool = allocate_zeros((2, 3, 5, 4), dtype)
+    assert (pool.shape, pool.dtype) == ((2, 3, 5, 4), dtype)
+    assert pool.is_contiguous()
+    assert not pool.any()
+    pool[1, 2, 3] = 1
+    assert pool.sum() == 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process as Linux tells it")
+def test_untouched_pool_takes_no_memory() -> None:
+    def resident_pages() -> int:
+        return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+
+    before = resident_pages()
+    pool = allocate_zeros((4, 4, 1 << 20, 32), torch.float32)  # 2 GiB
+    assert not pool[:, :, :100].any()
+    assert (resident_pages() - before) * 4096 < 64 << 20

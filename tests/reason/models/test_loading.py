@@ -1,0 +1,63 @@
+"""What is loaded is said as it begins, and that it goes on; the collector rests meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+
+import pytest
+
+from reason.models import loading
+from reason.models.loading import announce, paused_collector
+
+
+def test_line_comes_before_the_work_and_again_while_it_goes_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "INTERVAL_S", 0.01)
+    again = threading.Event()
+
+    def note(record: logging.LogRecord) -> bool:
+        if record.getMessage().startswith("loading a model ... "):
+            again.set()
+        return True
+
+    caplog.set_level(logging.INFO, "reason.progress")
+    caplog.handler.addFilter(note)
+    try:
+        with announce("loading a model"):
+            assert caplog.messages[0] == "loading a model ..."
+            assert again.wait(30)
+    finally:
+        caplog.handler.removeFilter(note)
+
+
+def test_nothing_is_said_where_no_record_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "reason.progress")
+    threads = threading.active_count()
+    with announce("loading a model"):
+        assert threading.active_count() == threads
+    assert not caplog.messages
+
+
+def test_reminders_end_with_the_work_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "reason.progress")
+    threads = threading.active_count()
+    with pytest.raises(ValueError, match="no such model"), announce("loading a model"):
+        raise ValueError("no such model")
+    assert threading.active_count() == threads
+
+
+def test_collector_rests_and_is_then_as_before() -> None:
+    assert gc.isenabled()
+    with paused_collector():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with paused_collector():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
