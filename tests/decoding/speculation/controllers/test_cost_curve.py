@@ -37,6 +37,15 @@ def test_nonnegative_least_squares_are_as_good_as_those_of_scipy(seed: int, rows
     assert np.linalg.norm(matrix @ ours - values) == pytest.approx(best, abs=1e-9)
 
 
+@given(seed=st.integers(0, 10**6), times=st.sampled_from([0.01, 1.0, 100.0]))
+def test_column_that_is_a_multiple_of_an_earlier_one_gets_nothing(seed: int, times: float) -> None:
+    """As the context where all rounds had the same: shared with the base, longer contexts would seem too expensive."""
+    rng = np.random.default_rng(seed)
+    matrix = rng.random((12, 4))
+    matrix[:, 3] = times * matrix[:, 0]
+    assert solve_nonnegative(matrix, rng.random(12))[3] == 0
+
+
 class TestCostCurve:
     def test_until_something_was_measured_a_round_has_some_price(self) -> None:
         curve = CostCurve()
