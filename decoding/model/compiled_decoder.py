@@ -104,7 +104,7 @@ class CompiledDecoder:
         """Loads the machine code, which the first run on a machine compiles: not during the first request."""
         function: Any = run_layers
         if not any(Path(function.stats.cache_path).glob("*.run_layers-*.nbi")):
-            log.info("compiling the decoder for this machine; later runs read it from disk")
+            log.debug("compiling the decoder for this machine; later runs read it from disk")
         zero, none = np.zeros(1, dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
         visible = np.ones((1, 1, 1), dtype=np.bool_)
         block = AttentionBlock(0, 1, none, zero, zero[:, None] + 1, visible)
