@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 
 
@@ -44,13 +43,3 @@ def allocate_to_best(scores: Sequence[float], width: int, num_kept: int) -> list
 def rank_by_score(scores: Sequence[float]) -> list[int]:
     """Indices in order of falling score, the earlier of equals first."""
     return sorted(range(len(scores)), key=lambda i: -scores[i])
-
-
-def fill_unscored(scores: Sequence[float | None]) -> list[float]:
-    """Returns the scores with the median of the others in place of None, as votes have it; 0 where there are none.
-
-    >>> fill_unscored([0.25, None, 0.75, 0.5]), fill_unscored([None])
-    ([0.25, 0.5, 0.75, 0.5], [0.0])
-    """
-    median = statistics.median([score for score in scores if score is not None] or [0.0])
-    return [median if score is None else score for score in scores]

@@ -56,6 +56,16 @@ def aggregate_scores(scores: Sequence[float], agg_strategy: str) -> float:
     return AGGREGATIONS[agg_strategy](scores)
 
 
+def fill_unscored(scores: Sequence[float | None]) -> list[float]:
+    """Returns the scores with the median of the others in place of None, as votes have it; 0 where there are none.
+
+    >>> fill_unscored([0.25, None, 0.75, 0.5]), fill_unscored([None])
+    ([0.25, 0.5, 0.75, 0.5], [0.0])
+    """
+    median = statistics.median([score for score in scores if score is not None] or [0.0])
+    return [median if score is None else score for score in scores]
+
+
 def tally_votes(
     answers: Sequence[str | None], scores: Sequence[float | None], voting_rule: str, unscored: str = "median"
 ) -> dict[str, float]:
@@ -82,8 +92,7 @@ def tally_votes(
     elif unscored == "ignore":
         weighed = [(a, s) for a, s in voters if s is not None]
     else:
-        median = statistics.median(scored)
-        weighed = [(a, median if s is None else s) for a, s in voters]
+        weighed = [(a, s) for (a, _), s in zip(voters, fill_unscored([s for _, s in voters]), strict=True)]
         if len(voters) > 2 * len(scored):
             voting_rule = "weighted"
     by_answer: dict[str, list[float]] = {}
@@ -107,12 +116,12 @@ def choose_voters(
     [1, 3]
     """
     with_answer = [i for i, answer in enumerate(answers) if answer is not None]
-    scored = {i: score for i in with_answer if (score := scores[i]) is not None}
+    scored = [i for i in with_answer if scores[i] is not None]
     if keep == 1 or not scored:
         return list(range(len(answers)))
-    median = statistics.median(scored.values())
-    voters = with_answer if unscored == "median" else [*scored]
-    ranked = sorted(voters, key=lambda i: -scored.get(i, median))  # stable
+    filled = fill_unscored([scores[i] if answer is not None else None for i, answer in enumerate(answers)])
+    voters = with_answer if unscored == "median" else scored
+    ranked = sorted(voters, key=lambda i: -filled[i])  # stable
     # without rounding errors: 0.1 of 30 is 3
     return sorted(ranked[: max(1, math.ceil(round(keep * len(voters), 9)))])
 

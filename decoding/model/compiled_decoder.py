@@ -9,10 +9,6 @@ A row's result has the same bits whatever else is in its batch (see `compiled_la
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,8 +28,6 @@ from decoding.model.compiled_layers import (
 )
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.vector_kernels import PANEL
-
-log = logging.getLogger(__name__)
 
 MAX_AUTO_WEIGHTS = 14_000_000
 """Weights up to which `decoder=auto` is the compiled decoder: the eager one runs their rounds of up to 64 tokens in one
@@ -102,9 +96,6 @@ class CompiledDecoder:
 
     def _compile(self) -> None:
         """Loads the machine code, which the first run on a machine compiles: not during the first request."""
-        function: Any = run_layers
-        if not any(Path(function.stats.cache_path).glob("*.run_layers-*.nbi")):
-            log.debug("compiling the decoder for this machine; later runs read it from disk")
         zero, none = np.zeros(1, dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
         visible = np.ones((1, 1, 1), dtype=np.bool_)
         block = AttentionBlock(0, 1, none, zero, zero[:, None] + 1, visible)

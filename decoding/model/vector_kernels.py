@@ -65,9 +65,14 @@ class _Emitter:
     def load_long(self, data: ir.Value, index: ir.Value) -> ir.Value:
         return self.builder.load(self.address(data, index, _LONG), align=8, typ=_LONG)
 
-    def broadcast(self, scalar: ir.Value) -> ir.Value:
-        first = self.builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), scalar, ir.Constant(_INT, 0))
+    def broadcast(self, scalar: ir.Value, kind: ir.VectorType = _VECTOR) -> ir.Value:
+        first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(_INT, 0))
         return self.builder.shuffle_vector(first, first, ir.Constant(_INTS, [0] * LANES))
+
+    def lanes_below(self, count: ir.Value) -> ir.Value:
+        """Returns for each lane whether its number is below `count`."""
+        lanes = ir.Constant(ir.VectorType(_LONG, LANES), list(range(LANES)))
+        return self.builder.icmp_signed("<", lanes, self.broadcast(count, lanes.type))
 
     def load_broadcast(self, data: ir.Value, index: ir.Value) -> ir.Value:
         return self.broadcast(self.builder.load(self.address(data, index), align=4, typ=_FLOAT))
@@ -252,10 +257,7 @@ def exponentiate(typing: Any, scores: Any, scores_at: Any, count: Any) -> Any:
         data, (_, at, count) = e.data(0, args), args
         low = e.vector(-3.0e38)
         whole = builder.and_(count, e.integer(-LANES))
-        lanes = ir.Constant(ir.VectorType(_LONG, LANES), list(range(LANES)))
-        rest = builder.sub(count, whole)
-        one = builder.insert_element(ir.Constant(lanes.type, ir.Undefined), rest, ir.Constant(_INT, 0))
-        is_score = builder.icmp_signed("<", lanes, builder.shuffle_vector(one, one, ir.Constant(_INTS, [0] * LANES)))
+        is_score = e.lanes_below(builder.sub(count, whole))
         tail_at = builder.add(at, whole)
         e.store(builder.select(is_score, e.load(data, tail_at), low), data, tail_at)
 
@@ -272,10 +274,7 @@ def exponentiate(typing: Any, scores: Any, scores_at: Any, count: Any) -> Any:
             x_at = builder.add(at, i)
             x = e.exp(builder.fsub(e.load(data, x_at), largest))
             # what lies beyond the last score counts nothing
-            remaining = builder.sub(count, i)
-            one = builder.insert_element(ir.Constant(lanes.type, ir.Undefined), remaining, ir.Constant(_INT, 0))
-            limit = builder.shuffle_vector(one, one, ir.Constant(_INTS, [0] * LANES))
-            x = builder.select(builder.icmp_signed("<", lanes, limit), x, e.vector(0.0))
+            x = builder.select(e.lanes_below(builder.sub(count, i)), x, e.vector(0.0))
             e.store(x, data, x_at)
             return [builder.fadd(carried[0], x)]
 

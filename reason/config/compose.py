@@ -35,13 +35,6 @@ SECRETS = (("engine", "api_key"), ("small", "api_key"))
 """Settings that stay unresolved, `${oc.env:NAME}`, in what is saved, hashed or shown; `instantiate` resolves them."""
 
 
-_MANDATORY_GROUPS = (
-    *("search", "step", "early_exit", "scorer", "embedder", "router", "speculation", "controller", "acceptance"),
-    *("model", "engine", "engine@small"),
-)
-"""The groups of conf/solve.yaml of which one option is always chosen."""
-
-
 def compose_settings(overrides: Sequence[str], config: str = "solve") -> tuple[Settings, dict[str, str]]:
     """Returns the settings of `conf/{config}.yaml` with these overrides, and the option chosen of each group.
 
@@ -73,21 +66,25 @@ def resolve_settings(cfg: object) -> Settings:
 
 
 def drop_empty_groups(overrides: Sequence[str]) -> list[str]:
-    """Returns the overrides without `effort=null`, which is what `effort` is unless it is set.
+    """Returns the overrides without those that choose nothing where conf/solve.yaml does not either, as `effort=null`.
 
     >>> drop_empty_groups(["effort=null", "search.n=4"])
     ['search.n=4']
 
     Raises: ConfigError for another group without an option, which Hydra cannot compose.
     """
-    rest = []
-    for override in overrides:
-        group, is_set, value = override.partition("=")
-        if is_set and value in ("", "null") and group in _MANDATORY_GROUPS:
-            raise ConfigError(unknown_option(group, value, list_options(group)))
-        if not is_set or group != "effort" or value not in ("", "null"):
-            rest.append(override)
-    return rest
+    empty = [override for override in overrides if override.partition("=")[1:] in (("=", ""), ("=", "null"))]
+    if not empty:
+        return list(overrides)
+    defaults = OmegaConf.create(files("conf").joinpath("solve.yaml").read_text(encoding="utf-8")).defaults
+    options = {
+        str(group): option for entry in defaults if isinstance(entry, DictConfig) for group, option in entry.items()
+    }
+    for override in empty:
+        group, _, value = override.partition("=")
+        if options.get(group) is not None:
+            raise ConfigError(unknown_option(group, value, list_options(group.partition("@")[0])))
+    return [override for override in overrides if override not in empty or override.partition("=")[0] not in options]
 
 
 def list_options(group: str) -> list[str]:

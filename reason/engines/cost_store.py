@@ -37,7 +37,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reason-search"
 
 
-def describe_machine() -> dict[str, object]:
+def identify_machine() -> dict[str, object]:
     """Returns what is known of this machine: system, processor, and the cores that this process may use."""
     about = {"node": platform.node(), "machine": platform.machine(), "processor": _processor_name()}
     return about | {"cores": count_cores()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from decoding.model.backend import DECODER_CHOICES
 from decoding.validation import require_choice, require_count, require_switch
 from reason.engines.base import EngineSettings, SpeculationFactory
-from reason.engines.cost_store import describe_machine, read_costs, save_costs
+from reason.engines.cost_store import identify_machine, read_costs, save_costs
 from reason.models.checkpoint import Checkpoint, eos_ids
 from reason.models.devices import require_device
 from reason.models.loading import announce
@@ -97,7 +97,7 @@ class LocalSettings(EngineSettings):
         from decoding.compiled import hash_sources
         from decoding.warmup_profile import profile_rounds
 
-        description = describe_machine() | {
+        description = identify_machine() | {
             "code": hash_sources(),
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),

@@ -56,3 +56,17 @@ def paused_collector() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def hidden_progress_bars() -> Iterator[None]:
+    """Switches the progress bars of transformers off meanwhile: one per file of weights, within any output."""
+    from transformers.utils import logging  # here: a checkpoint that is plain needs none of it
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

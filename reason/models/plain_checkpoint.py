@@ -9,8 +9,7 @@ module inside functions only.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from decoding.model.fused_decoder import FAMILIES
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend, pick_device, pick_dtype
+from reason.models.loading import hidden_progress_bars
 
 Config = SimpleNamespace
 """The fields of a config.json under their own names."""
@@ -43,20 +43,6 @@ def open_language_model(source: str, *, device: Device, dtype: DType, **options:
         with hidden_progress_bars():
             return HFBackend.from_pretrained(source, device=device, dtype=dtype, **options)
     return HFBackend(model, device=device, dtype=dtype, **options)
-
-
-@contextmanager
-def hidden_progress_bars() -> Iterator[None]:
-    """Switches the progress bars of transformers off meanwhile: one per file of weights, within any output."""
-    from transformers.utils import logging  # here: see the module
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def load_plain_model(source: str, build: Callable[[Config], nn.Module], dtype: torch.dtype) -> Any:

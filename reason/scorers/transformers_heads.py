@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen2Model, Qwen2PreTrainedModel
 
 from decoding.model.reward_heads import process_reward_layers, step_value_layers
-from reason.models.plain_checkpoint import hidden_progress_bars
+from reason.models.loading import hidden_progress_bars
 
 
 class QwenProcessReward(Qwen2PreTrainedModel):  # type: ignore[misc]

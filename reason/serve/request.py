@@ -84,9 +84,10 @@ def change_strategy(
     >>> from search.strategies.best_of_n import BestOfN
     >>> change_strategy(BestOfN(n=16), {"n": 4}, {"temperature": 0.5}, largest=64).sampling.temperature
     0.5
-    >>> change_strategy(BestOfN(), {"widht": 4}, {}, largest=64)                 # doctest: +ELLIPSIS
+    >>> change_strategy(BestOfN(), {"widht": 4}, {}, largest=64)                 # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    reason.serve.errors.ApiError: there is no setting search.widht; search has: agg_strategy, ..., n, sampling, ...
+    reason.serve.errors.ApiError: there is no setting search.widht; search has: agg_strategy, drop_percentile,
+        drop_window, n, sampling, unscored, warm_up
     """
     names = [field.name for field in fields(strategy)]
     sampling_changes = changes.get("sampling", {})

@@ -10,9 +10,10 @@ from statistics import fmean
 
 from decoding.core import Tokens
 from decoding.validation import require_count, require_not_negative
-from search.allocation import allocate_to_best, fill_unscored
+from search.allocation import allocate_to_best
 from search.level_search import Allocation, Frontier, LevelSearch
 from search.tree import SearchTree
+from search.voting import fill_unscored
 
 
 @dataclass(frozen=True, kw_only=True)

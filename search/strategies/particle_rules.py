@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from collections.abc import Sequence
 from itertools import accumulate
+
+from search.voting import fill_unscored
 
 WEIGHTS = ("odds", "likelihood")
 
@@ -25,8 +26,7 @@ def log_weights(scores: Sequence[float | None], weights: str) -> list[float]:
     """
     limited = [None if score is None else min(max(score, _LOWEST), _HIGHEST) for score in scores]
     logs = [s if s is None else math.log(s) - (math.log1p(-s) if weights == "odds" else 0.0) for s in limited]
-    median = statistics.median([log for log in logs if log is not None] or [0.0])
-    return [median if log is None else log for log in logs]
+    return fill_unscored(logs)
 
 
 def normalise_weights(logs: Sequence[float], temperature: float) -> list[float]:

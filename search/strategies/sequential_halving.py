@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from decoding.core import Tokens
 from decoding.validation import require_count
-from search.allocation import allocate_to_best, fill_unscored
+from search.allocation import allocate_to_best
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategy import Resources, SearchResult
 from search.tree import SearchTree
+from search.voting import fill_unscored
 
 
 @dataclass(frozen=True, kw_only=True)

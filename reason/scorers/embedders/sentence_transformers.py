@@ -43,7 +43,7 @@ class SentenceTransformerEmbedder:
         """Loads the model, once. *Mutates*. Raises: ValueError naming the path."""
         from sentence_transformers import SentenceTransformer
 
-        from reason.models.plain_checkpoint import hidden_progress_bars
+        from reason.models.loading import hidden_progress_bars
 
         with self._lock:
             if self._model is None:

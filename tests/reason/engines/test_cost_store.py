@@ -13,7 +13,7 @@ import pytest
 import reason
 from decoding.speculation.interfaces import RoundCost
 from reason.engines import cost_store, local
-from reason.engines.cost_store import MAX_AGE_S, MAX_FILES, describe_machine, read_costs, save_costs
+from reason.engines.cost_store import MAX_AGE_S, MAX_FILES, identify_machine, read_costs, save_costs
 
 HERE = {"node": "here", "threads": 2, "model": {"hidden_size": 8}}
 COSTS = [RoundCost(1, 1, 32, 1e-3), RoundCost(8, 40, 256, 4.5e-3)]
@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(cache: Path) -> None:
 
 
 def test_this_machine_has_plain_values() -> None:
-    assert json.loads(json.dumps(describe_machine())) == describe_machine()
+    assert json.loads(json.dumps(identify_machine())) == identify_machine()
 
 
 def test_second_start_times_no_rounds_unless_it_is_told_to(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

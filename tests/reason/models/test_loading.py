@@ -7,9 +7,10 @@ import logging
 import threading
 
 import pytest
+from transformers.utils import logging as transformers_logging
 
 from reason.models import loading
-from reason.models.loading import announce, paused_collector
+from reason.models.loading import announce, hidden_progress_bars, paused_collector
 
 
 def test_line_comes_before_the_work_and_again_while_it_goes_on(
@@ -61,3 +62,17 @@ def test_collector_rests_and_is_then_as_before() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_progress_bars_are_hidden_while_a_model_loads_and_then_as_before() -> None:
+    assert transformers_logging.is_progress_bar_enabled()
+    with hidden_progress_bars():
+        assert not transformers_logging.is_progress_bar_enabled()
+    assert transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        with hidden_progress_bars():
+            pass
+        assert not transformers_logging.is_progress_bar_enabled()
+    finally:
+        transformers_logging.enable_progress_bar()

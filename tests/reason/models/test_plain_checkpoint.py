@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
-from transformers.utils import logging
 
 from decoding.model.transformers_checkpoint import HFBackend
 from reason.models.plain_checkpoint import (
     PlainLanguageModel,
-    hidden_progress_bars,
     load_plain_model,
     open_language_model,
     read_plain_config,
@@ -112,20 +110,6 @@ def test_other_weights_than_the_models_are_left_to_transformers(tmp_path: Path) 
         (tmp_path / "config.json").write_text(original, encoding="utf-8")
     assert load_plain_model(str(tmp_path), PlainLanguageModel, torch.float32) is not None
     assert load_plain_model("owner/on_the_hub", PlainLanguageModel, torch.float32) is None
-
-
-def test_progress_bars_are_hidden_while_a_model_loads_and_then_as_before() -> None:
-    assert logging.is_progress_bar_enabled()
-    with hidden_progress_bars():
-        assert not logging.is_progress_bar_enabled()
-    assert logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        with hidden_progress_bars():
-            pass
-        assert not logging.is_progress_bar_enabled()
-    finally:
-        logging.enable_progress_bar()
 
 
 def test_a_checkpoint_for_transformers_loads_without_a_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from decoding.core import SamplingParams, Tokens
-from search.allocation import fill_unscored
 from search.selection import Selection
 from search.strategies.best_of_n import BestOfN
 from search.strategies.sequential_halving import SequentialHalving
 from search.strategy import SearchResult
+from search.voting import fill_unscored
 from tests.support.toy_search import (
     ConstantScorer,
     SomeStepsScorer,
