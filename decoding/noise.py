@@ -78,8 +78,19 @@ def gumbel_noise(keys_T2: Tensor, ids: Tensor) -> Tensor:
 @compiled
 def gumbel_of_token(key: np.int32, other: np.int32, token: int) -> float:
     """Returns `gumbel_noise` of one token id and one row's key, for compiled loops; the last place may differ."""
-    bits = np.uint32(np.uint32(token) * np.uint32(_GOLDEN_32 & 0xFFFFFFFF) + np.uint32(key))
-    bits = _mix_uint32(np.uint32(_mix_uint32(bits) + np.uint32(other)))
+    return gumbel_of_hash(hash_token(np.uint32(token), np.uint32(key), np.uint32(other)))
+
+
+@compiled
+def hash_token(token: np.uint32, first: np.uint32, second: np.uint32) -> np.uint32:
+    """Returns the 32 random bits of a token id under the two halves of a row's key."""
+    bits = np.uint32(token * np.uint32(_GOLDEN_32 & 0xFFFFFFFF) + first)
+    return _mix_uint32(np.uint32(_mix_uint32(bits) + second))
+
+
+@compiled
+def gumbel_of_hash(bits: np.uint32) -> float:
+    """Returns the noise that belongs to `hash_token`'s bits."""
     return float(-np.log(-np.log1p(-min((bits + 0.5) * 2.0**-32, _BELOW_ONE))))
 
 

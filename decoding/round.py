@@ -24,7 +24,7 @@ from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch
 from decoding.request import Request
 from decoding.round_result import BatchVerifyResult
-from decoding.sampler import SamplingBatch
+from decoding.sampling_batch import SamplingBatch
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.fixed import FixedController

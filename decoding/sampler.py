@@ -1,62 +1,48 @@
 """Samples tokens from logits: temperature, then top-k, top-p and min-p, then the Gumbel noise of the position.
 
 The token is `argmax(log p + g)`, which is a sample from `p`; temperature 0 is the plain argmax.
-Filters are per row; a filter that is off for every row costs nothing.
+Filters are per row; a filter that is off for every row costs nothing. No vocabulary is sorted unless what the filters
+keep is wider than `NUM_RANKED` ids. A row's token does not depend on the other rows.
 
 Shapes: T rows of logits, V vocabulary, C candidates left by the filters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.core import SamplingParams
-from decoding.noise import gumbel_noise, noise_keys
-from decoding.sampling_columns import SamplingColumns
+from decoding.gpu_sampler import runs_kernels, sample_on_gpu
+from decoding.noise import gumbel_noise
+from decoding.sampler_kernels import draw_tokens
+from decoding.sampling_batch import SamplingBatch
 
-_MAX_PARTIAL_SORT = 1024  # up to this many candidates a partial sort is cheaper than a full one
-
-
-@dataclass(frozen=True)
-class SamplingBatch:
-    """The sampling parameters of T rows as arrays, and their noise keys."""
-
-    temperature_T: npt.NDArray[np.float32]
-    top_k_T: npt.NDArray[np.int64]
-    top_p_T: npt.NDArray[np.float32]
-    min_p_T: npt.NDArray[np.float32]
-    keys_T2: npt.NDArray[np.int32]
-
-    @classmethod
-    def from_params(
-        cls, params: Sequence[SamplingParams], seeds: Sequence[int], positions: Sequence[int] | npt.NDArray[np.int64]
-    ) -> SamplingBatch:
-        """Collects the parameters of T rows.
-
-        `positions` are those of the tokens to be chosen, not of the tokens before them.
-        """
-        return cls(*SamplingColumns.from_params(params), noise_keys(seeds, positions))
+NUM_NARROW = 64
+"""Ids of a row that are ranked where its top-k is at most this."""
+NUM_RANKED = 1024
+"""Ids of another row that are ranked before its whole vocabulary is: of 152,000 ids a twentieth of the time."""
 
 
 def sample_tokens(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
     """Returns the sampled tokens, int64 `[T]`."""
+    if runs_kernels(logits_TV.device):
+        return sample_on_gpu(logits_TV, rows)[0]
     logits_TV = logits_TV.float()
-    is_sampled_T = rows.temperature_T > 0
-    if not is_sampled_T.any():
+    if not rows.is_sampled.any():
         return logits_TV.argmax(-1)
-    scaled_TV = _scale_logits(logits_TV, rows)
-    # of sampled rows only: every filter keeps the argmax
-    needs_filter = bool(((rows.top_k_T > 0) | (rows.top_p_T < 1) | (rows.min_p_T > 0))[is_sampled_T].any())
-    ids, scores = _filter_candidates(scaled_TV, rows) if needs_filter else (None, scaled_TV)
-    scores = scores + _make_noise(scores, ids, rows)
-    best_T1 = scores.argmax(-1, keepdim=True)
-    return (best_T1 if ids is None else ids.gather(1, best_T1))[:, 0]
+    tokens_T = torch.empty(len(logits_TV), dtype=torch.int64, device=logits_TV.device)
+    plain_R = np.flatnonzero(~rows.is_filtered)
+    if len(plain_R):
+        _draw_unfiltered(logits_TV, rows, plain_R, tokens_T)
+    for rows_R, ids_RC, scores_RC in _filter_candidates(logits_TV, rows):
+        noise_RC = gumbel_noise(_to_device(rows.keys_T2[rows_R], scores_RC), ids_RC)
+        best_R1 = (scores_RC + noise_RC).argmax(-1, keepdim=True)
+        tokens_T[_to_device(rows_R, tokens_T)] = ids_RC.gather(1, best_R1)[:, 0]
+    return tokens_T
 
 
 def processed_log_probs(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
@@ -65,57 +51,100 @@ def processed_log_probs(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
     Filtered ids have `-inf`. A row with temperature 0 has probability 1 at its argmax.
     """
     logits_TV = logits_TV.float()
-    ids_TC, scores_TC = _filter_candidates(_scale_logits(logits_TV, rows), rows)
-    full_TV = torch.full_like(logits_TV, -torch.inf).scatter_(1, ids_TC, scores_TC)
-    greedy_T = torch.from_numpy(rows.temperature_T == 0).to(logits_TV.device)
-    point_TV = torch.full_like(full_TV, -torch.inf).scatter_(1, logits_TV.argmax(-1, keepdim=True), 0.0)
-    return torch.where(greedy_T[:, None], point_TV, full_TV.log_softmax(-1))
+    full_TV = _scale_logits(logits_TV, rows).log_softmax(-1)
+    if not rows.is_sampled.all():
+        greedy_R = _to_device(np.flatnonzero(~rows.is_sampled), full_TV)
+        full_TV[greedy_R] = -torch.inf
+        full_TV[greedy_R, logits_TV[greedy_R].argmax(-1)] = 0.0
+    for rows_R, ids_RC, scores_RC in _filter_candidates(logits_TV, rows):
+        log_p_RV = torch.full((len(rows_R), logits_TV.shape[1]), -torch.inf, device=full_TV.device)
+        full_TV[_to_device(rows_R, full_TV)] = log_p_RV.scatter_(1, ids_RC, scores_RC.log_softmax(-1))
+    return full_TV
 
 
-def _as_column(values: npt.NDArray[np.generic], like: Tensor) -> Tensor:
-    return torch.from_numpy(values).to(like.device)[:, None]
+def _draw_unfiltered(logits_TV: Tensor, rows: SamplingBatch, rows_R: npt.NDArray[np.int64], tokens_T: Tensor) -> None:
+    """Writes the tokens of rows without a filter to `tokens_T`."""
+    if logits_TV.is_cpu:
+        keys_T2 = rows.keys_T2.view(np.uint32)
+        draw_tokens(logits_TV.numpy(), rows.inverse_temperature, keys_T2, rows_R, tokens_T.numpy())
+        return
+    logits_TV, rows = _select_rows(logits_TV, rows_R), rows.select_rows(rows_R)
+    ids = torch.arange(logits_TV.shape[1], device=logits_TV.device, dtype=torch.int32)
+    noise_TV = gumbel_noise(_to_device(rows.keys_T2, logits_TV), ids)
+    if not rows.is_sampled.all():
+        noise_TV.masked_fill_(_to_device(~rows.is_sampled, logits_TV)[:, None], 0.0)
+    best_T = (_scale_logits(logits_TV, rows) + noise_TV).argmax(-1)
+    tokens_T[_to_device(rows_R, tokens_T)] = best_T
+
+
+def _to_device(values: npt.NDArray[np.generic], like: Tensor) -> Tensor:
+    return torch.from_numpy(values).to(like.device)
+
+
+def _select_rows(logits_TV: Tensor, rows_R: npt.NDArray[np.int64]) -> Tensor:
+    return logits_TV if len(rows_R) == len(logits_TV) else logits_TV[_to_device(rows_R, logits_TV)]
 
 
 def _scale_logits(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
     if (rows.temperature_T == 1).all():  # exactly: a product with 1.0 would change nothing but take time
         return logits_TV
-    # 1 for greedy rows: no division by 0, and the argmax stays
-    inverse_T = 1.0 / np.where(rows.temperature_T > 0, rows.temperature_T, np.float32(1))
-    return logits_TV * _as_column(inverse_T.astype(np.float32), logits_TV)
+    # 1 for greedy rows: the argmax stays
+    factor_T = np.where(rows.is_sampled, rows.inverse_temperature, np.float32(1))
+    return logits_TV * _to_device(factor_T, logits_TV)[:, None]
 
 
-def _make_noise(scores: Tensor, ids: Tensor | None, rows: SamplingBatch) -> Tensor:
-    keys_T2 = torch.from_numpy(rows.keys_T2).to(scores.device)
-    if ids is None:
-        ids = torch.arange(scores.shape[1], device=scores.device, dtype=torch.int32)
-    noise = gumbel_noise(keys_T2, ids)
-    is_greedy_T = rows.temperature_T == 0
-    if is_greedy_T.any():
-        noise.masked_fill_(_as_column(is_greedy_T, scores), 0.0)
-    return noise
+def _filter_candidates(
+    logits_TV: Tensor, rows: SamplingBatch
+) -> Iterator[tuple[npt.NDArray[np.int64], Tensor, Tensor]]:
+    """Yields numbers of filtered rows `[R]` with the ids and scaled logits `[R, C]` of their candidates, best first.
+
+    Filtered ones have `-inf`. How many ids of a row are ranked depends on this row alone: of equal logits at the border
+    of a filter, another width may keep another one.
+    """
+    vocab_size = logits_TV.shape[1]
+    is_narrow_T = (rows.top_k_T > 0) & (rows.top_k_T <= NUM_NARROW)
+    for width, is_member_T in ((NUM_NARROW, is_narrow_T), (NUM_RANKED, ~is_narrow_T)):
+        rows_R = np.flatnonzero(rows.is_filtered & is_member_T)
+        if not len(rows_R):
+            continue
+        part, num_ranked = rows.select_rows(rows_R), min(width, vocab_size)
+        scaled_RV = _scale_logits(_select_rows(logits_TV, rows_R), part)
+        values_RC, ids_RC = scaled_RV.topk(num_ranked, dim=-1)
+        kept_RC = _keep_ranks(values_RC, scaled_RV, part)
+        values_RC = values_RC.masked_fill(~kept_RC, -torch.inf)
+        # a filter keeps the first ranks: where the last one here is not kept, none of those beyond is
+        is_wide_R = (kept_RC[:, -1] & (num_ranked < vocab_size)).cpu().numpy() & (part.top_k_T != num_ranked)
+        if not is_wide_R.any():
+            yield rows_R, ids_RC, values_RC
+            continue
+        narrow_N, wide_N = np.flatnonzero(~is_wide_R), np.flatnonzero(is_wide_R)
+        yield rows_R[narrow_N], _select_rows(ids_RC, narrow_N), _select_rows(values_RC, narrow_N)
+        scaled_NV = _select_rows(scaled_RV, wide_N)
+        values_NV, ids_NV = scaled_NV.sort(dim=-1, descending=True, stable=True)
+        kept_NV = _keep_ranks(values_NV, scaled_NV, part.select_rows(wide_N))
+        yield rows_R[wide_N], ids_NV, values_NV.masked_fill(~kept_NV, -torch.inf)
 
 
-def _filter_candidates(scaled_TV: Tensor, rows: SamplingBatch) -> tuple[Tensor, Tensor]:
-    """Returns ids and scaled logits `[T, C]`, best first; filtered ones have `-inf`. Rank 0 is always kept."""
-    vocab_size = scaled_TV.shape[1]
-    # Greedy rows take rank 0 whatever the filters say, so they may count as top-1 here.
-    limit_T = np.where(rows.temperature_T == 0, 1, np.where(rows.top_k_T > 0, rows.top_k_T, vocab_size))
-    widest = min(int(limit_T.max()), vocab_size)
-    if widest <= _MAX_PARTIAL_SORT:
-        values_TC, ids_TC = scaled_TV.topk(widest, dim=-1)
-    else:
-        values_TC, ids_TC = scaled_TV.sort(dim=-1, descending=True, stable=True)
-    rank_C = torch.arange(values_TC.shape[1], device=scaled_TV.device)
-    # filters follow each other: top-p renormalises over what top-k has left
-    removed_TC = rank_C >= _as_column(limit_T, scaled_TV)
-    values_TC = values_TC.masked_fill(removed_TC, -torch.inf)
+def _keep_ranks(values_TC: Tensor, scaled_TV: Tensor, rows: SamplingBatch) -> Tensor:
+    """Returns for the C largest values of each row, best first, which of them the filters keep; rank 0 always."""
+    num_ranked, vocab_size = values_TC.shape[1], scaled_TV.shape[1]
+    rank_C = torch.arange(num_ranked, device=values_TC.device)
+    limit_T = np.where(rows.top_k_T > 0, rows.top_k_T, vocab_size)
+    kept_TC = rank_C < _to_device(limit_T, values_TC)[:, None]
     if (rows.top_p_T < 1).any():
-        p_TC = values_TC.softmax(-1)
+        # filters follow each other: top-p renormalises over what top-k has left
+        left_TC = values_TC.masked_fill(~kept_TC, -torch.inf)
+        total_T1 = left_TC.logsumexp(-1, keepdim=True)
+        if num_ranked < vocab_size and (limit_T > num_ranked).any():
+            is_beyond_T1 = _to_device(limit_T > num_ranked, values_TC)[:, None]
+            total_T1 = torch.where(is_beyond_T1, scaled_TV.logsumexp(-1, keepdim=True), total_T1)
+        p_TC = (left_TC - total_T1).exp()
         before_TC = p_TC.cumsum(-1) - p_TC  # mass before this id: the id that crosses top_p is kept
-        top_p_T1 = _as_column(rows.top_p_T, scaled_TV)
-        values_TC = values_TC.masked_fill((before_TC >= top_p_T1) & (top_p_T1 < 1) & (rank_C > 0), -torch.inf)
+        top_p_T1 = _to_device(rows.top_p_T, values_TC)[:, None]
+        kept_TC &= (before_TC < top_p_T1) | (top_p_T1 >= 1)
     if (rows.min_p_T > 0).any():
         # p < min_p * p_max, in logarithms; 1e-38 keeps log finite where the filter is off
-        floor_T1 = values_TC[:, :1] + _as_column(np.log(np.maximum(rows.min_p_T, 1e-38)), scaled_TV)
-        values_TC = values_TC.masked_fill((values_TC < floor_T1) & (rank_C > 0), -torch.inf)
-    return ids_TC, values_TC
+        floor_T1 = values_TC[:, :1] + _to_device(np.log(np.maximum(rows.min_p_T, 1e-38)), values_TC)[:, None]
+        kept_TC &= values_TC >= floor_T1
+    kept_TC[:, 0] = True
+    return kept_TC

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from decoding.core import MAX_TEMPERATURE, MIN_TEMPERATURE, SamplingParams
-from decoding.sampler import SamplingBatch, processed_log_probs, sample_tokens
+from decoding.sampler import processed_log_probs, sample_tokens
+from decoding.sampling_batch import SamplingBatch
 from decoding.validation import MAX_INT, MAX_VALUE
 from reason import ConfigError
 from reason.build import validate_settings

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decoding.sampler import SamplingBatch
+from decoding.sampling_batch import SamplingBatch
 from decoding.speculation.draft import Draft, VerifyResult
 from decoding.speculation.interfaces import Branch
 

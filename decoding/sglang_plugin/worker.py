@@ -18,7 +18,8 @@ from sglang.srt.speculative import ngram_worker
 from torch import Tensor
 
 from decoding.core import Tokens
-from decoding.sampler import SamplingBatch, sample_tokens
+from decoding.sampler import sample_tokens
+from decoding.sampling_batch import SamplingBatch
 from decoding.sglang_plugin.parts import RuleName, make_parts
 from decoding.sglang_plugin.requests import to_branch
 from decoding.sglang_plugin.trees import flatten_trees, sampling_rows, to_committed_arrays

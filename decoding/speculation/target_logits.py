@@ -15,7 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.sampler import SamplingBatch, processed_log_probs, sample_tokens
+from decoding.gpu_sampler import runs_kernels, sample_on_gpu
+from decoding.sampler import processed_log_probs, sample_tokens
+from decoding.sampling_batch import SamplingBatch
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -38,7 +40,12 @@ class TargetLogits:
 
     @cached_property
     def _sampled(self) -> Tensor:
-        return sample_tokens(self.logits_WV, self.sampling)
+        if not runs_kernels(self.logits_WV.device):
+            return sample_tokens(self.logits_WV, self.sampling)
+        tokens, logsumexp = sample_on_gpu(self.logits_WV, self.sampling)
+        # the same pass has measured both; where `cached_property` stores its value
+        self.__dict__["_logsumexp"] = logsumexp[:, None]
+        return tokens
 
     @cached_property
     def _logsumexp(self) -> Tensor:
@@ -54,8 +61,9 @@ class TargetLogits:
     @cached_property
     def _sampled_on_host(self) -> tuple[Ints, Floats]:
         """Tokens and log-probabilities. The copy also fills `top_logprobs`, so a round waits for the device once."""
-        logprobs_W1 = self.logits_WV.gather(1, self._sampled[:, None]).float() - self._logsumexp
-        tokens, logprobs, *top = copy_to_host(self._sampled, logprobs_W1[:, 0], *(self._top if self.feedback_k else ()))
+        sampled = self._sampled  # first: it may measure `_logsumexp` too
+        logprobs_W1 = self.logits_WV.gather(1, sampled[:, None]).float() - self._logsumexp
+        tokens, logprobs, *top = copy_to_host(sampled, logprobs_W1[:, 0], *(self._top if self.feedback_k else ()))
         if top:
             # Where `cached_property` stores its value; assignment is blocked by the frozen dataclass.
             self.__dict__["top_logprobs"] = (top[0], top[1])

@@ -8,7 +8,8 @@ import torch
 
 from decoding.core import SamplingParams
 from decoding.noise import gumbel_noise, noise_keys
-from decoding.sampler import SamplingBatch, processed_log_probs, sample_tokens
+from decoding.sampler import processed_log_probs, sample_tokens
+from decoding.sampling_batch import SamplingBatch
 from decoding.speculation.target_logits import TargetLogits
 from tests.support.enumeration import filtered_distribution
 

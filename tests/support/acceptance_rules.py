@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from decoding.core import SamplingParams
-from decoding.sampler import SamplingBatch
+from decoding.sampling_batch import SamplingBatch
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.acceptance.greedy_match import GreedyMatch
 from decoding.speculation.acceptance.k_sequential import KSequential

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from decoding.core import SamplingParams
-from decoding.sampler import SamplingBatch
+from decoding.sampling_batch import SamplingBatch
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.draft import Draft
 from decoding.speculation.interfaces import Branch

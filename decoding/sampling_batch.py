@@ -1,0 +1,55 @@
+"""Holds the sampling parameters of logits rows as arrays, with the noise keys of their positions. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from decoding.core import SamplingParams
+from decoding.noise import noise_keys
+from decoding.sampling_columns import SamplingColumns
+
+
+@dataclass(frozen=True)
+class SamplingBatch:
+    """The sampling parameters of T rows as arrays, and their noise keys."""
+
+    temperature_T: npt.NDArray[np.float32]
+    top_k_T: npt.NDArray[np.int64]
+    top_p_T: npt.NDArray[np.float32]
+    min_p_T: npt.NDArray[np.float32]
+    keys_T2: npt.NDArray[np.int32]
+
+    @classmethod
+    def from_params(
+        cls, params: Sequence[SamplingParams], seeds: Sequence[int], positions: Sequence[int] | npt.NDArray[np.int64]
+    ) -> SamplingBatch:
+        """Collects the parameters of T rows.
+
+        `positions` are those of the tokens to be chosen, not of the tokens before them.
+        """
+        return cls(*SamplingColumns.from_params(params), noise_keys(seeds, positions))
+
+    @property
+    def is_sampled(self) -> npt.NDArray[np.bool_]:
+        """The rows with a temperature above 0."""
+        return self.temperature_T > 0
+
+    @property
+    def is_filtered(self) -> npt.NDArray[np.bool_]:
+        """The sampled rows with a filter; every filter keeps the argmax, which the other rows take."""
+        return self.is_sampled & ((self.top_k_T > 0) | (self.top_p_T < 1) | (self.min_p_T > 0))
+
+    @property
+    def inverse_temperature(self) -> npt.NDArray[np.float32]:
+        """What logits are multiplied with; 0 for rows at temperature 0."""
+        is_sampled_T = self.is_sampled
+        return np.where(is_sampled_T, 1 / np.where(is_sampled_T, self.temperature_T, 1), 0).astype(np.float32)
+
+    def select_rows(self, rows_R: npt.NDArray[np.int64]) -> SamplingBatch:
+        """Returns the parameters of these rows."""
+        temperature_R, top_k_R = self.temperature_T[rows_R], self.top_k_T[rows_R]
+        return SamplingBatch(temperature_R, top_k_R, self.top_p_T[rows_R], self.min_p_T[rows_R], self.keys_T2[rows_R])
