@@ -7,7 +7,7 @@ torch. Token ids are tuples of ints, log-probabilities natural logarithms, times
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
@@ -167,7 +167,8 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         # over all fields: a list of names would miss the next counter
-        return Usage(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        more = vars(other)
+        return Usage(**{name: count + more[name] for name, count in vars(self).items()})
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ def allocate_by_softmax(scores: Sequence[float], width: int, temperature: float)
         return []
     highest = max(scores)  # subtracted, so that a low temperature cannot overflow `exp`
     weights = [math.exp((score - highest) / temperature) for score in scores]
-    shares = [width * weight / math.fsum(weights) for weight in weights]
+    total = math.fsum(weights)
+    shares = [width * weight / total for weight in weights]
     widths = [math.floor(share) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: widths[i] - shares[i])  # stable: ties go to the earlier
     for i in by_remainder[: width - sum(widths)]:

@@ -32,7 +32,9 @@ class BudgetTracker:
         self._clock = clock
         self._started = clock()
         self._usage = Usage()
-        self._reserved: list[int] = []
+        self._reserved_tokens = 0
+        self.num_reserved = 0
+        """Number of requests that are reserved and not committed."""
 
     @property
     def usage(self) -> Usage:
@@ -50,11 +52,6 @@ class BudgetTracker:
         budget = self._budget
         return any(limit is not None for limit in (budget.tokens, budget.calls, budget.forwards))
 
-    @property
-    def num_reserved(self) -> int:
-        """Number of requests that are reserved and not committed."""
-        return len(self._reserved)
-
     def reserve(self, num_requests: int, *, max_tokens: int) -> list[int]:
         """Reserves tokens for the requests that may be sent now; returns the limit of each, or no limits at all.
 
@@ -64,12 +61,15 @@ class BudgetTracker:
         pass, so a limit of forward passes is kept in the same way. *Mutates*.
         """
         limits = self._affordable_limits(num_requests, max_tokens)
-        self._reserved += limits
+        self.num_reserved += len(limits)
+        self._reserved_tokens += sum(limits)
         return limits
 
     def commit(self, reserved: int, usage: Usage) -> None:
         """Replaces a reservation of so many tokens by the real usage of its request. *Mutates*."""
-        self._reserved.remove(reserved)
+        self.num_reserved -= 1
+        self._reserved_tokens -= reserved
+        assert self._reserved_tokens >= 0 <= self.num_reserved, "committed more than was reserved"
         self.add_usage(usage)
 
     def add_usage(self, usage: Usage) -> None:
@@ -80,7 +80,7 @@ class BudgetTracker:
         if num_requests < 1 or (self.deadline is not None and self._clock() >= self.deadline):
             return []
         if self._budget.calls is not None:
-            num_requests = min(num_requests, self._budget.calls - self._usage.calls - len(self._reserved))
+            num_requests = min(num_requests, self._budget.calls - self._usage.calls - self.num_reserved)
         limits = (
             (self._budget.tokens, self._usage.tokens),
             (self._budget.forwards, self._usage.forwards),
@@ -88,10 +88,10 @@ class BudgetTracker:
         remaining = [limit - used for limit, used in limits if limit is not None]
         if not remaining:
             return [max_tokens] * max(0, num_requests)
-        tokens = min(remaining) - sum(self._reserved)
+        tokens = min(remaining) - self._reserved_tokens
         if num_requests < 1 or tokens < 1:
             return []
         if tokens < max_tokens:
             # A cut request may run only alone: a reserved one may still return tokens that allow full length.
-            return [] if self._reserved else [tokens]
+            return [] if self.num_reserved else [tokens]
         return [max_tokens] * min(num_requests, tokens // max_tokens)

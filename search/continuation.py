@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from decoding.core import Generation, GenerationRequest, Usage
-from search.generations import continue_after, cut_at_stop, empty_generation, join_generations, with_max_tokens
+from search.generations import (
+    add_stops,
+    continue_after,
+    cut_at_stop,
+    empty_generation,
+    join_generations,
+    with_max_tokens,
+)
 from search.scoring import PathScores, ScoreQueue
 from search.steps import attribute_steps, make_step, split_generation
 from search.strategy import Resources, StepEvent
@@ -86,7 +93,7 @@ class ContinuationWriter:
         elif thought is not None and thought.remaining < request.params.max_tokens:
             request, may_go_on = with_max_tokens(request, thought.remaining), True
         start, params = len(generation.tokens), request.params
-        stopping = replace(request, params=replace(params, stop=(*params.stop, *rule.stop_strings)))
+        stopping = replace(request, params=add_stops(params, rule.stop_strings)) if rule.stop_strings else request
         while True:
             part = continue_after(stopping, generation)
             is_stretch = rule.stretch_tokens is not None and rule.stretch_tokens < part.params.max_tokens
@@ -113,8 +120,9 @@ class ContinuationWriter:
                 break
             if not was_early or len(generation.tokens) >= stopping.params.max_tokens:
                 break
-        unused = 0 if end is None else len(generation.tokens) - end
-        generation = replace(generation, usage=generation.usage + Usage(unused_tokens=unused))
+        if end is not None and end < len(generation.tokens):
+            unused = Usage(unused_tokens=len(generation.tokens) - end)
+            generation = replace(generation, usage=generation.usage + unused)
         is_complete = end is not None and (end < len(generation.tokens) or generation.finish in ("stop", "length"))
         is_open = (is_complete or (may_go_on and generation.finish == "length")) and not has_stop
         return await self._score(generation, [step] if step.tokens else [], path, progress, is_open=is_open)
@@ -138,8 +146,9 @@ class ContinuationWriter:
         if self._resources.on_step and steps:
             last_score = path_scores.scores[-1] if path_scores and path_scores.scores else None
             self._resources.on_step(StepEvent(steps, last_score))
-        # the steps have what is used of these
-        generation = replace(generation, top_logprobs=None, entropies=None)
+        if generation.top_logprobs is not None or generation.entropies is not None:
+            # the steps have what is used of these
+            generation = replace(generation, top_logprobs=None, entropies=None)
         if progress is None:
             return Continuation(generation, steps, is_open, path_scores)
         return Continuation(generation, steps, is_open, path_scores, progress.history, progress.probe_usage)

@@ -16,6 +16,7 @@ from typing import Literal
 from decoding.core import FinishReason, GenerationRequest, SamplingParams, Tokens, Usage, Vector
 from search.budget import BudgetTracker
 from search.continuation import Continuation, ContinuationWriter
+from search.generations import limit_tokens
 from search.selection import Selection
 from search.strategy import Resources, StepScores
 from search.thought import OpenThought, ThoughtBudget, ThoughtHistory
@@ -274,7 +275,7 @@ class Expander:
         room = min(self._remaining_context(parent), self._remaining_path(parent, plan.path_tokens))
         request = GenerationRequest(
             prefix=self.tree.prefix_tokens(parent),
-            params=replace(sampling, max_tokens=min(limit, room)),
+            params=limit_tokens(sampling, min(limit, room)),
             seed=seed,
             group=self.resources.group,
             deadline=self._budget.deadline,
@@ -368,10 +369,10 @@ class Expander:
         generation = result.generation
         reported, finish = generation.usage, generation.finish
         tokens = reported.tokens or len(generation.tokens)
-        usage = replace(reported, calls=max(reported.calls, 1), tokens=tokens, seconds=0.0)
-        self._budget.commit(expansion.reserved, usage + result.probe_usage)
+        usage = replace(reported, calls=max(reported.calls, 1), tokens=tokens)
+        self._budget.commit(expansion.reserved, usage + result.probe_usage if result.probe_usage.calls else usage)
         if result.path_scores is not None:
-            self._budget.add_usage(replace(result.path_scores.usage, seconds=0.0))
+            self._budget.add_usage(result.path_scores.usage)
         # Cut short by the budget, not by the context window: the window limits `max_tokens` below the reservation.
         is_cut = expansion.request.params.max_tokens == expansion.limit < sampling.max_tokens
         self._budget_exhausted |= finish == "deadline" or (is_cut and finish == "length")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
-from decoding.core import Generation, GenerationRequest, StepOrigin
+from decoding.core import Generation, GenerationRequest, SamplingParams, StepOrigin
 from search.steps import Decode
 from search.uncertainty import join_uncertainty
 
@@ -17,6 +18,8 @@ def empty_generation() -> Generation:
 
 def join_generations(first: Generation, then: Generation) -> Generation:
     """Returns two generations, of which the second continues the first, as one."""
+    if not first.tokens and not first.usage.calls:
+        return then
     shifted = [StepOrigin(len(first.tokens) + o.end, o.model, o.score) for o in then.origins]
     has_logprobs = len(first.logprobs) == len(first.tokens) and len(then.logprobs) == len(then.tokens)
     top_logprobs, entropies = join_uncertainty([first, then])
@@ -49,13 +52,31 @@ def cut_generation(generation: Generation, length: int) -> Generation:
 def continue_after(request: GenerationRequest, before: Generation) -> GenerationRequest:
     """Returns the request for what follows `before`. It has the same seed: noise belongs to a position, so the text is
     that of one generation. At least one token, so that the forced end of a thought has an answer."""
+    if not before.tokens:
+        return request
     room = max(1, request.params.max_tokens - len(before.tokens))
-    return with_max_tokens(replace(request, prefix=request.prefix + before.tokens), room)
+    params = limit_tokens(request.params, room)
+    return replace(request, prefix=request.prefix + before.tokens, params=params)
 
 
 def with_max_tokens(request: GenerationRequest, max_tokens: int) -> GenerationRequest:
     """Returns the same request with another `max_tokens`."""
-    return replace(request, params=replace(request.params, max_tokens=max_tokens))
+    if max_tokens == request.params.max_tokens:
+        return request
+    return replace(request, params=limit_tokens(request.params, max_tokens))
+
+
+# the same for all branches of a search: making parameters checks every field
+@lru_cache(maxsize=4096)
+def limit_tokens(params: SamplingParams, max_tokens: int) -> SamplingParams:
+    """Returns the same parameters with another `max_tokens`."""
+    return replace(params, max_tokens=max_tokens)
+
+
+@lru_cache(maxsize=4096)
+def add_stops(params: SamplingParams, stops: tuple[str, ...]) -> SamplingParams:
+    """Returns the same parameters with more stop strings."""
+    return replace(params, stop=(*params.stop, *stops))
 
 
 def cut_at_stop(generation: Generation, border: int, stops: Sequence[str], decode: Decode) -> Generation:

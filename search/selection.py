@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from search.open_paths import OpenPaths
 from search.tree import SearchTree
 
 REASONS = ("score", "redundancy", "cost", "budget", "decided")
@@ -42,7 +43,7 @@ def record_selection(
     widths: Sequence[int],
     *,
     reasons: Mapping[int, str] | None = None,
-    still_open: Iterable[int] = (),
+    still_open: OpenPaths | None = None,
     note: Mapping[str, float | str] | None = None,
 ) -> Selection:
     """Builds the record of a decision.
@@ -50,17 +51,18 @@ def record_selection(
     reasons     per pruned branch; `score` where it has none
     still_open  open branches that this decision did not consider: their KV is needed before and after
     """
-    continued = [node for node, width in zip(nodes, widths, strict=True) if width]
-    others = list(still_open)
-    before, after = tree.pinned_nodes([*nodes, *others]), tree.pinned_nodes([*continued, *others])
+    continued = {node for node, width in zip(nodes, widths, strict=True) if width}
+    others = OpenPaths(tree) if still_open is None else still_open
+    kv_nodes, kv_tokens = others.count_with(nodes)
+    kept_nodes, kept_tokens = others.count_with(continued)
     return Selection(
         size=len(tree),
         nodes=tuple(nodes),
         widths=tuple(widths),
-        reasons={node: (reasons or {}).get(node, "score") for node in nodes if node not in set(continued)},
-        kv_tokens=tree.count_tokens(before),
-        kv_nodes=len(before),
-        kept_tokens=tree.count_tokens(after),
-        kept_nodes=len(after),
+        reasons={node: (reasons or {}).get(node, "score") for node in nodes if node not in continued},
+        kv_tokens=kv_tokens,
+        kv_nodes=kv_nodes,
+        kept_tokens=kept_tokens,
+        kept_nodes=kept_nodes,
         note=dict(note or {}),
     )

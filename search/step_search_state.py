@@ -9,6 +9,7 @@ from itertools import groupby
 from decoding.core import Tokens
 from search.clustering import cluster_steps
 from search.expand import Expander, ExpansionBatch
+from search.open_paths import OpenPaths
 from search.sample import build_result
 from search.selection import record_selection
 from search.step_search import StepSearch
@@ -30,6 +31,7 @@ class StepSearchState:
         self.strategy = strategy
         self.expander = Expander(root, resources, embed=embedder is not None and embedder.needs_hidden_states)
         self.ended_nodes: list[int] = []
+        self._ended: set[int] = set()
         self.num_closed = 0
         self.is_decided = False
         self._answers: dict[int, str | None] = {}
@@ -128,6 +130,10 @@ class StepSearchState:
         is_deep = self.strategy.depth is not None and it.depth >= self.strategy.depth
         return it.finish is None and not is_deep and it.num_path_tokens < max_tokens
 
+    def has_ended(self, node: int) -> bool:
+        """Whether a node is one of `ended_nodes`."""
+        return node in self._ended
+
     def find_answer(self, node: int) -> str | None:
         """Returns the answer in the text of a path, in a comparable form, or None."""
         if node not in self._answers:
@@ -138,7 +144,7 @@ class StepSearchState:
         """Makes open branches candidates as they are. *Mutates*."""
         for node in nodes:
             self.num_closed += 1
-            self.ended_nodes.append(node)
+            self._end_branch(node)
 
     def scores_of_nodes(self, nodes: Sequence[int]) -> list[float]:
         """Path score of each node. A path that is not scored gets the lowest score of the others (0 if there is none),
@@ -153,7 +159,7 @@ class StepSearchState:
         widths: Sequence[int],
         *,
         reasons: Mapping[int, str] | None = None,
-        still_open: Iterable[int] = (),
+        still_open: OpenPaths | None = None,
         note: Mapping[str, float | str] | None = None,
     ) -> None:
         """Appends a decision to the records of the search; arguments as in `record_selection`. *Mutates*."""
@@ -205,9 +211,13 @@ class StepSearchState:
                 open_leaves.append(leaf)
                 continue
             self.num_closed += 1
-            if leaf != SearchTree.ROOT and leaf not in self.ended_nodes:
-                self.ended_nodes.append(leaf)
+            if leaf != SearchTree.ROOT and not self.has_ended(leaf):
+                self._end_branch(leaf)
         return open_leaves
+
+    def _end_branch(self, node: int) -> None:
+        self.ended_nodes.append(node)
+        self._ended.add(node)
 
     def _next_member(self, parent: int) -> int:
         """The member of a merged branch that is continued next, in turn; `parent` itself if it is not merged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from decoding.core import FinishReason, Tokens, Vector
@@ -223,7 +223,7 @@ class SearchTree:
 
     def prefix_tokens(self, node: int) -> Tokens:
         """Token ids of prompt and path, the prefix of a request that continues the node."""
-        steps = tuple(t for step in self.path_steps(node) for t in step.tokens)
+        steps = tuple(chain.from_iterable(step.tokens for step in self.path_steps(node)))
         context = self.find_context(node)
         if context is None:
             return self.root + steps

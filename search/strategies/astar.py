@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decoding.core import Tokens
 from decoding.validation import require_count
 from search.expand import ExpansionBatch
+from search.open_paths import OpenPaths
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategy import Resources, SearchResult
@@ -51,7 +52,7 @@ class AStar(StepSearch):
             while (
                 num_solutions < self.n and num_expansions < self.expansions and len(running) < self.parallel and queue
             ):
-                if (node := queue.pop_best()) in state.ended_nodes:
+                if state.has_ended(node := queue.pop_best()):
                     num_solutions += 1
                     continue
                 batch = state.start_batch([node] * self.branching)
@@ -60,7 +61,7 @@ class AStar(StepSearch):
                     break
                 num_expansions += 1
                 if node != SearchTree.ROOT:
-                    state.record_decision([node], [len(batch)], still_open=queue.open_nodes())
+                    state.record_decision([node], [len(batch)], still_open=queue.open_paths)
                 running.append(batch)
             if not running or state.update_decided(self.n - num_solutions):
                 break
@@ -83,6 +84,9 @@ class BranchQueue:
     def __init__(self, state: StepSearchState) -> None:
         self._state = state
         self._heap: list[tuple[float, int, int]] = [(0.0, 0, SearchTree.ROOT)]
+        self._open: set[int] = set()
+        self.open_paths = OpenPaths(state.tree)
+        """Paths of the nodes in the queue that can be continued."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -91,20 +95,22 @@ class BranchQueue:
         """Adds a node. *Mutates*."""
         depth = 0 if node == SearchTree.ROOT else self._state.tree.nodes[node].depth
         heapq.heappush(self._heap, (-self.priority_of(node), -depth, node))
+        if not self._state.has_ended(node):
+            self._open.add(node)
+            self.open_paths.add(node)
 
     def pop_best(self) -> int:
         """Removes and returns the node with the highest f. *Mutates*."""
-        return heapq.heappop(self._heap)[-1]
+        *_, node = heapq.heappop(self._heap)
+        if node in self._open:
+            self._open.remove(node)
+            self.open_paths.remove(node)
+        return node
 
     def pop_open(self, count: int) -> list[int]:
         """Removes the best `count` nodes and returns those of them that can be continued. *Mutates*."""
         best = [self.pop_best() for _ in range(min(count, len(self)))]
-        return [node for node in best if node not in self._state.ended_nodes and node != SearchTree.ROOT]
-
-    def open_nodes(self) -> list[int]:
-        """Nodes in the queue that can be continued."""
-        ended = set(self._state.ended_nodes)
-        return [node for *_, node in self._heap if node not in ended and node != SearchTree.ROOT]
+        return [node for node in best if not self._state.has_ended(node) and node != SearchTree.ROOT]
 
     def priority_of(self, node: int) -> float:
         """f = g + h of a node. A step that is not scored keeps h as it was before."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from decoding.core import Tokens
 from decoding.validation import require_choice, require_count, require_not_negative, require_positive
 from search.expand import ExpansionBatch
+from search.open_paths import OpenPaths
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategies.mcts_rules import SELECTION_RULES, ChildStats, max_children, select_child
@@ -96,6 +97,7 @@ class SimulationRunner:
         self.num_pending: Counter[int] = Counter()
         self.explored: set[int] = set()
         self._waiting: deque[Simulation] = deque()
+        self._open_paths = OpenPaths(state.tree)
         self._gave_up = False
 
     async def run_all(self) -> SearchResult:
@@ -136,7 +138,7 @@ class SimulationRunner:
         """Descends from the current node until the simulation has to wait or reaches an end."""
         while simulation.path:
             node = simulation.path[-1]
-            if node != SearchTree.ROOT and (node in self.state.ended_nodes or not self.state.is_open(node)):
+            if node != SearchTree.ROOT and (self.state.has_ended(node) or not self.state.is_open(node)):
                 return self._back_up(simulation)
             if self._needs_rollout(node):
                 simulation.is_rollout = True
@@ -177,7 +179,7 @@ class SimulationRunner:
             self.num_requested[node] += len(batch)
             self.num_pending[node] += len(batch)
             if node != SearchTree.ROOT:
-                self.state.record_decision([node], [len(batch)], still_open=self._open_nodes())
+                self.state.record_decision([node], [len(batch)], still_open=self._open_paths)
         elif not any(other.batch for other in self._waiting):
             # The budget affords nothing, and no batch is pending whose commit could change that.
             self._gave_up = True
@@ -199,6 +201,8 @@ class SimulationRunner:
         tree = self.state.tree
         for node in nodes:
             logprob, score = tree.nodes[node].step.mean_logprob, tree.path_score(node, self.strategy.agg_strategy)
+            if node not in self.stats and self.state.is_open(node):  # and stays so: it may be continued later
+                self._open_paths.add(node)
             self.stats[node] = ChildStats(initial_value=score, prior=math.exp(logprob or 0.0))
         self.children.setdefault(parent, []).extend(nodes)
 
@@ -221,7 +225,3 @@ class SimulationRunner:
             stats.visits += 1
             stats.total_value += value
         self.explored.add(leaf)
-
-    def _open_nodes(self) -> list[int]:
-        """Nodes that a later simulation may continue."""
-        return [node for node in self.stats if node != SearchTree.ROOT and self.state.is_open(node)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decoding.core import Usage
 from search.kv import decisions_by_depth, measure_kv
+from search.open_paths import OpenPaths
 from search.selection import record_selection
 from search.strategy import SearchResult
 from search.tree import SearchTree, Step
@@ -27,7 +28,10 @@ def test_selection_counts_shared_tokens_once_and_the_tokens_kept() -> None:
 
 
 def test_selection_counts_other_open_branches_too() -> None:
-    decision = record_selection(small_tree(), [1], [1], still_open=[2])
+    tree = small_tree()
+    others = OpenPaths(tree)
+    others.add(2)
+    decision = record_selection(tree, [1], [1], still_open=others)
     assert decision.kv_tokens == decision.kept_tokens == 9
 
 

@@ -1,0 +1,147 @@
+"""Measures what searches cost by themselves: no model, no reward model, only the strategy and its tree."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from decoding.core import FinishReason, Generation, GenerationRequest, SamplingParams, Tokens, Usage, Vector
+from search.strategies.astar import AStar
+from search.strategies.beam_search import BeamSearch
+from search.strategies.best_of_n import BestOfN
+from search.strategies.dvts import Dvts
+from search.strategies.ets import Ets
+from search.strategies.mcts import Mcts
+from search.strategies.particle_filter import ParticleFilter
+from search.strategies.rebase import Rebase
+from search.strategies.treepo import TreePo
+from search.strategy import Resources, ScoredPaths, Strategy
+from search.tree import Step
+
+_STEP_TOKENS = 30
+_PROMPT = tuple(b"How many? " * 30)
+_EOS = 0
+
+
+class FreeEngine:
+    """Implements `TokenGenerator`: each step has 30 tokens of its own, the last one of a path is an answer."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.num_requests = 0
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """Returns one step of each request at once."""
+        return [self._write_step(request) for request in requests]
+
+    def _write_step(self, request: GenerationRequest) -> Generation:
+        self.num_requests += 1
+        number = request.seed % 1_000_000
+        if len(request.prefix) - len(_PROMPT) >= (self.depth - 1) * _STEP_TOKENS:
+            tokens: Tokens = (*f"The answer is \\boxed{{{number % 7}}}".encode().ljust(_STEP_TOKENS - 1), _EOS)
+            return _generation(request, tokens, "eos")
+        return _generation(request, tuple(f"Step {number}".encode().ljust(_STEP_TOKENS - 2) + b"\n\n"), "stop")
+
+
+def _generation(request: GenerationRequest, tokens: Tokens, finish: FinishReason) -> Generation:
+    usage = Usage(calls=1, tokens=len(tokens), prompt_tokens=len(request.prefix), forwards=len(tokens))
+    return Generation(tokens=tokens, logprobs=(-0.5,) * len(tokens), finish=finish, usage=usage)
+
+
+def _number(step: Step) -> int:
+    return sum(step.tokens[5:12]) % 97
+
+
+class FreeScorer:
+    """Implements `StepScorer`: the score of a step is a function of its text."""
+
+    async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+        """Returns scores in [0.5, 1)."""
+        return ScoredPaths([[0.5 + _number(step) / 200 for step in path] for path in paths])
+
+
+class FreeEmbedder:
+    """Implements `StepEmbedder`: steps have one of eight meanings."""
+
+    needs_hidden_states = False
+    distance_threshold = 0.5
+
+    async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
+        """Returns unit vectors `[n, 8]`."""
+        return np.eye(8, dtype=np.float32)[[_number(step) % 8 for step in steps]]
+
+
+@dataclass(frozen=True)
+class BookkeepingCost:
+    """What one search cost: CPU seconds and bytes at the peak, and the branches that it continued by a step."""
+
+    strategy: str
+    width: int
+    branch_steps: int
+    cpu_s: float
+    peak_bytes: int
+
+    @property
+    def us_per_step(self) -> float:
+        """CPU microseconds per branch and step, those of the free engine and scorer included (about 8)."""
+        return 1e6 * self.cpu_s / self.branch_steps
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the fields and the microseconds per branch and step."""
+        return asdict(self) | {"us_per_step": self.us_per_step, "bytes_per_step": self.peak_bytes / self.branch_steps}
+
+
+def list_strategies(width: int, depth: int) -> dict[str, Strategy]:
+    """Returns strategies that continue `width` branches at a time, by name."""
+    sampling = SamplingParams(max_tokens=_STEP_TOKENS * depth)
+    common: dict[str, Any] = {"depth": depth, "step_tokens": 2 * _STEP_TOKENS, "sampling": sampling}
+    beam = max(width // 4, 1)
+    return {
+        "best_of_n": BestOfN(n=width, sampling=sampling),
+        "beam_search": BeamSearch(n=width, beam_width=min(4, width), **common),
+        "dvts": Dvts(n=width, beam_width=min(4, width), **common),
+        "rebase": Rebase(n=width, **common),
+        "ets": Ets(n=width, **common),
+        "particle_filter": ParticleFilter(n=width, **common),
+        "mcts": Mcts(n=width, parallel=beam, **common),
+        "astar": AStar(n=beam, parallel=beam, expansions=width, **common),
+        "treepo": TreePo(n=width, **common),
+    }
+
+
+def measure_search(name: str, width: int, depth: int) -> BookkeepingCost:
+    """Runs one search for its memory, and again for its CPU seconds: the first count slows Python down."""
+    strategy = list_strategies(width, depth)[name]
+
+    def run() -> int:
+        engine = FreeEngine(depth)
+        resources = Resources(
+            engine=engine, scorer=FreeScorer(), embedder=FreeEmbedder(), decode=_decode, extract_answer=_extract_answer,
+            seed=1,
+        )  # fmt: skip
+        asyncio.run(strategy(_PROMPT, resources))
+        return engine.num_requests
+
+    run()  # imports what the strategy needs
+    tracemalloc.start()
+    run()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    begin = time.process_time()
+    branch_steps = run()
+    cpu_s = time.process_time() - begin
+    return BookkeepingCost(name, width, branch_steps, cpu_s, peak)
+
+
+def _decode(tokens: Tokens) -> str:
+    return bytes(tokens).decode("latin-1")
+
+
+def _extract_answer(text: str) -> str | None:
+    return text.rpartition("boxed{")[-1].partition("}")[0] if "boxed{" in text else None

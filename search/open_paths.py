@@ -1,0 +1,59 @@
+"""Counts the KV that the open branches of a search need, as branches come and go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from search.tree import SearchTree
+
+
+class OpenPaths:
+    """Open branches, and how many nodes and tokens are on their paths; shared ones count once, prompts do not.
+
+    Adding or removing a branch costs its depth, whatever the size of the tree; `SearchTree.pinned_nodes` counts the
+    same from scratch.
+    """
+
+    def __init__(self, tree: SearchTree) -> None:
+        self._tree = tree
+        self._num_open_below: Counter[int] = Counter()  # per node on a path, the open branches at or below it
+        self.num_nodes = self.num_tokens = 0
+
+    def add(self, node: int) -> None:
+        """Adds an open branch. *Mutates*."""
+        for above in self._iter_path(node):
+            self._num_open_below[above] += 1
+            if self._num_open_below[above] == 1:
+                self.num_nodes += 1
+                self.num_tokens += len(self._tree.nodes[above].step.tokens)
+
+    def remove(self, node: int) -> None:
+        """Removes an open branch, once for each time that it was added. *Mutates*."""
+        for above in self._iter_path(node):
+            self._num_open_below[above] -= 1
+            if not self._num_open_below[above]:
+                del self._num_open_below[above]
+                self.num_nodes -= 1
+                self.num_tokens -= len(self._tree.nodes[above].step.tokens)
+
+    def count_with(self, nodes: Iterable[int]) -> tuple[int, int]:
+        """Returns the number of nodes and of tokens on the paths of the open branches and of `nodes`."""
+        further: set[int] = set()
+        for node in nodes:
+            for above in self._iter_path(node):
+                if above in further or above in self._num_open_below:
+                    break  # above a known node the path is known too
+                further.add(above)
+        return self.num_nodes + len(further), self.num_tokens + self._tree.count_tokens(further)
+
+    def _iter_path(self, node: int) -> Iterator[int]:
+        """Yields the nodes from this one up to its prompt, through the path that comes before a context."""
+        while True:
+            while node >= 0:
+                yield node
+                node = self._tree.nodes[node].parent
+            context = self._tree.find_context(node) if node < SearchTree.ROOT else None
+            if context is None or context.after is None:
+                return
+            node = context.after
