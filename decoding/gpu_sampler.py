@@ -31,8 +31,11 @@ _LOWEST = np.float32(-3.3e38)
 def runs_kernels(device: torch.device) -> bool:
     """Returns whether tokens are sampled by these kernels: on CUDA, where PyTorch was built for it and Triton is there.
 
-    Elsewhere `decoding.sampler` computes the same tokens with PyTorch's own operations.
+    Elsewhere `decoding.sampler` computes the same tokens with PyTorch's own operations. On the meta device nothing is
+    computed: a trace there sees what a GPU would run.
     """
+    if device.type == "meta":
+        return True
     return device.type == "cuda" and torch.version.cuda is not None and find_spec("triton") is not None
 
 

@@ -14,7 +14,7 @@ from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import group_by_prefix
 from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend
-from decoding.model.batch import SequenceInput, pack_batch
+from decoding.model.batch import SequenceInput, pack_batch, pack_segments
 from decoding.scheduler import Scheduler
 from decoding.validation import require_token_ids
 
@@ -101,7 +101,10 @@ class PrefillEngine:
             first_output = min(part.num_tokens, max(0, request.start - request.num_computed))
             inputs.append(SequenceInput(request, part.num_tokens, slots[at:end], first_output))
             at = end
-        batch, ordered = pack_batch(inputs, group_by_prefix([item.sequence for item in inputs]))
+        if (tiles := self._backend.segment_tiles) is not None:
+            batch, ordered = pack_segments(inputs, tiles)
+        else:
+            batch, ordered = pack_batch(inputs, group_by_prefix([item.sequence for item in inputs]))
         assert self._pool is not None, "the pool was released"
         hidden = self._backend.forward(batch, self._pool)
         outputs = self._backend.apply_head(hidden).float().cpu().numpy() if len(batch.logits_indices) else None

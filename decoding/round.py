@@ -21,7 +21,7 @@ from decoding.core import FinishReason, Generation
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.model.backend import Backend, TokenBatch
-from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch
+from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch, pack_segments
 from decoding.request import Request
 from decoding.round_result import BatchVerifyResult
 from decoding.sampling_batch import SamplingBatch
@@ -37,6 +37,7 @@ from decoding.speculation.interfaces import (
     Controller,
     Drafter,
     DraftPlan,
+    Feedback,
     RoundCost,
 )
 from decoding.speculation.target_logits import TargetLogits
@@ -69,6 +70,7 @@ class RoundRunner:
         self._speculation, self._stop, self._stats = speculation, stop_rule, stats
         self._pool: Tensor | None = backend.new_kv_pool(kv.pool.capacity)
         self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
+        self._unlearned: list[Feedback] = []
 
     def release_pool(self) -> None:
         """Frees the KV pool; no round can run afterwards. Calling it twice is harmless."""
@@ -97,6 +99,9 @@ class RoundRunner:
             self._stats.seconds_attention += self._backend.attention_seconds - attention_before
             feedback_k = self._speculation.drafter.feedback_k if plan.collect_feedback else 0
             target = self._compute_logits(hidden, batch, inputs, feedback_k)
+        with clock("drafting"):
+            # a GPU still computes what was launched above
+            self._learn_feedback()
         with clock("sampling"):
             verified = self._verify_drafts(inputs, branches, target)
         with clock("bookkeeping"):
@@ -112,6 +117,8 @@ class RoundRunner:
                 # only rounds without prefill fit the cost curve
                 filled = any(part.num_tokens > 1 for part in scheduled)
                 self._observe_round(verified, plan, None if filled else batch, begin)
+            if hidden.is_cpu:  # nothing computes beside the host: drafts of the next round may know this one
+                self._learn_feedback()
         for request, reason in ended:
             yield self._end_request(request, reason)
 
@@ -167,6 +174,8 @@ class RoundRunner:
             first_output = part.num_tokens - 1 if part.is_complete else part.num_tokens
             inputs.append(SequenceInput(part.sequence, part.num_tokens, slots[at:end], first_output, draft))
             at = end
+        if (tiles := self._backend.segment_tiles) is not None:
+            return pack_segments(inputs, tiles)
         return pack_batch(inputs, self._group_requests([part.sequence for part in scheduled]))
 
     def _group_requests(self, requests: list[Request]) -> list[SharedPrefixGroup]:
@@ -248,15 +257,21 @@ class RoundRunner:
     def _observe_round(
         self, verified: BatchVerifyResult, plan: DraftPlan, batch: TokenBatch | None, begin: float
     ) -> None:
-        """Gives drafter and controller the outcome; `batch` is None for a round with prefill."""
+        """Gives the controller the outcome, and keeps it for the drafter; `batch` is None for a round with prefill."""
         feedback = verified.collect_feedback()
         if plan.collect_feedback:
-            self._speculation.drafter.observe(feedback)
+            self._unlearned += feedback
         cost = None
         if batch is not None:
             context = sum(len(branch.tokens) for branch in verified.branches)
             cost = RoundCost(len(feedback), len(batch.tokens_T), context, time.perf_counter() - begin)
         self._speculation.controller.observe(feedback, cost)
+
+    def _learn_feedback(self) -> None:
+        """Gives the drafter the outcomes that it has not seen."""
+        if self._unlearned:
+            feedback, self._unlearned = self._unlearned, []
+            self._speculation.drafter.observe(feedback)
 
     def _count_round(self, batch: TokenBatch, verified: BatchVerifyResult | None) -> None:
         stats, running = self._stats, self._scheduler.running

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Triton reads this when it is imported, and then for every kernel: so it is set before any test imports it, and for the
+# whole session. Nothing but Triton reads it. With TRITON_INTERPRET=0 the kernels of a machine's GPU are tested.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,10 +1,30 @@
-"""Allocates the memory of KV pools, which takes no memory before it is used."""
+"""Sizes and allocates the memory of KV pools, which on a CPU takes no memory before it is used."""
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import torch
 from torch import Tensor
+
+CPU_SHARE, CUDA_SHARE = 1 / 8, 3 / 4
+"""Shares of a CPU's whole memory and of a GPU's free memory that a pool may have. The rest of a GPU is for the other
+models of a search and for what a round computes."""
+
+
+def pick_pool_bytes(device: torch.device | str, *, at_most: int) -> int:
+    """Returns the size of a pool on this device: a share of its memory, `at_most` what its requests can fill."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return min(at_most, int(free * CUDA_SHARE))
+    # all memory, not what is free: the size is the same at every start, and unused slots take none
+    return min(at_most, int(_physical_bytes() * CPU_SHARE))
+
+
+def _physical_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def allocate_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:

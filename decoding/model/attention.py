@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,14 @@ Array = npt.NDArray[np.int64] | Bools
 
 # Finite, because a padding row masks every key and softmax of all -inf would be NaN; exp() of it is exactly 0.
 _MASKED = -1e30
+
+
+class LayerAttention(Protocol):
+    """Attention of one batch, the same for every layer: over blocks here, over segments in `segment_attention`."""
+
+    def attend(self, q_THD: Tensor, kv_KPE: Tensor) -> Tensor:
+        """Returns the output `[T, H * D]`. `kv_KPE`: a layer of the pool, which has the K and V of this pass."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,18 @@ class DeviceBlock:
             gather=gather,
             real_rows=None if block.real_rows is None else to_device(block.real_rows),
         )
+
+
+@dataclass(frozen=True)
+class BlockAttention:
+    """The blocks of a batch on the model's device, used by every layer."""
+
+    blocks: Sequence[DeviceBlock]
+    scale: float
+
+    def attend(self, q_THD: Tensor, kv_KPE: Tensor) -> Tensor:
+        """See `LayerAttention`."""
+        return attend_blocks(q_THD.contiguous(), kv_KPE, self.blocks, self.scale)
 
 
 def _find_shared_run(block: AttentionBlock) -> slice | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from decoding.model.segments import SegmentPlan, SegmentTiles
 from decoding.stats import DecoderKind
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 DECODER_CHOICES = ("auto", "compiled", "eager")
 """Values of the setting `decoder`."""
+ATTENTION_CHOICES = ("auto", "blocks", "segments")
+"""Values of the setting `attention`."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class AttentionBlock:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens of one forward pass.
+    """The tokens of one forward pass, and what they attend to: blocks, or segments where the backend wants those.
 
     slots_T         slots that take the tokens' K and V
     logits_indices  `[W]`, the packed tokens whose output is needed, ascending
@@ -60,7 +63,8 @@ class TokenBatch:
     positions_T: Ints
     slots_T: Ints
     logits_indices: Ints
-    blocks: tuple[AttentionBlock, ...]
+    blocks: tuple[AttentionBlock, ...] = ()
+    segments: SegmentPlan | None = None
 
 
 class Backend(Protocol):
@@ -73,6 +77,11 @@ class Backend(Protocol):
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of one token's K and V in all layers."""
+        ...
+
+    @property
+    def segment_tiles(self) -> SegmentTiles | None:
+        """The largest segments, if batches are to have segments; None for blocks."""
         ...
 
     @property

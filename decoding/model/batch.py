@@ -1,4 +1,4 @@
-"""Packs the inputs of a round into one batch, with attention blocks that read shared prefixes once.
+"""Packs the inputs of a round into one batch, with attention blocks or segments that read shared prefixes once.
 
 Shapes: G groups x B sequences = N, R tokens of a sequence, S shared and P private keys.
 """
@@ -15,6 +15,7 @@ from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import SharedPrefixGroup
 from decoding.kv.slots import Slots
 from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
+from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
 from decoding.speculation.draft import Draft
 
 S = TypeVar("S", bound=TokenSequence)
@@ -74,7 +75,7 @@ class _BlockLayout(Generic[S]):
 def pack_batch(
     inputs: Sequence[SequenceInput[S]], groups: Sequence[SharedPrefixGroup]
 ) -> tuple[TokenBatch, list[SequenceInput[S]]]:
-    """Returns the batch, and the inputs in the order that their tokens (and their outputs) have in it.
+    """Returns the batch with blocks, and the inputs in the order that their tokens (and their outputs) have in it.
 
     `groups` partition indices of `inputs`; a group's shared length may not exceed its members' `num_cached`.
     """
@@ -84,6 +85,26 @@ def pack_batch(
     for layout in layouts:
         blocks.append(_build_block(layout, groups, first))
         first += blocks[-1].count
+    return _build_batch(ordered, tuple(blocks), None), ordered
+
+
+def pack_segments(inputs: Sequence[SequenceInput[S]], tiles: SegmentTiles) -> tuple[TokenBatch, list[SequenceInput[S]]]:
+    """Returns the batch with segments, and the inputs in the order that their tokens (and their outputs) have in it."""
+    plan, order = plan_segments([_list_keys(item) for item in inputs], tiles)
+    ordered = [inputs[i] for i in order]
+    return _build_batch(ordered, (), plan), ordered
+
+
+def _list_keys(item: SequenceInput[S]) -> SequenceRows:
+    sequence, committed = item.sequence, item.num_committed
+    own_slots = np.concatenate([sequence.slots[sequence.num_cached :], item.slots[:committed]])
+    node_bits = ancestor_bits(item.draft.parents)
+    return SequenceRows(sequence.prefix_node, own_slots, committed, item.slots[committed:], node_bits)
+
+
+def _build_batch(
+    ordered: Sequence[SequenceInput[S]], blocks: tuple[AttentionBlock, ...], segments: SegmentPlan | None
+) -> TokenBatch:
     tokens: list[int] = []
     for item in ordered:
         start = item.sequence.num_computed
@@ -93,14 +114,14 @@ def pack_batch(
     for item in ordered:
         logits_indices.append(np.arange(at + item.first_output, at + item.num_tokens))
         at += item.num_tokens
-    batch = TokenBatch(
+    return TokenBatch(
         np.array(tokens, dtype=np.int64),
         np.concatenate([_token_positions(item) for item in ordered]),
         np.concatenate([item.slots for item in ordered]),
         np.concatenate(logits_indices),
-        tuple(blocks),
+        blocks,
+        segments,
     )
-    return batch, ordered
 
 
 def _token_positions(item: SequenceInput[S]) -> Ints:

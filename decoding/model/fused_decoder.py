@@ -15,8 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.kv.pool_memory import allocate_zeros
-from decoding.model.attention import DeviceBlock, attend_blocks
+from decoding.model.attention import BlockAttention, DeviceBlock, LayerAttention
 from decoding.model.backend import TokenBatch
+from decoding.model.device_arrays import copy_arrays
+from decoding.model.segment_attention import SegmentAttention, list_arrays
 from decoding.threads import with_helper_threads
 
 FAMILIES = ("qwen2", "qwen3", "llama")
@@ -146,6 +148,26 @@ class FusedDecoder:
 
     def run_batch(self, batch: TokenBatch, pool: Tensor) -> Tensor:
         """Returns normed hidden states `[W, hidden]`. *Mutates* `pool`. Long rounds on a CPU use helper threads."""
+        plan_arrays = [] if batch.segments is None else list_arrays(batch.segments)
+        # the copies may run late: nothing writes to the arrays after packing
+        tokens_T, positions_T, slots_T, output_indices_W, *on_device = copy_arrays(
+            [batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, *plan_arrays], self.device
+        )
+        attention: LayerAttention
+        if batch.segments is None:
+            attention = self._place_blocks(batch)
+        else:
+            attention = SegmentAttention(on_device, batch.segments.num_partials, self.scale)
+        # the indices ascend, so as many as there are tokens means all of them
+        indices = None if len(batch.logits_indices) == len(batch.tokens_T) else output_indices_W
+        # `positions_T` on the host: its maximum on the device would have to be waited for
+        rows = self.rotary.extend_to(int(batch.positions_T.max())).index_select(0, positions_T)
+        # only CPU rounds choose their number of threads
+        num_weights = self.num_weights if self.device.type == "cpu" else 0
+        with with_helper_threads(num_weights, len(tokens_T)):
+            return self.forward(tokens_T, (rows[:, :1], rows[:, 1:]), slots_T, indices, attention, pool)
+
+    def _place_blocks(self, batch: TokenBatch) -> BlockAttention:
         blocks = [
             DeviceBlock.from_block(
                 block,
@@ -156,19 +178,7 @@ class FusedDecoder:
             )
             for block in batch.blocks
         ]
-        # non_blocking: the copies may run late, and nothing writes to the arrays after packing
-        tokens_T, positions_T, slots_T, output_indices_W = (
-            torch.from_numpy(array).to(self.device, non_blocking=True)
-            for array in (batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices)
-        )
-        # the indices ascend, so as many as there are tokens means all of them
-        indices = None if len(batch.logits_indices) == len(batch.tokens_T) else output_indices_W
-        # `positions_T` on the host: its maximum on the device would have to be waited for
-        rows = self.rotary.extend_to(int(batch.positions_T.max())).index_select(0, positions_T)
-        # only CPU rounds choose their number of threads
-        num_weights = self.num_weights if self.device.type == "cpu" else 0
-        with with_helper_threads(num_weights, len(tokens_T)):
-            return self.forward(tokens_T, (rows[:, :1], rows[:, 1:]), slots_T, indices, blocks, pool)
+        return BlockAttention(blocks, self.scale)
 
     def forward(
         self,
@@ -176,14 +186,14 @@ class FusedDecoder:
         cos_sin: tuple[Tensor, Tensor],
         slots_T: Tensor,
         output_indices_W: Tensor | None,
-        blocks: Sequence[DeviceBlock],
+        attention: LayerAttention,
         pool_LKPE: Tensor,
     ) -> Tensor:
         """Returns normed hidden states `[W, hidden]`, all `[T, hidden]` without indices. *Mutates* the pool."""
         x = self.embedding.index_select(0, tokens_T)
         last = self.num_layers - 1
         for index, (layer, kv_KPE) in enumerate(zip(self.layers, pool_LKPE, strict=True)):
-            attended = self._run_attention(layer, x, cos_sin, slots_T, kv_KPE, blocks)
+            attended = self._run_attention(layer, x, cos_sin, slots_T, kv_KPE, attention)
             # after the last attention only the tokens with an output go through the MLP
             if index == last and output_indices_W is not None:
                 x, attended = x.index_select(0, output_indices_W), attended.index_select(0, output_indices_W)
@@ -201,7 +211,7 @@ class FusedDecoder:
         cos_sin: tuple[Tensor, Tensor],
         slots_T: Tensor,
         kv_KPE: Tensor,
-        blocks: Sequence[DeviceBlock],
+        attention: LayerAttention,
     ) -> Tensor:
         # `[T, H + 2 * K, D]`: query heads, then key heads, then value heads
         h, k, d = self.num_heads, self.num_kv_heads, self.head_size
@@ -217,7 +227,7 @@ class FusedDecoder:
         # written before attention reads it: a token sees its own key and, in prompts, those of its batch
         kv_KPE.index_copy_(1, slots_T, torch.cat([qk[:, h:], qkv[:, h + k :]], dim=-1).transpose(0, 1))
         begin = time.perf_counter()
-        attended = attend_blocks(qk[:, :h].contiguous(), kv_KPE, blocks, self.scale)
+        attended = attention.attend(qk[:, :h], kv_KPE)
         self.attention_seconds += time.perf_counter() - begin
         return attended
 

@@ -17,9 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.model.backend import DECODER_CHOICES, TokenBatch
+from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, TokenBatch
 from decoding.model.compiled_decoder import MAX_AUTO_WEIGHTS, CompiledDecoder, CompiledHead, explain_unsupported
 from decoding.model.fused_decoder import FusedDecoder
+from decoding.model.segment_attention import explain_no_segments, pick_tiles
+from decoding.model.segments import SegmentTiles
 from decoding.stats import DecoderKind
 from decoding.threads import with_helper_threads
 from decoding.validation import require_choice
@@ -65,13 +67,28 @@ def pick_decoder(choice: str, decoder: FusedDecoder, num_head_weights: int) -> D
     return "compiled" if choice == "compiled" else "eager"
 
 
+def picks_segments(choice: str, device: torch.device, dtype: torch.dtype) -> bool:
+    """Returns whether attention runs over segments, else over blocks; `auto` is segments on CUDA where they can run.
+
+    Raises: ValueError for an unknown choice, and for `segments` where they cannot run.
+    """
+    require_choice("attention", choice, ATTENTION_CHOICES)
+    if choice == "blocks" or (choice == "auto" and device.type != "cuda"):
+        return False
+    reason = explain_no_segments(device, dtype)
+    if choice == "segments" and reason is not None:
+        raise ValueError(f"attention=segments cannot run: {reason}; set attention=auto or attention=blocks")
+    return reason is None
+
+
 class HFBackend:
     """Implements `decoding.model.backend.Backend` for a model of the Qwen2, Qwen3 and Llama families.
 
-    model   `*ForCausalLM`, `*ForTokenClassification`, or a bare decoder (then `head` says what to make of
-            its hidden states; without one they are the output)
-    head    replaces the model's own head: `[W, hidden] -> [W, outputs]`, on the same device and in the same dtype
-    decoder see `pick_decoder`; `decoder_kind` is what was picked
+    model      `*ForCausalLM`, `*ForTokenClassification`, or a bare decoder (then `head` says what to make of
+               its hidden states; without one they are the output)
+    head       replaces the model's own head: `[W, hidden] -> [W, outputs]`, on the same device and in the same dtype
+    decoder    see `pick_decoder`; `decoder_kind` is what was picked
+    attention  see `picks_segments`; segments run in the eager decoder
 
     Raises: ValueError for a setting or a model that it does not have.
     """
@@ -84,9 +101,15 @@ class HFBackend:
         device: Device = "auto",
         dtype: DType = "auto",
         decoder: str = "auto",
+        attention: str = "auto",
     ) -> None:
-        target = pick_device(device)
-        model = _cast_model(model, target, pick_dtype(dtype, target)).eval().requires_grad_(False)
+        target, target_dtype = pick_device(device), pick_dtype(dtype, pick_device(device))
+        # before the weights are copied and fused: a wrong setting is refused at once
+        require_choice("decoder", decoder, DECODER_CHOICES)
+        has_segments = picks_segments(attention, target, target_dtype)
+        if attention == "segments" and decoder == "compiled":
+            raise ValueError("decoder=compiled has attention of its own; set attention=blocks or decoder=auto")
+        model = _cast_model(model, target, target_dtype).eval().requires_grad_(False)
         fused = FusedDecoder(getattr(model, "model", model))
         linear = getattr(model, "lm_head", None) or getattr(model, "score", None)
         config = model.config
@@ -94,7 +117,12 @@ class HFBackend:
         self.max_positions: int = config.max_position_embeddings
         self.dtype, self.device = fused.dtype, fused.device
         num_head_weights = linear.weight.numel() if linear is not None and head is None else 0
-        self.decoder_kind = pick_decoder(decoder, fused, num_head_weights)
+        self.decoder_kind = pick_decoder(
+            "eager" if has_segments and decoder == "auto" else decoder, fused, num_head_weights
+        )
+        self.segment_tiles: SegmentTiles | None = None
+        if has_segments:
+            self.segment_tiles = pick_tiles(fused.num_heads // fused.num_kv_heads, fused.head_size, fused.dtype)
         # only CPU rounds choose their number of threads, and the compiled head always has one
         uses_helpers = self.device.type == "cpu" and self.decoder_kind == "eager"
         self._num_head_weights = num_head_weights if uses_helpers else 0
@@ -113,6 +141,7 @@ class HFBackend:
         device: Device = "auto",
         dtype: DType = "auto",
         decoder: str = "auto",
+        attention: str = "auto",
     ) -> HFBackend:
         """Loads a folder or a hub id; `classifier` has a token-classification head, `hidden` is the bare decoder."""
         import transformers
@@ -123,9 +152,8 @@ class HFBackend:
             "hidden": transformers.AutoModel,
         }[kind]
         torch_dtype = pick_dtype(dtype, pick_device(device))
-        return cls(
-            auto.from_pretrained(path, dtype=torch_dtype), head=head, device=device, dtype=dtype, decoder=decoder
-        )
+        model = auto.from_pretrained(path, dtype=torch_dtype)
+        return cls(model, head=head, device=device, dtype=dtype, decoder=decoder, attention=attention)
 
     @property
     def kv_bytes_per_token(self) -> int:

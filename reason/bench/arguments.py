@@ -35,6 +35,14 @@ def positive_ints(text: str) -> tuple[int, ...]:
     return numbers
 
 
+def count_list(text: str) -> tuple[int, ...]:
+    """`0,4,16` as ints of at least 0. Raises: ArgumentTypeError."""
+    numbers = tuple(int(part) for part in text.split(","))
+    if not all(is_count(number, at_least=0, at_most=MAX_VALUE) for number in numbers):
+        raise ArgumentTypeError(f"must be ints from 0 to {MAX_VALUE}, got {text}")
+    return numbers
+
+
 def temperature_list(text: str) -> tuple[float, ...]:
     """`1,0.6,0` as temperatures. Raises: ArgumentTypeError."""
     numbers = tuple(float(part) for part in text.split(","))

@@ -14,6 +14,7 @@ from torch import Tensor
 from decoding.core import GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
 from decoding.model.backend import TokenBatch
+from decoding.model.segments import SegmentTiles
 from decoding.round import Speculation
 from decoding.stats import DecoderKind
 
@@ -32,6 +33,7 @@ class FreeModel:
     max_positions = 1 << 20
     kv_bytes_per_token = 1
     attention_seconds = 0.0
+    segment_tiles: SegmentTiles | None = None
     decoder_kind: DecoderKind = "eager"
 
     def __init__(self, seed: int = 0) -> None:

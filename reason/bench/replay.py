@@ -26,6 +26,7 @@ from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Drafter, DraftPlan, Feedback
 from decoding.validation import require_text
 from reason.models.checkpoint import BUNDLED, find_model, load_tokenizer
+from reason.models.tokenizer import PretrainedTokenizer
 
 QUESTION_KEYS = ("problem", "question", "prompt")
 SAMPLE_KEYS = ("samples", "completions", "solutions")
@@ -101,17 +102,28 @@ def validate_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def encode_recordings(recordings: Sequence[RecordedProblem], tokenizer: str) -> list[EncodedProblem]:
     """Encodes texts with the tokenizer at a folder, a hub id or bundled:NAME. Raises: ValueError or OSError."""
-    source = find_model(tokenizer, key="tokenizer").source if tokenizer.startswith(BUNDLED) else tokenizer
-    loaded = load_tokenizer(source)
+    return encode_texts(recordings, load_replay_tokenizer(tokenizer))
+
+
+def load_replay_tokenizer(tokenizer: str) -> PretrainedTokenizer:
+    """Returns the tokenizer at a folder, a hub id or bundled:NAME. Raises: ValueError or OSError."""
+    return load_tokenizer(find_model(tokenizer, key="tokenizer").source if tokenizer.startswith(BUNDLED) else tokenizer)
+
+
+def encode_texts(recordings: Sequence[RecordedProblem], tokenizer: PretrainedTokenizer) -> list[EncodedProblem]:
+    """Encodes problems and texts, without special tokens."""
 
     def ids(text: str) -> Tokens:
-        return tuple(loaded.encode(text, add_special_tokens=False))
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
 
     return [EncodedProblem(ids(one.problem), tuple(map(ids, one.samples))) for one in recordings]
 
 
 def read_recordings(file: Path) -> list[RecordedProblem]:
-    """Reads JSON lines with a problem and a list of texts each. Raises: ValueError naming a wrong line."""
+    """Reads JSON lines with a problem and its texts each: a list, or an object with a `solution` per model.
+
+    Raises: ValueError naming a wrong line.
+    """
     lines = file.read_text(encoding="utf-8").splitlines()
     recordings = [_parse_recording(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not recordings:
@@ -124,7 +136,8 @@ def _parse_recording(line: str, where: str) -> RecordedProblem:
         row = json.loads(line)
     except ValueError as error:
         raise ValueError(f"{where}: not valid JSON ({error})") from error
-    question, samples = _first_value(row, QUESTION_KEYS, where), _first_value(row, SAMPLE_KEYS, where)
+    question = _first_value(row, QUESTION_KEYS, where)
+    samples = _list_solutions(row) or _first_value(row, SAMPLE_KEYS, where)
     if not isinstance(question, str) or not question:
         raise ValueError(f"{where}: the problem must be a text, got {question!r}")
     if not isinstance(samples, list) or not samples or not all(isinstance(text, str) for text in samples):
@@ -132,6 +145,13 @@ def _parse_recording(line: str, where: str) -> RecordedProblem:
     require_text(f"{where}: the problem", question)
     require_text(f"{where}: sample", samples)
     return RecordedProblem(question, tuple(samples))
+
+
+def _list_solutions(row: object) -> list[object]:
+    """Returns the solutions of a row without a list of samples, one per model: {"175b": {"solution": "..."}}."""
+    if not isinstance(row, Mapping) or any(key in row for key in SAMPLE_KEYS):
+        return []
+    return [value["solution"] for value in row.values() if isinstance(value, Mapping) and "solution" in value]
 
 
 def _first_value(row: object, keys: Sequence[str], where: str) -> object:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -29,7 +31,7 @@ Totals = dict[str, Any]  # numbers by name, see `ThroughputMeter.read_totals`
 class RunSpec:
     """One search at one width. `overrides` are all settings of the run that are not defaults.
 
-    search   an option of `search`, followed by settings of this search: `mcts search.value=rollout`
+    search   an option of `search`, then settings of this search, quoted as in a shell: `mcts search.value=rollout`
     common   settings of all runs of the comparison
     """
 
@@ -39,12 +41,13 @@ class RunSpec:
 
     @property
     def overrides(self) -> list[str]:
-        name, *search_settings = self.search.split()
+        name, *search_settings = shlex.split(self.search)
         return [f"search={name}", f"search.n={self.width}", *self.common, *search_settings]
 
     @property
     def folder_name(self) -> str:
-        return "-".join([*self.search.replace("search.", "").replace("=", "_").split(), str(self.width)])
+        parts = shlex.split(self.search.replace("search.", "").replace("=", "_"))
+        return "-".join([*(re.sub(r"[^\w.-]+", "_", part)[:40] for part in parts), str(self.width)])
 
 
 @dataclass(frozen=True)

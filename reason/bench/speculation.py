@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from decoding.warmup_profile import profile_rounds
 from reason.bench.drafter_setups import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, DrafterSetup, make_throughput
 from reason.bench.goals import evaluate_goals
 from reason.bench.oracle import OracleDrafter
+from reason.bench.puppet import Puppet
 from reason.bench.speculation_run import AcceptancePoint, SpeculationRun, SpeedRun, run_workload
 from reason.bench.tune import static_tree, tune_template
-from reason.bench.workload import TASKS, BundledTarget, Workload, WorkloadQuestion, make_questions
+from reason.bench.workload import TASKS, SpeculationTarget, Workload, WorkloadQuestion
 
 PLAIN = Speculation()
 TEMPLATE_NODES = 16  # draft nodes of the setup that has a template where the others have the throughput controller
@@ -83,13 +83,13 @@ QUICK = SpeculationSettings(
 class SpeculationBench:
     """Runs the benchmark with a loaded target. Templates are learned when first needed and stored in `folder`."""
 
-    target: BundledTarget
+    target: SpeculationTarget
     settings: SpeculationSettings
     folder: Path
     log_line: LogLine = lambda line: None
 
     def __post_init__(self) -> None:
-        make, settings = partial(make_questions, self.target.prompt, task=self.target.task), self.settings
+        make, settings = self.target.make_questions, self.settings
         self.acceptance_questions = make(per_family=settings.problems, split="heldout")
         self.speed_questions = make(per_family=settings.speed_problems, split="heldout")
         self.training_questions = make(per_family=settings.tuning_problems, split="train")
@@ -98,8 +98,8 @@ class SpeculationBench:
         """Runs one part or both; returns plain data for the report and the JSON line."""
         points = self.measure_acceptance() if nodes else []
         speed_runs = self.measure_speed() if speed else []
-        # the goals are about solutions of the bundled target
-        has_goals = self.target.task == TASKS["bundled"]
+        # the goals are about solutions of the bundled target, at its own price
+        has_goals = self.target.task == TASKS["bundled"] and not isinstance(self.target.backend, Puppet)
         goals = evaluate_goals(points, speed_runs, self.settings.nodes) if has_goals else []
         return {
             "bench": "speculation",

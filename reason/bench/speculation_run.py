@@ -11,7 +11,7 @@ from decoding.core import Tokens, Usage
 from decoding.engine import LocalEngine
 from decoding.round import Speculation
 from decoding.stats import EngineStats
-from reason.bench.workload import BundledTarget, Workload
+from reason.bench.workload import SpeculationTarget, Workload
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,29 @@ class SpeculationRun:
         """Share of the time spent on drafting and on updating the drafter."""
         return self.stats.seconds_drafting / self.seconds
 
+    def time_shares(self) -> dict[str, float]:
+        """See `divide_seconds`."""
+        return divide_seconds(self.stats, self.seconds)
+
     def count_differing(self, other: SpeculationRun) -> int:
         """Number of trajectories that differ from those of another run in any token."""
         return sum(mine != theirs for mine, theirs in zip(self.outputs, other.outputs, strict=True))
 
 
+def divide_seconds(stats: EngineStats, seconds: float) -> dict[str, float]:
+    """Returns parts of a wall clock, as fractions; what is left is bookkeeping and time outside rounds."""
+    parts = {"model": stats.seconds_model, "drafting": stats.seconds_drafting, "sampling": stats.seconds_sampling}
+    return {name: part / seconds for name, part in parts.items()}
+
+
 def run_workload(
-    target: BundledTarget, workload: Workload, speculation: Speculation, *, live: int, nodes: int = 0, kv_mib: int = 64
+    target: SpeculationTarget,
+    workload: Workload,
+    speculation: Speculation,
+    *,
+    live: int,
+    nodes: int = 0,
+    kv_mib: int = 64,
 ) -> SpeculationRun:
     """Decodes the workload, `live` branches at a time, each with at most `nodes` draft nodes per round.
 
@@ -73,7 +89,7 @@ def run_workload(
         kv_bytes=kv_mib << 20,
         max_running_requests=live,
         max_batched_tokens=max(1024, live * (1 + nodes) + 512),
-        speculation=speculation,
+        speculation=target.adapt_speculation(speculation, workload),
     )
     try:
         begin = time.perf_counter()
@@ -152,6 +168,8 @@ class SpeedRun:
             "by_family": self.runs[-1].by_family(),
             "nodes_per_forward": fmean(run.nodes_per_forward for run in self.runs),
             "drafting_share": median(run.drafting_share for run in self.runs),
+            "rounds": median(run.stats.rounds for run in self.runs),
+            "time_shares": self.runs[-1].time_shares(),
             "preemptions": max(run.stats.preemptions for run in self.runs),
             "num_differing": self.num_differing,
             "trajectories": sum(len(run.outputs) for run in self.runs),

@@ -15,7 +15,7 @@ from decoding.speculation.controllers.template import TemplateController
 from decoding.speculation.draft import Draft, TreeTemplate
 from decoding.speculation.interfaces import AcceptanceRule, Branch, Drafter, DraftPlan, Feedback
 from reason.bench.speculation_run import run_workload
-from reason.bench.workload import BundledTarget, Workload
+from reason.bench.workload import SpeculationTarget, Workload
 from reason.runs.tables import ResultTable
 
 _DEPTH_FACTOR = 0.8  # weight of a first child relative to its parent
@@ -133,7 +133,7 @@ def best_nodes(template: TreeTemplate, counts: Sequence[int], keep: int) -> Tune
 
 
 def tune_template(
-    target: BundledTarget,
+    target: SpeculationTarget,
     workload: Workload,
     drafter: Drafter,
     rule: AcceptanceRule,

@@ -4,26 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from decoding.core import GenerationRequest, SamplingParams, Tokens
+from decoding.model.backend import Backend
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend
-from reason.config.compose import Settings, compose_settings, instantiate, load_option
+from decoding.round import Speculation
+from reason.bench.puppet import BodyShape, Puppet, make_puppet
 from reason.models.checkpoint import eos_ids, find_model, load_tokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.prompt import Prompt
 from reason.tasks.base import Task
 from search.expand import derive_seed
 
+if TYPE_CHECKING:
+    from reason.config.compose import Settings
+
 TASKS = {"bundled": "synthetic_aime", "thinker": "puzzles"}
 """The bundled models that can be measured, and the problems of each; thoughts of the thinker are long texts."""
 
 
+class SpeculationTarget(Protocol):
+    """What the speculation benchmark decodes with, and the questions that it decodes."""
+
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def tokenizer(self) -> PretrainedTokenizer: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+    @property
+    def task(self) -> str: ...
+
+    def make_questions(self, *, per_family: int, split: Literal["train", "heldout"]) -> tuple[WorkloadQuestion, ...]:
+        """Returns `per_family` questions of each family; the families alternate."""
+        ...
+
+    def adapt_speculation(self, speculation: Speculation, workload: Workload) -> Speculation:
+        """Returns the parts with which an engine decodes the workload on this target."""
+        ...
+
+
 @dataclass(frozen=True)
 class BundledTarget:
-    """A bundled model, loaded once for all engines, with its tokenizer, its prompt format and the task it can do."""
+    """A bundled model, loaded once for all engines, with its tokenizer, its prompt format and the task it can do.
 
-    backend: HFBackend
+    Implements `SpeculationTarget`. `backend` is the model itself, or a puppet with it as its brain.
+    """
+
+    backend: HFBackend | Puppet
     tokenizer: PretrainedTokenizer
     prompt: Prompt
     max_tokens: int
@@ -33,6 +64,9 @@ class BundledTarget:
     @classmethod
     def load(cls, model: str = "bundled", *, device: Device = "auto", dtype: DType = "auto") -> BundledTarget:
         """Loads one of `TASKS`."""
+        # here: a target that is made from parts needs no hydra, which a lent machine does not have
+        from reason.config.compose import compose_settings, instantiate
+
         settings = compose_settings([f"model={model}"])[0]["model"]
         source = find_model(settings["path"]).source
         tokenizer = load_tokenizer(source)
@@ -44,6 +78,19 @@ class BundledTarget:
             eos_ids(source, tokenizer),
             TASKS[model],
         )
+
+    def make_questions(self, *, per_family: int, split: Literal["train", "heldout"]) -> tuple[WorkloadQuestion, ...]:
+        """See `SpeculationTarget`."""
+        return make_questions(self.prompt, per_family=per_family, split=split, task=self.task)
+
+    def attach_body(self, shape: BodyShape, *, dtype: DType = "auto") -> Puppet:
+        """Returns a puppet whose brain is this model. Raises: ValueError where it does not fit."""
+        assert isinstance(self.backend, HFBackend), "a puppet has a body already"
+        return make_puppet(shape, self.backend, dtype=dtype)
+
+    def adapt_speculation(self, speculation: Speculation, workload: Workload) -> Speculation:
+        """See `SpeculationTarget`; nothing needs to change."""
+        return speculation
 
 
 @dataclass(frozen=True)
@@ -89,6 +136,8 @@ def make_questions(
     prompt: Prompt, *, per_family: int, split: Literal["train", "heldout"], task: str = TASKS["bundled"]
 ) -> tuple[WorkloadQuestion, ...]:
     """Returns `per_family` questions of each family of a task; the families alternate."""
+    from reason.config.compose import load_option  # here: see `BundledTarget.load`
+
     settings = load_option("task", task)
     columns = [
         _encode_family(prompt, family, settings | {"size": per_family, "split": split})
@@ -98,5 +147,7 @@ def make_questions(
 
 
 def _encode_family(prompt: Prompt, family: str, settings: Settings) -> Sequence[WorkloadQuestion]:
+    from reason.config.compose import instantiate  # here: see `BundledTarget.load`
+
     problems: Task = instantiate("task", settings | {"name": family, "families": [family]})
     return [WorkloadQuestion(family, problem.id, prompt.encode(problem.question)) for problem in problems]

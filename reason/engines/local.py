@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from decoding.model.backend import DECODER_CHOICES
-from decoding.validation import require_choice, require_count, require_switch
+from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES
+from decoding.validation import MAX_VALUE, is_count, require_choice, require_count, require_switch, shorten
 from reason.engines.base import EngineSettings, SpeculationFactory
 from reason.engines.cost_store import identify_machine, read_costs, save_costs
 from reason.models.checkpoint import Checkpoint, eos_ids
@@ -27,11 +27,14 @@ if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
 class LocalSettings(EngineSettings):
     """The embedded engine.
 
-    kv_mib                size of the KV pool in MiB
+    kv_mib                size of the KV pool in MiB; auto: three quarters of a GPU's free memory once the model is
+                          loaded, an eighth of a CPU's memory, and no more than all running requests can fill
     max_running_requests  branches decoded together
     max_batched_tokens    tokens fed per round
     decoder               compiled: one call runs all layers, float32 on a CPU only; eager: operation by operation;
                           auto: compiled for small models that can run so
+    attention             segments: two Triton kernels whatever the batch; blocks: padded products of PyTorch;
+                          auto: segments on CUDA, except in float64 and without Triton
     keep_costs            keep the timed rounds of this machine in the user's cache folder, for the next start
 
     Raises: ValueError naming the setting.
@@ -39,10 +42,11 @@ class LocalSettings(EngineSettings):
 
     device: Device = "auto"
     dtype: DType = "auto"
-    kv_mib: int = 1024
+    kv_mib: int | Literal["auto"] = "auto"
     max_running_requests: int = 256
     max_batched_tokens: int = 1024
     decoder: str = "auto"
+    attention: str = "auto"
     keep_costs: bool = True
 
     def require_packages(self) -> None:
@@ -55,9 +59,12 @@ class LocalSettings(EngineSettings):
         return True
 
     def __post_init__(self) -> None:
-        for name in ("kv_mib", "max_running_requests", "max_batched_tokens"):
+        for name in ("max_running_requests", "max_batched_tokens"):
             require_count(name, getattr(self, name), at_least=1)
+        if self.kv_mib != "auto" and not is_count(self.kv_mib, at_least=1, at_most=MAX_VALUE):
+            raise ValueError(f"kv_mib must be auto or an int >= 1, got {shorten(self.kv_mib)}")
         require_choice("decoder", self.decoder, DECODER_CHOICES)
+        require_choice("attention", self.attention, ATTENTION_CHOICES)
         require_switch("keep_costs", self.keep_costs)
 
     def open_engine(
@@ -76,7 +83,13 @@ class LocalSettings(EngineSettings):
 
         first = "" if is_cache_filled() else " and compiling for this machine, once"
         with announce(f"loading model {Path(checkpoint.source).name}{first}"):
-            backend = open_language_model(checkpoint.source, device=self.device, dtype=self.dtype, decoder=self.decoder)
+            backend = open_language_model(
+                checkpoint.source,
+                device=self.device,
+                dtype=self.dtype,
+                decoder=self.decoder,
+                attention=self.attention,
+            )
             parts = speculation(tokenizer, checkpoint.source) if speculation else Speculation()
         if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
             parts.controller.calibrate_cost(self._measure_costs(backend, checkpoint))
@@ -84,11 +97,19 @@ class LocalSettings(EngineSettings):
             backend,
             decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
             eos_ids=eos_ids(checkpoint.source, tokenizer),
-            kv_bytes=self.kv_mib << 20,
+            kv_bytes=self._count_kv_bytes(backend),
             max_running_requests=self.max_running_requests,
             max_batched_tokens=self.max_batched_tokens,
             speculation=parts,
         )
+
+    def _count_kv_bytes(self, backend: HFBackend) -> int:
+        from decoding.kv.pool_memory import pick_pool_bytes
+
+        if self.kv_mib != "auto":
+            return self.kv_mib << 20
+        slots = self.max_running_requests * backend.max_positions + 1
+        return pick_pool_bytes(backend.device, at_most=slots * backend.kv_bytes_per_token)
 
     def _measure_costs(self, backend: HFBackend, checkpoint: Checkpoint) -> Sequence[RoundCost]:
         """Returns the cost of rounds on this machine: those of an earlier start, or else timed now and kept."""
@@ -105,6 +126,7 @@ class LocalSettings(EngineSettings):
             "gpu": torch.cuda.get_device_name(backend.device) if backend.device.type == "cuda" else None,
             "dtype": str(backend.dtype),
             "decoder": self.decoder,
+            "attention": self.attention,
             "model": checkpoint.config,  # its sizes, of which the weights do not matter
         }
         costs = read_costs(description) if self.keep_costs else None

@@ -6,7 +6,7 @@ So is each digit, and for the thinker each number that its puzzles need: what it
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ PAD = "<|pad|>"
 _PIECES = r"\n\n|\n| ?\d| ?\p{L}+|[^\s\p{L}\d]|\s"
 # A space belongs to the sign before a number, not to the number: each number then is one token wherever it stands.
 _THINKER_PIECES = r"\n\n|\n|\d{1,3}| ?\p{L}+|[^\s\p{L}\d] ?|\s"
+# As the vocabularies of published models cut texts.
+_TEXT_PIECES = r"\d| ?\p{L}+| ?[^\s\p{L}\d]+|\s+"
 _THINKER_NUMBERS = range(150)
 
 
@@ -56,13 +58,20 @@ def build_thinker_tokenizer(num_problems: int = 3_000, min_frequency: int = 20) 
     return wrapped
 
 
+def build_text_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Returns a byte-level BPE tokenizer of at most `vocab_size` tokens trained on texts; each digit is a token."""
+    return _wrap_pieces(_train_pieces(_TEXT_PIECES, texts, [EOS, PAD], 2, vocab_size), eos=EOS)
+
+
 def _wrap_pieces(tokenizer: Tokenizer, *, eos: str) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, pad_token=PAD, padding_side="left")
 
 
-def _train_pieces(pieces: str, texts: Iterator[str], specials: list[str], min_frequency: int) -> Tokenizer:
+def _train_pieces(
+    pieces: str, texts: Iterable[str], specials: list[str], min_frequency: int, vocab_size: int = 1024
+) -> Tokenizer:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -74,7 +83,7 @@ def _train_pieces(pieces: str, texts: Iterator[str], specials: list[str], min_fr
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=1024,
+        vocab_size=vocab_size,
         special_tokens=specials,
         min_frequency=min_frequency,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),

@@ -1,4 +1,4 @@
-"""Measure what searches cost by themselves: models and reward models are free, so only the strategy and its tree count.
+"""Measure what searches cost by themselves: models are free, so only the strategy and its tree count.
 
 python scripts/bench/bookkeeping.py                            every strategy at 16, 256 and 1,024 branches
 python scripts/bench/bookkeeping.py --strategies mcts ets --widths 16,4096 --depth 20

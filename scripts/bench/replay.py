@@ -1,8 +1,8 @@
 """Replay recorded texts through drafters and count accepted tokens: `python scripts/bench/replay.py FILE`.
 
 FILE holds JSON lines such as {"problem": "...", "samples": ["...", "..."]}; `question` or `prompt`, and `completions`
-or `solutions`, are accepted too. The trajectories of a problem are replayed one after the other. Needs no model. Prints
-tables; the last line of stdout is one JSON object.
+or `solutions`, are accepted too, and instead of the list one object with a `solution` per model. The trajectories of a
+problem are replayed one after the other. Needs no model. Prints tables; the last line of stdout is one JSON object.
 """
 
 from __future__ import annotations

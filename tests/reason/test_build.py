@@ -272,7 +272,7 @@ class TestTask:
 
 
 def test_wrong_engine_knob_is_named(tiny: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"^engine\.kv_mib must be an int >= 1, got 0$"):
+    with pytest.raises(ConfigError, match=r"^engine\.kv_mib must be auto or an int >= 1, got 0$"):
         reason.load(*tiny, "engine.kv_mib=0")
 
 

@@ -33,6 +33,26 @@ def test_bench_decoders_reports_ratios_and_ends_with_json(tmp_path: Path) -> Non
     assert [len(point["speedups"]) for point in result["points"]] == [2, 2]
 
 
+def test_bench_bookkeeping_counts_the_steps_of_each_strategy(tmp_path: Path) -> None:
+    names = ["best_of_n", "rebase", "mcts"]
+    done = run("bookkeeping.py", "--strategies", *names, "--widths", "2,4", "--depth", "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    points = json.loads(done.stdout.splitlines()[-1])["points"]
+    assert [(point["strategy"], point["width"]) for point in points] == [(name, n) for n in (2, 4) for name in names]
+    assert [point["branch_steps"] for point in points[:2]] == [2, 2 * 3]
+    assert all(point["us_per_step"] > 0 < point["bytes_per_step"] for point in points)
+    wrong = run("bookkeeping.py", "--strategies", "no_such", cwd=tmp_path)
+    assert wrong.returncode != 0
+    assert "there is no no_such; choose from best_of_n" in wrong.stderr
+
+
+def test_bench_sampling_draws_the_tokens_of_the_definition(tmp_path: Path) -> None:
+    done = run("sampling.py", "--rows", "1,3", "--vocab", "1500", "--repeats", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    points = json.loads(done.stdout.splitlines()[-1])["points"]
+    assert [point["equal_tokens"] for point in points] == [1] * 5 + [3] * 5
+
+
 def test_bench_speculation_reports_goals_and_ends_with_json(tmp_path: Path) -> None:
     sizes = ["--quick", "--trajectories", "2", "--max-tokens", "8", "--nodes", "4", "--live", "1,2", "--threads", "1"]
     tuning = ["--tuning-trajectories", "1", "--tuning-nodes", "8", "--templates", "templates"]
@@ -52,6 +72,72 @@ def test_bench_speculation_reports_goals_and_ends_with_json(tmp_path: Path) -> N
     assert {row["num_differing"] for row in result["speed"]} == {0}
     assert (tmp_path / "templates" / "stand_rejection_1.json").exists()
     assert "| verdict |" in (tmp_path / "report.md").read_text()
+
+
+def test_bench_puppet_reports_drafters_and_ends_with_json(tmp_path: Path) -> None:
+    sizes = ["--shape", "miniature", "--branches", "1,2", "--laps", "2", "--trajectories", "2", "--max-tokens", "8"]
+    done = run("puppet.py", *sizes, "--drafters", "stand", "--threads", "1", "--out", "report.md", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert [(row["live"], row["setup"], len(row["speeds"])) for row in result["speed"]] == [
+        (1, "plain", 2), (1, "stand", 2), (2, "plain", 2), (2, "stand", 2),
+    ]  # fmt: skip
+    assert {row["num_differing"] for row in result["speed"]} == {0}
+    assert result["settings"]["branches"] == [1, 2]
+    assert "differ from plain decoding: 0 of" in (tmp_path / "report.md").read_text()
+
+
+def test_bench_puppet_searches_and_refuses_unknown_names(tmp_path: Path) -> None:
+    sizes = ["--shape", "miniature", "--search", "ets", "--width", "4", "--laps", "1", "--drafters", "stand"]
+    done = run("puppet.py", *sizes, "--max-tokens", "60", "--threads", "1", "--out", "report.md", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads(done.stdout.splitlines()[-1])["searches"]
+    names = [(row["search"], row["setup"], row["num_differing"]) for row in rows]
+    assert names == [("ets", "off", 0), ("ets", "stand", 0)]
+    assert "| ets | stand |" in (tmp_path / "report.md").read_text()
+    for wrong, message in (
+        (["--shape", "giant"], "shape must be one of qwen2.5-0.5b, "),
+        (["--shape", "miniature", "--recordings", "none.jsonl"], "none.jsonl: No such file"),
+        (["--shape", "miniature", "--drafters", "oracles"], "speed_setups must be from "),
+    ):
+        done = run("puppet.py", *wrong, "--threads", "1", cwd=tmp_path)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_trace_round_writes_markdown_and_ends_with_json(tmp_path: Path) -> None:
+    sizes = ["--models", "qwen2.5-0.5b", "--branches", "2", "--nodes", "0,3", "--attention", "segments"]
+    card = ["--card", "mine", "--bandwidth", "1", "--peak", "100", "--launch-us", "1"]
+    done = run("trace_round.py", *sizes, *card, "--phases", "--out", "report.md", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert [(point["workload"], point["nodes"], point["rows"]) for point in result["rounds"]] == [
+        ("best_of_n", 0, 2), ("best_of_n", 3, 8), ("search", 0, 2), ("search", 3, 8)
+    ]  # fmt: skip
+    assert all(0 < point["roofline_ms"] <= point["kernels_ms"] <= point["estimate_ms"] for point in result["rounds"])
+    assert "| best_of_n | 2 | 3 | copy out |" in (tmp_path / "report.md").read_text()
+
+
+def test_trace_round_names_valid_models_and_cards(tmp_path: Path) -> None:
+    for wrong, valid in (
+        (["--models", "gpt"], "qwen2.5-7b"),
+        (["--card", "abacus"], "h100"),
+        (["--peak", "1"], "both"),
+    ):
+        done = run("trace_round.py", *wrong, cwd=tmp_path)
+        assert done.returncode == 1
+        assert valid in done.stderr
+
+
+def test_host_round_reports_phases_and_ends_with_json(tmp_path: Path) -> None:
+    sizes = ["--branches", "1,2", "--contexts", "60,120", "--rounds", "2", "--warmup", "1", "--nodes", "2"]
+    done = run("host_round.py", *sizes, "--attention", "segments", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    points = json.loads(done.stdout.splitlines()[-1])["points"]
+    expected = [(option, n, context) for option in ("off", "stand") for n in (1, 2) for context in (60, 120)]
+    assert [(point["speculation"], point["branches"], point["context"]) for point in points] == expected
+    assert all(point["rows"] >= point["branches"] for point in points)
 
 
 def test_tune_tree_writes_a_template_and_ends_with_json(tmp_path: Path) -> None:

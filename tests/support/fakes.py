@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Tokens, Usage
 from decoding.model.backend import TokenBatch
+from decoding.model.segments import SegmentTiles
 from decoding.stats import DecoderKind, EngineStats
 
 Hashes = npt.NDArray[np.uint64]
@@ -46,6 +47,7 @@ class HashBackend:
     max_positions = 4096
     kv_bytes_per_token = 1
     attention_seconds = 0.0
+    segment_tiles: SegmentTiles | None = None
     decoder_kind: DecoderKind = "eager"
 
     def __init__(self, vocab_size: int = 32, scale: float = 2.0) -> None:

@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from decoding.model import segment_attention
+
 Property: Any = Tensor  # its attributes are descriptors, other than in the stubs
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
+FREE_AND_TOTAL_BYTES = 1 << 29, 1 << 30
 # Operations that PyTorch allows across devices: copies, indices on the CPU, comparisons of types.
 ACROSS = {
     Tensor.copy_, Tensor.__getitem__, Tensor.__setitem__, Tensor.index_put_, Property.data.__set__, Tensor.__repr__,
@@ -49,6 +52,9 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
         patched.setattr(threading.Thread, "run", run_in_mode)
         patched.setattr(torch.cuda, "is_available", lambda: True)
         patched.setattr(torch.cuda, "get_device_name", lambda device: f"pretended {device}")
+        patched.setattr(torch.cuda, "mem_get_info", lambda device: FREE_AND_TOTAL_BYTES)
+        # Triton's kernels would run on the CPU, interpreted: hours for a search
+        patched.setattr(segment_attention, "has_triton", lambda: False)
         yield mode
 
 
@@ -62,6 +68,9 @@ class PretendedGpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        kwargs.pop("pin_memory", None)  # all memory is the host's here
+        if func == Tensor.pin_memory:
+            return args[0]
         on_gpu, on_host = self._split_by_device(args, kwargs)
         if func == Property.device.__get__:  # a new object at every reading: `is` never holds
             return CUDA if on_gpu else func(*args)

@@ -17,7 +17,7 @@ from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend, TokenBatch
-from decoding.model.batch import SequenceInput, pack_batch
+from decoding.model.batch import SequenceInput, pack_batch, pack_segments
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
@@ -200,7 +200,10 @@ class DraftModel:
                 SequenceInput(one.sequence, one.num_tokens, slots[start : start + one.num_tokens], first_output)
             )
             start += one.num_tokens
-        batch, ordered = pack_batch(inputs, self._group_texts([one.sequence for one in scheduled]))
+        if (tiles := self._backend.segment_tiles) is not None:
+            batch, ordered = pack_segments(inputs, tiles)
+        else:
+            batch, ordered = pack_batch(inputs, self._group_texts([one.sequence for one in scheduled]))
         ids_WK, logp_WK = self._run_model(batch)
         row = 0
         for sequence_input in ordered:  # the packed order, which is that of the output rows
@@ -225,7 +228,8 @@ class DraftModel:
 
     def _feed_nodes(self, nodes: Items[int]) -> None:
         """Runs the model over draft nodes. *Mutates* the nodes."""
-        batch, rows = self._nodes.make_batch(nodes, self._kv.allocate(len(nodes)), self._groups)
+        slots, tiles = self._kv.allocate(len(nodes)), self._backend.segment_tiles
+        batch, rows = self._nodes.make_batch(nodes, slots, self._groups, tiles)
         self._nodes.store_top(rows, *self._run_model(batch))
 
     def _run_model(self, batch: TokenBatch) -> tuple[Ints, Floats]:

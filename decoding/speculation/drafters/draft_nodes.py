@@ -16,6 +16,7 @@ import numpy as np
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import NO_SLOTS, Slots
 from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
+from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, plan_segments
 from decoding.speculation.drafters.source import Floats
 
 NOWHERE = -1
@@ -110,11 +111,16 @@ class DraftNodes:
         return np.array([self._slot[node] for node in selected], dtype=np.int64)
 
     def make_batch(
-        self, nodes: Items[int], slots: Slots, groups: Iterable[tuple[Items[int], int]]
+        self,
+        nodes: Items[int],
+        slots: Slots,
+        groups: Iterable[tuple[Items[int], int]],
+        tiles: SegmentTiles | None = None,
     ) -> tuple[TokenBatch, Items[int]]:
         """Returns the batch that feeds these nodes, parents first, and the nodes in the order of its rows. *Mutates*.
 
-        `groups` partition the branches: (members, number of first slots that they share).
+        With `tiles` the batch has segments. Without, it has blocks of the `groups`, which partition the branches:
+        (members, number of first slots that they share).
         """
         new_nodes: dict[int, list[int]] = {}
         for node, slot in zip(nodes, slots.tolist(), strict=True):
@@ -123,18 +129,33 @@ class DraftNodes:
             fed_nodes.append(node)
             new_nodes.setdefault(self._branch[node], []).append(node)
         blocks: list[AttentionBlock] = []
+        segments: SegmentPlan | None = None
         rows: list[int] = []
-        for members, num_shared in _merge_groups(groups, new_nodes):
-            blocks.append(self._make_block(members, num_shared, new_nodes, len(rows)))
-            rows += [node for branch in members for node in new_nodes[branch]]  # the order of the block's real rows
+        if tiles is not None:
+            branches = list(new_nodes)
+            segments, order = plan_segments([self._list_keys(branch, new_nodes[branch]) for branch in branches], tiles)
+            rows = [node for i in order for node in new_nodes[branches[i]]]
+        else:
+            for members, num_shared in _merge_groups(groups, new_nodes):
+                blocks.append(self._make_block(members, num_shared, new_nodes, len(rows)))
+                rows += [node for branch in members for node in new_nodes[branch]]  # the order of the block's real rows
         batch = TokenBatch(
             np.array([self._token[node] for node in rows], dtype=np.int64),
             np.array([self.token_position(node) for node in rows], dtype=np.int64),
             self.node_slots(rows),
             np.arange(len(rows)),
             tuple(blocks),
+            segments,
         )
         return batch, rows
+
+    def _list_keys(self, branch: int, new_nodes: Items[int]) -> SequenceRows:
+        sequence = self.sequences[branch]
+        assert sequence is not None
+        node_bits = [sum(1 << index for index in self._fed_indices(node)) for node in new_nodes]
+        fed_slots = self.node_slots(self._fed[branch])
+        # every committed token has its KV: no row of this pass is causal
+        return SequenceRows(sequence.prefix_node, sequence.slots[sequence.num_cached :], 0, fed_slots, node_bits)
 
     def _make_block(
         self, members: Items[int], num_shared: int, new_nodes: dict[int, list[int]], first: int

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from decoding.kv.pool_memory import allocate_zeros
+from decoding.kv.pool_memory import allocate_zeros, pick_pool_bytes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -29,3 +29,12 @@ def test_untouched_pool_takes_no_memory() -> None:
     pool = allocate_zeros((4, 4, 1 << 20, 32), torch.float32)  # 2 GiB
     assert not pool[:, :, :100].any()
     assert (resident_pages() - before) * 4096 < 64 << 20
+
+
+def test_size_is_a_share_of_the_device_and_no_more_than_requests_can_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (64 << 30, 80 << 30))
+    assert pick_pool_bytes("cuda:0", at_most=1 << 50) == 48 << 30
+    assert pick_pool_bytes("cuda:0", at_most=1 << 30) == 1 << 30
+    assert pick_pool_bytes("cpu", at_most=12345) == 12345
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1 << 20, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert pick_pool_bytes("cpu", at_most=1 << 50) == 1 << 29

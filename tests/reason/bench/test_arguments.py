@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from reason.bench.arguments import accept_old_flag, name_list, positive_int, positive_ints, temperature_list
+from reason.bench.arguments import accept_old_flag, count_list, name_list, positive_int, positive_ints, temperature_list
 from tests.support.paths import SCRIPTS
 
 
@@ -54,9 +54,12 @@ def test_alias_keeps_the_default_and_the_checks_of_the_new_flag() -> None:
 
 def test_list_arguments_are_parsed_and_checked() -> None:
     assert positive_ints("1,4,16") == (1, 4, 16)
+    assert count_list("0,4") == (0, 4)
     assert temperature_list("1,0.6,0") == (1.0, 0.6, 0.0)
     assert name_list("stand, suffix") == ("stand", "suffix")
     with pytest.raises(argparse.ArgumentTypeError, match="must be ints from 1 to 1000000, got 0,1"):
         positive_ints("0,1")
+    with pytest.raises(argparse.ArgumentTypeError, match="must be ints from 0 to 1000000, got 0,-1"):
+        count_list("0,-1")
     with pytest.raises(argparse.ArgumentTypeError, match=r"must be numbers from 0 to 100\.0, got -1"):
         temperature_list("-1")

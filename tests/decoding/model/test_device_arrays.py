@@ -1,0 +1,39 @@
+"""Arrays reach a GPU in one copy, each where a kernel for aligned pointers can read it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoding.model.device_arrays import copy_arrays
+from tests.support.pretended_gpu import real_or_pretended_gpu
+
+ARRAYS = st.lists(
+    st.tuples(st.integers(0, 9), st.sampled_from((np.int32, np.int64))).map(
+        lambda pair: np.arange(pair[0], dtype=pair[1]) * 7 - 3
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(ARRAYS)
+def test_tensors_equal_the_arrays_and_share_one_buffer(arrays: list[np.typing.NDArray[np.int64]]) -> None:
+    with pytest.MonkeyPatch.context() as patch, real_or_pretended_gpu(patch):
+        tensors = copy_arrays(arrays, torch.device("cuda"))
+        for tensor, array in zip(tensors, arrays, strict=True):
+            assert tensor.is_cuda
+            assert torch.equal(tensor.cpu(), torch.from_numpy(array))
+            assert tensor.dtype == torch.from_numpy(array).dtype
+            assert tensor.storage_offset() * tensor.itemsize % 16 == 0
+        assert len({tensor.untyped_storage().data_ptr() for tensor in tensors if len(tensor)}) <= 1
+
+
+def test_nothing_is_copied_on_a_cpu() -> None:
+    array = np.arange(3)
+    (tensor,) = copy_arrays([array], torch.device("cpu"))
+    array[0] = 5
+    assert tensor.tolist() == [5, 1, 2]
