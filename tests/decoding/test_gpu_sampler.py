@@ -1,4 +1,4 @@
-"""The Triton sampler chooses the tokens of `sample_tokens`; the kernels are interpreted, or run on a GPU (see conftest)."""
+"""The Triton sampler chooses the tokens of `sample_tokens`; kernels are interpreted, or run on a GPU (see conftest)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,83 @@
+"""Parts c1 and c2: the project's own tests, with the kernels compiled and on the device."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from reason.bench.gpu_report.rig import NO_TIME, ReportRig
+
+KERNEL_HELPERS = ("tests.support.kernels", "tests.support.compiled_kernels")
+"""What tests of kernels import: where kernels run, and how they are compiled."""
+DEVICE_HELPERS = ("real_or_pretended_gpu",)
+"""What tests use that place whole engines on a device."""
+_TINY_KERNEL_TESTS, _TINY_DEVICE_TESTS = "tests/decoding/model/test_segments.py", "tests/reason/test_devices.py"
+ABSENT = re.compile(r"No module named '(hydra|omegaconf|math_verify)")
+"""Packages that a lent machine lacks; tests that import them cannot run there."""
+_TEST_SECONDS = 100.0
+_SUMMARY = re.compile(
+    r"^(?:FAILED|ERROR) .*|^.*\b(?:passed|failed|error|errors|skipped|deselected)\b.* in [\d.]+s.*", re.M
+)
+
+
+def run_kernel_tests(rig: ReportRig) -> None:
+    """Adds a line per test file of the kernels; rehearsed, of tests of their plans, which take seconds."""
+    for file in rig.pick(find_tests(rig.settings.root, KERNEL_HELPERS), [_TINY_KERNEL_TESTS]):
+        _run_file(rig, file)
+
+
+def run_device_tests(rig: ReportRig) -> None:
+    """Adds a line per test file of engines on a device; rehearsed, of one test on a pretended GPU."""
+    for file in rig.pick(find_tests(rig.settings.root, DEVICE_HELPERS), [_TINY_DEVICE_TESTS]):
+        _run_file(rig, file, rig.pick((), ("-k", "refuses")))
+
+
+def find_tests(root: Path, helpers: Sequence[str]) -> list[str]:
+    """Returns the test files below `root` in which a helper is named, in their order."""
+    return [
+        str(file.relative_to(root))
+        for file in sorted((root / "tests").rglob("test_*.py"))
+        if any(helper in file.read_text(encoding="utf-8") for helper in helpers)
+    ]
+
+
+def _run_file(rig: ReportRig, file: str, options: Sequence[str] = ()) -> None:
+    if not rig.has_seconds(rig.pick(10, 0)):
+        rig.add_skipped(file, NO_TIME)
+        return
+    if find_spec("pytest") is None:
+        rig.add_skipped(file, "pytest is absent")
+        return
+    # no cache: the working copy may be read-only
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfE", *options, file]
+    root = str(rig.settings.root)
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ, "TRITON_INTERPRET": rig.pick("0", "1"), "PYTHONPATH": os.pathsep.join(paths),
+    }  # fmt: skip
+    try:
+        result = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=_TEST_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        rig.add_check(file, f"stopped after {_TEST_SECONDS:.0f} s", False, "all pass")
+        return
+    if result.returncode and (absent := ABSENT.search(result.stdout)):
+        rig.add_skipped(file, f"{absent[1]} is absent")
+        return
+    summary = [match[0].strip("= ") for match in _SUMMARY.finditer(result.stdout)]
+    value = summary[-1] if summary else f"pytest ended with code {result.returncode}"
+    rig.add_check(
+        file,
+        value,
+        result.returncode == 0,
+        "all pass",
+        failed=summary[:-1],
+        output=result.stdout[-6000:],
+        errors=result.stderr[-2000:],
+    )
