@@ -25,7 +25,7 @@ from reason.runs.result import ProblemResult
 Floats = npt.NDArray[np.float64]
 
 SAMPLING = ("best_of_n", "self_consistency")
-"""Searches that sample whole solutions: the baselines of tree search."""
+"""Searches that sample whole solutions: without settings of their own they are the baselines of the others."""
 
 BASELINE_RULES: dict[str, Callable[[Sequence[GradedSample]], float]] = {
     "best-of-N": best_at_n,

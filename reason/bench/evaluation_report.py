@@ -28,19 +28,17 @@ from reason.runs.tables import format_markdown
 Compared = Mapping[str, Sequence[EqualTokensComparison]]  # by the label of a search at a width
 
 
-def compare_tree_searches(outcomes: Sequence[RunOutcome]) -> Compared:
-    """Compares every tree search with samples of the same number of tokens."""
+def compare_with_samples(outcomes: Sequence[RunOutcome]) -> Compared:
+    """Compares every search that is no baseline with samples of the same number of tokens."""
     samples = _widest_samples(outcomes)
-    return {
-        _run_label(o): compare_at_equal_tokens(o, samples) for o in outcomes if o.spec.search.split()[0] not in SAMPLING
-    }
+    return {_run_label(o): compare_at_equal_tokens(o, samples) for o in outcomes if o.spec.search not in SAMPLING}
 
 
 def format_report(
     outcomes: Sequence[RunOutcome], *, command: str, machine: Mapping[str, object], plots: Mapping[str, Path]
 ) -> str:
     """Returns the report in Markdown. `plots` are the plots that were drawn, by caption."""
-    summaries, compared = [summarize_run(outcome) for outcome in outcomes], compare_tree_searches(outcomes)
+    summaries, compared = [summarize_run(outcome) for outcome in outcomes], compare_with_samples(outcomes)
     run = outcomes[0].rows[0].metadata
     parts = [
         "# Searches compared at equal compute",
@@ -73,12 +71,14 @@ def format_report(
 
 def summary_sentences(outcomes: Sequence[RunOutcome], compared: Compared) -> list[str]:
     """Returns sentences: which searches beat samples of equal cost, which do not, and what ETS saves."""
-    trees = [o for o in outcomes if _run_label(o) in compared]
+    if not compared:
+        return ["Only baselines ran."]
+    others = [o for o in outcomes if _run_label(o) in compared]
     top = max(compared, key=lambda label: compared[label][0].difference.value)
     lines = [
         f"At equal tokens the furthest ahead of best-of-N is {top}: "
         f"{_format_points(compared[top][0].difference)} points.",
-        *_reach_lines(trees, outcomes),
+        *_reach_lines(others, outcomes),
     ]
     not_better = [
         f"{label} ({against.baseline}: {_format_points(against.difference)})"
@@ -96,7 +96,7 @@ def draw_plots(outcomes: Sequence[RunOutcome], stem: Path) -> dict[str, Path]:
     accuracy, occupancy = stem.with_name(stem.name + "-accuracy.png"), stem.with_name(stem.name + "-occupancy.png")
     samples = _widest_samples(outcomes)
     curves = {f"{rule} (baseline)": baseline_curve(samples, rule) for rule in BASELINE_RULES}
-    for search in dict.fromkeys(o.spec.search for o in outcomes if o.spec.search.split()[0] not in SAMPLING):
+    for search in dict.fromkeys(o.spec.search for o in outcomes if o.spec.search not in SAMPLING):
         by_width = index_by_width(outcomes, search)
         points = sorted((tokens_per_problem(o.rows), float(correct_answers(o.rows).mean())) for o in by_width.values())
         curves[search] = ([tokens for tokens, _ in points], [value for _, value in points])
@@ -114,29 +114,29 @@ def draw_plots(outcomes: Sequence[RunOutcome], stem: Path) -> dict[str, Path]:
     return files
 
 
-def _reach_lines(trees: Sequence[RunOutcome], outcomes: Sequence[RunOutcome]) -> list[str]:
+def _reach_lines(others: Sequence[RunOutcome], outcomes: Sequence[RunOutcome]) -> list[str]:
     lines = []
     for width, whole in index_by_width(outcomes, "best_of_n").items():
         goal, cost = float(correct_answers(whole.rows).mean()), tokens_per_problem(whole.rows)
-        reached = [o for o in trees if correct_answers(o.rows).mean() >= goal]
+        reached = [o for o in others if correct_answers(o.rows).mean() >= goal]
         if not reached:
-            lines.append(f"No tree search reaches best-of-{width}'s {goal:.3f}.")
+            lines.append(f"No other search reaches best-of-{width}'s {goal:.3f}.")
             continue
         cheapest = min(reached, key=lambda outcome: tokens_per_problem(outcome.rows))
         share = tokens_per_problem(cheapest.rows) / cost
         lines.append(
-            f"best-of-{width} is right in {goal:.3f} with {cost:,.0f} tokens; the cheapest tree search to reach that "
+            f"best-of-{width} is right in {goal:.3f} with {cost:,.0f} tokens; the cheapest other search to reach that "
             f"is {_run_label(cheapest)}: {correct_answers(cheapest.rows).mean():.3f} with {share:.2f} times the tokens."
         )
     for rule in ("weighted vote", "majority vote"):
         samples = _widest_samples(outcomes)
-        best_tree = max(trees, key=lambda outcome: float(correct_answers(outcome.rows).mean()))
-        need = tokens_to_reach(samples, rule, float(correct_answers(best_tree.rows).mean()))
-        spent = tokens_per_problem(best_tree.rows)
+        best = max(others, key=lambda outcome: float(correct_answers(outcome.rows).mean()))
+        need = tokens_to_reach(samples, rule, float(correct_answers(best.rows).mean()))
+        spent = tokens_per_problem(best.rows)
         how = "never does" if need is None else f"needs {need / spent:.2f} times as many"
         lines.append(
-            f"The most accurate tree search, {_run_label(best_tree)}, is right in "
-            f"{correct_answers(best_tree.rows).mean():.3f} with {spent:,.0f} tokens; to reach that, {rule} {how}."
+            f"The most accurate of the other searches, {_run_label(best)}, is right in "
+            f"{correct_answers(best.rows).mean():.3f} with {spent:,.0f} tokens; to reach that, {rule} {how}."
         )
     return lines
 

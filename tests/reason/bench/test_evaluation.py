@@ -13,7 +13,7 @@ import pytest
 
 from decoding.core import Usage
 from reason.bench.evaluation import baseline_curve, compare_at_equal_tokens, summarize_run, tokens_to_reach
-from reason.bench.evaluation_report import compare_tree_searches, summary_sentences
+from reason.bench.evaluation_report import compare_with_samples, summary_sentences
 from reason.bench.runs import RunOutcome, RunSpec
 from reason.bench.thinking_report import format_budgets, plan_runs, summarize_budget
 from reason.runs.result import ProblemResult
@@ -85,11 +85,20 @@ def test_sentences_name_the_best_search_the_others_and_what_ets_saves() -> None:
     frugal = outcome("ets", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)], mean_kv=40.0) for i in range(40)])
     bad = outcome("mcts", 4, [row(i, "wrong", tokens=200, samples=[("2", 0.9)]) for i in range(40)])
     outcomes = [BEST_OF_4, good, frugal, bad]
-    text = "\n".join(summary_sentences(outcomes, compare_tree_searches(outcomes)))
+    text = "\n".join(summary_sentences(outcomes, compare_with_samples(outcomes)))
     assert "furthest ahead of best-of-N is rebase 4: +50.0" in text
-    assert "cheapest tree search to reach that is rebase 4: 1.000 with 0.50 times the tokens" in text
+    assert "cheapest other search to reach that is rebase 4: 1.000 with 0.50 times the tokens" in text
     assert "Not better than samples for as many tokens or fewer, by the interval: mcts 4" in text
     assert "ets 4 against rebase 4: KV smaller by 2.50x kept" in text
+
+
+def test_samples_with_settings_of_their_own_are_compared_with_the_baseline() -> None:
+    early = outcome(
+        "best_of_n early_exit=converged", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)]
+    )
+    compared = compare_with_samples([BEST_OF_4, early])
+    assert list(compared) == ["best_of_n early_exit=converged 4"]
+    assert summary_sentences([BEST_OF_4], compare_with_samples([BEST_OF_4])) == ["Only baselines ran."]
 
 
 @pytest.mark.slow
