@@ -104,4 +104,6 @@ class LocalEngine:
         if total > self._backend.max_positions:
             raise OversizedRequest(f"{size} exceed the model's window of {self._backend.max_positions} tokens")
         if total > self._kv.pool.capacity:
-            raise OversizedRequest(f"{size} exceed the engine's KV pool of {self._kv.pool.capacity} tokens: raise engine.kv_mib")
+            raise OversizedRequest(
+                f"{size} exceed the engine's KV pool of {self._kv.pool.capacity} tokens: raise engine.kv_mib"
+            )

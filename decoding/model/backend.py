@@ -27,6 +27,8 @@ DECODER_CHOICES = ("auto", "compiled", "eager")
 """Values of the setting `decoder`."""
 ATTENTION_CHOICES = ("auto", "blocks", "segments")
 """Values of the setting `attention`."""
+GRAPHS_CHOICES = ("auto", "always", "never")
+"""Values of the setting `graphs`."""
 
 
 @dataclass(frozen=True)

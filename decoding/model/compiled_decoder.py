@@ -26,16 +26,13 @@ from decoding.model.compiled_layers import (
     multiply,
     run_layers,
 )
-from decoding.model.fused_decoder import FusedDecoder
+from decoding.model.fused_decoder import SILU, FusedDecoder
 from decoding.model.vector_kernels import PANEL
 
 MAX_AUTO_WEIGHTS = 14_000_000
 """Weights up to which `decoder=auto` is the compiled decoder: the eager one runs their rounds of up to 64 tokens in one
 thread (see `decoding.threads`), and the compiled one always does. In one thread it is faster at every size that was
 measured: at 90 M weights 1.9 times for one row. But helper threads make the eager one faster at many rows."""
-
-SILU = ("silu", "swish")
-"""Names that configurations have for the activation of the compiled decoder."""
 
 
 def explain_unsupported(decoder: FusedDecoder) -> str | None:

@@ -18,10 +18,13 @@ from decoding.kv.pool_memory import allocate_zeros
 from decoding.model.attention import BlockAttention, DeviceBlock, LayerAttention
 from decoding.model.backend import TokenBatch
 from decoding.model.device_arrays import copy_arrays
+from decoding.model.families import FAMILIES, LENGTH_DEPENDENT_ROPES
+from decoding.model.layer_operators import add_and_norm, multiply_by_silu, rotate_and_store
 from decoding.model.segment_attention import SegmentAttention, list_arrays
 from decoding.threads import with_helper_threads
 
-FAMILIES = ("qwen2", "qwen3", "llama")
+SILU = ("silu", "swish")
+"""Names that configurations have for the activation of the compiled decoder and of `layer_operators`."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,11 @@ class FusedLayer:
     down: Tensor
     down_bias: Tensor | None
 
+    @property
+    def head_norms(self) -> tuple[Tensor, Tensor] | None:
+        """Weights of the norms per head of queries and of keys, which Qwen3 has."""
+        return None if self.q_norm is None or self.k_norm is None else (self.q_norm, self.k_norm)
+
 
 def _fuse_linears(linears: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
     weight = torch.cat(tuple(linear.weight for linear in linears)).t().contiguous()
@@ -52,7 +60,7 @@ def _fuse_linears(linears: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | 
 class RotaryTable:
     """Cos and signed sin of positions, as the rotary module of a checkpoint computes them.
 
-    like   any numbers `[1, hidden]` with the device and dtype of the model
+    like   any numbers `[1, hidden]` with the device and dtype of the table
     """
 
     def __init__(self, rotary: Any, like: Tensor) -> None:
@@ -74,18 +82,22 @@ class RotaryTable:
 class FusedDecoder:
     """Holds the fused decoder stack of a transformers model, without its head, and runs it.
 
+    has_segments  batches have segments, so there is Triton: `layer_operators` run what is between the products, in
+                  float32, with a rotary table in float32. Without segments, and for activations other than SiLU, it
+                  is PyTorch's own operations in the dtype of the model.
+
     Raises: ValueError for another family, sliding-window attention, or rotary embeddings that depend on the
     length of the input (`dynamic`, `longrope`).
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, has_segments: bool = False) -> None:
         config = model.config
         if config.model_type not in FAMILIES:
             raise ValueError(f"this engine runs {', '.join(FAMILIES)} models; got model_type {config.model_type!r}")
         if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
             raise ValueError("sliding-window attention is not supported")
         rope = model.rotary_emb.rope_type
-        if rope in ("dynamic", "longrope"):
+        if rope in LENGTH_DEPENDENT_ROPES:
             raise ValueError(f"rotary embeddings of type {rope!r} change with the input's length: not supported")
         self.hidden_size: int = config.hidden_size
         self.num_layers: int = config.num_hidden_layers
@@ -98,6 +110,7 @@ class FusedDecoder:
         self.mlp_size: int = config.intermediate_size
         self.activation_name: str = config.hidden_act
         self._activation = model.layers[0].mlp.act_fn
+        self._has_kernels = has_segments and self.activation_name in SILU
         with torch.no_grad():
             self.embedding = model.embed_tokens.weight.detach()
             self.final_norm = model.norm.weight.detach()
@@ -105,7 +118,8 @@ class FusedDecoder:
         products = [(layer.qkv, layer.out, layer.gate_up, layer.down) for layer in self.layers]
         self.num_weights = sum(weight.numel() for layer in products for weight in layer)
         """Number of weights that every token is multiplied with."""
-        self.rotary = RotaryTable(model.rotary_emb, self.embedding[:1])
+        like = self.embedding[:1]
+        self.rotary = RotaryTable(model.rotary_emb, like.float() if self._has_kernels else like)
 
     @staticmethod
     def _fuse_layer(layer: Any) -> FusedLayer:
@@ -161,11 +175,11 @@ class FusedDecoder:
         # the indices ascend, so as many as there are tokens means all of them
         indices = None if len(batch.logits_indices) == len(batch.tokens_T) else output_indices_W
         # `positions_T` on the host: its maximum on the device would have to be waited for
-        rows = self.rotary.extend_to(int(batch.positions_T.max())).index_select(0, positions_T)
+        cos_sin = self.rotary.extend_to(int(batch.positions_T.max())).index_select(0, positions_T)
         # only CPU rounds choose their number of threads
         num_weights = self.num_weights if self.device.type == "cpu" else 0
         with with_helper_threads(num_weights, len(tokens_T)):
-            return self.forward(tokens_T, (rows[:, :1], rows[:, 1:]), slots_T, indices, attention, pool)
+            return self.forward(tokens_T, cos_sin, slots_T, indices, attention, pool)
 
     def _place_blocks(self, batch: TokenBatch) -> BlockAttention:
         blocks = [
@@ -183,7 +197,7 @@ class FusedDecoder:
     def forward(
         self,
         tokens_T: Tensor,
-        cos_sin: tuple[Tensor, Tensor],
+        cos_sin_T2D: Tensor,
         slots_T: Tensor,
         output_indices_W: Tensor | None,
         attention: LayerAttention,
@@ -191,6 +205,45 @@ class FusedDecoder:
     ) -> Tensor:
         """Returns normed hidden states `[W, hidden]`, all `[T, hidden]` without indices. *Mutates* the pool."""
         x = self.embedding.index_select(0, tokens_T)
+        run_layers = self._run_kernels if self._has_kernels else self._run_operations
+        return run_layers(x, cos_sin_T2D, slots_T, output_indices_W, attention, pool_LKPE)
+
+    def _run_kernels(
+        self,
+        x: Tensor,
+        cos_sin_T2D: Tensor,
+        slots_T: Tensor,
+        output_indices_W: Tensor | None,
+        attention: LayerAttention,
+        pool_LKPE: Tensor,
+    ) -> Tensor:
+        """Runs the layers with ten kernels each: a product's result is added to the residual by the next norm."""
+        last = self.num_layers - 1
+        delta: Tensor | None = None
+        for index, (layer, kv_KPE) in enumerate(zip(self.layers, pool_LKPE, strict=True)):
+            x, normed = add_and_norm(x, delta, layer.attention_norm, self.eps)
+            qkv = normed @ layer.qkv
+            q = rotate_and_store(qkv, layer.qkv_bias, layer.head_norms, cos_sin_T2D, slots_T, kv_KPE, self.eps)
+            attended = self._attend(attention, q, kv_KPE)
+            if index == last and output_indices_W is not None:
+                x, attended = x.index_select(0, output_indices_W), attended.index_select(0, output_indices_W)
+            delta = _apply_linear(attended, layer.out, layer.out_bias)
+            x, normed = add_and_norm(x, delta, layer.mlp_norm, self.eps)
+            gate_up = _apply_linear(normed, layer.gate_up, layer.gate_up_bias)
+            delta = _apply_linear(multiply_by_silu(gate_up), layer.down, layer.down_bias)
+        return add_and_norm(x, delta, self.final_norm, self.eps)[1]
+
+    def _run_operations(
+        self,
+        x: Tensor,
+        cos_sin_T2D: Tensor,
+        slots_T: Tensor,
+        output_indices_W: Tensor | None,
+        attention: LayerAttention,
+        pool_LKPE: Tensor,
+    ) -> Tensor:
+        """Runs the layers with PyTorch's own operations."""
+        cos_sin = cos_sin_T2D[:, :1], cos_sin_T2D[:, 1:]
         last = self.num_layers - 1
         for index, (layer, kv_KPE) in enumerate(zip(self.layers, pool_LKPE, strict=True)):
             attended = self._run_attention(layer, x, cos_sin, slots_T, kv_KPE, attention)
@@ -219,15 +272,19 @@ class FusedDecoder:
         qkv = _apply_linear(normed, layer.qkv, layer.qkv_bias).view(-1, h + 2 * k, d)
         qk = qkv[:, : h + k]
         # Qwen3 normalises queries and keys per head, before the rotation
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q = F.rms_norm(qk[:, :h], (d,), layer.q_norm, self.eps)
-            qk = torch.cat([q, F.rms_norm(qk[:, h:], (d,), layer.k_norm, self.eps)], dim=1)
+        if layer.head_norms is not None:
+            q_norm, k_norm = layer.head_norms
+            q = F.rms_norm(qk[:, :h], (d,), q_norm, self.eps)
+            qk = torch.cat([q, F.rms_norm(qk[:, h:], (d,), k_norm, self.eps)], dim=1)
         cos, sin = cos_sin
         qk = torch.addcmul(qk * cos, qk.roll(d // 2, -1), sin)
         # written before attention reads it: a token sees its own key and, in prompts, those of its batch
         kv_KPE.index_copy_(1, slots_T, torch.cat([qk[:, h:], qkv[:, h + k :]], dim=-1).transpose(0, 1))
+        return self._attend(attention, qk[:, :h], kv_KPE)
+
+    def _attend(self, attention: LayerAttention, q_THD: Tensor, kv_KPE: Tensor) -> Tensor:
         begin = time.perf_counter()
-        attended = attention.attend(qk[:, :h], kv_KPE)
+        attended = attention.attend(q_THD, kv_KPE)
         self.attention_seconds += time.perf_counter() - begin
         return attended
 

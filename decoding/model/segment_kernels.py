@@ -145,6 +145,7 @@ def merge_partials(
         total = total * shrink + weight
         mean = mean * shrink[:, None] + part * weight[:, None]
         largest = new_largest
-    result = mean / total[:, None]
+    # a largest partial result has weight 1; a row without any is zeros
+    result = mean / tl.maximum(total, 1.0)[:, None]
     at = (row * (KV_HEADS * QUERIES) + head)[:, None] * HEAD + d[None, :]
     tl.store(out + at, result.to(out.dtype.element_ty), mask=is_kept)

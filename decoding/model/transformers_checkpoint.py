@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, TokenBatch
+from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES, TokenBatch
 from decoding.model.compiled_decoder import MAX_AUTO_WEIGHTS, CompiledDecoder, CompiledHead, explain_unsupported
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.segment_attention import explain_no_segments, pick_tiles
@@ -81,6 +81,21 @@ def picks_segments(choice: str, device: torch.device, dtype: torch.dtype) -> boo
     return reason is None
 
 
+def picks_graphs(choice: str, device: torch.device, has_segments: bool) -> bool:
+    """Returns whether small rounds run as CUDA graphs; `auto` is wherever they can.
+
+    Raises: ValueError for an unknown choice, and for `always` where they cannot run.
+    """
+    require_choice("graphs", choice, GRAPHS_CHOICES)
+    can_run = device.type == "cuda" and has_segments
+    if choice == "always" and not can_run:
+        raise ValueError(
+            f"graphs=always cannot run: graphs are of rounds with segments on CUDA, and the device is {device.type}, "
+            f"with{'' if has_segments else 'out'} segments; set graphs=auto or graphs=never"
+        )
+    return can_run and choice != "never"
+
+
 class HFBackend:
     """Implements `decoding.model.backend.Backend` for a model of the Qwen2, Qwen3 and Llama families.
 
@@ -89,6 +104,7 @@ class HFBackend:
     head       replaces the model's own head: `[W, hidden] -> [W, outputs]`, on the same device and in the same dtype
     decoder    see `pick_decoder`; `decoder_kind` is what was picked
     attention  see `picks_segments`; segments run in the eager decoder
+    graphs     see `picks_graphs` and `round_graphs`
 
     Raises: ValueError for a setting or a model that it does not have.
     """
@@ -102,6 +118,7 @@ class HFBackend:
         dtype: DType = "auto",
         decoder: str = "auto",
         attention: str = "auto",
+        graphs: str = "auto",
     ) -> None:
         target, target_dtype = pick_device(device), pick_dtype(dtype, pick_device(device))
         # before the weights are copied and fused: a wrong setting is refused at once
@@ -109,8 +126,9 @@ class HFBackend:
         has_segments = picks_segments(attention, target, target_dtype)
         if attention == "segments" and decoder == "compiled":
             raise ValueError("decoder=compiled has attention of its own; set attention=blocks or decoder=auto")
+        has_graphs = picks_graphs(graphs, target, has_segments)
         model = _cast_model(model, target, target_dtype).eval().requires_grad_(False)
-        fused = FusedDecoder(getattr(model, "model", model))
+        fused = FusedDecoder(getattr(model, "model", model), has_segments=has_segments)
         linear = getattr(model, "lm_head", None) or getattr(model, "score", None)
         config = model.config
         self.vocab_size: int = config.vocab_size
@@ -130,6 +148,7 @@ class HFBackend:
         self._head = head or _make_head(linear, self.decoder_kind)
         # the fused matrices of a compiled decoder are freed here: it has its own
         self.decoder = CompiledDecoder(fused) if self.decoder_kind == "compiled" else fused
+        self._run_batch = _record_rounds(fused) if has_graphs else self.decoder.run_batch
 
     @classmethod
     def from_pretrained(
@@ -142,6 +161,7 @@ class HFBackend:
         dtype: DType = "auto",
         decoder: str = "auto",
         attention: str = "auto",
+        graphs: str = "auto",
     ) -> HFBackend:
         """Loads a folder or a hub id; `classifier` has a token-classification head, `hidden` is the bare decoder."""
         import transformers
@@ -153,7 +173,7 @@ class HFBackend:
         }[kind]
         torch_dtype = pick_dtype(dtype, pick_device(device))
         model = auto.from_pretrained(path, dtype=torch_dtype)
-        return cls(model, head=head, device=device, dtype=dtype, decoder=decoder, attention=attention)
+        return cls(model, head=head, device=device, dtype=dtype, decoder=decoder, attention=attention, graphs=graphs)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -171,7 +191,7 @@ class HFBackend:
 
     @torch.inference_mode()
     def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:
-        return self.decoder.run_batch(batch, pool)
+        return self._run_batch(batch, pool)
 
     @torch.inference_mode()
     def apply_head(self, hidden: Tensor) -> Tensor:
@@ -191,6 +211,13 @@ def _cast_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
     for name, values in frequencies.items():
         setattr(rotary, name, values.to(device))
     return model
+
+
+def _record_rounds(decoder: FusedDecoder) -> Callable[[TokenBatch, Tensor], Tensor]:
+    # here: a CPU need not know of graphs
+    from decoding.model.round_graphs import CudaGraphRecorder, RoundGraphs
+
+    return RoundGraphs(decoder, CudaGraphRecorder(decoder.device)).run_batch
 
 
 def _make_head(linear: Any | None, kind: DecoderKind) -> Head:

@@ -32,7 +32,7 @@ class MetaBackend:
     def __init__(self, shape: BodyShape, *, attention: str = "segments") -> None:
         require_choice("attention", attention, ("blocks", "segments"))
         model = shape.make_meta_model(torch.bfloat16).requires_grad_(False)
-        self.decoder = FusedDecoder(model.model)
+        self.decoder = FusedDecoder(model.model, has_segments=attention == "segments")
         self.head: Tensor = model.lm_head.weight.detach()
         per_kv = self.decoder.num_heads // self.decoder.num_kv_heads
         self.segment_tiles: SegmentTiles | None = None

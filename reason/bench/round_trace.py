@@ -206,9 +206,7 @@ def lengthen_params(params: SamplingParams, contexts: Sequence[BranchContext]) -
     return replace(params, max_tokens=max(map(len, contexts)) + _MAX_BATCHED_TOKENS)
 
 
-def make_runner(
-    backend: Backend, kv: KVCache, requests: Sequence[Request], drafts: Sequence[Draft]
-) -> RoundRunner:
+def make_runner(backend: Backend, kv: KVCache, requests: Sequence[Request], drafts: Sequence[Draft]) -> RoundRunner:
     """Returns the runner of rounds in which these requests decode, with these drafts, one each, in every round."""
     scheduler: Scheduler[Request] = Scheduler(
         kv, max_running_requests=len(requests), max_batched_tokens=_MAX_BATCHED_TOKENS

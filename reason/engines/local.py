@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES
+from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES
+from decoding.model.families import explain_unsupported_config
 from decoding.validation import MAX_VALUE, is_count, require_choice, require_count, require_switch, shorten
-from reason.engines.base import EngineSettings, SpeculationFactory
+from reason.config.errors import ConfigError
+from reason.engines.base import EngineSettings, EngineUse, SpeculationFactory
 from reason.engines.cost_store import identify_machine, read_costs, save_costs
 from reason.models.checkpoint import Checkpoint, eos_ids
 from reason.models.devices import require_device
@@ -35,6 +37,8 @@ class LocalSettings(EngineSettings):
                           auto: compiled for small models that can run so
     attention             segments: two Triton kernels whatever the batch; blocks: padded products of PyTorch;
                           auto: segments on CUDA, except in float64 and without Triton
+    graphs                always: rounds of up to 512 tokens run as CUDA graphs, launched by one call; never: kernel by
+                          kernel; auto: graphs on CUDA with segments
     keep_costs            keep the timed rounds of this machine in the user's cache folder, for the next start
 
     Raises: ValueError naming the setting.
@@ -47,6 +51,7 @@ class LocalSettings(EngineSettings):
     max_batched_tokens: int = 1024
     decoder: str = "auto"
     attention: str = "auto"
+    graphs: str = "auto"
     keep_costs: bool = True
 
     def require_packages(self) -> None:
@@ -65,7 +70,17 @@ class LocalSettings(EngineSettings):
             raise ValueError(f"kv_mib must be auto or an int >= 1, got {shorten(self.kv_mib)}")
         require_choice("decoder", self.decoder, DECODER_CHOICES)
         require_choice("attention", self.attention, ATTENTION_CHOICES)
+        require_choice("graphs", self.graphs, GRAPHS_CHOICES)
         require_switch("keep_costs", self.keep_costs)
+
+    def adapt_to(self, use: EngineUse) -> Self:
+        """See `EngineSettings`. Raises: ConfigError also for a model that its config.json says cannot run."""
+        adapted, checkpoint = super().adapt_to(use), use.checkpoint
+        if reason := explain_unsupported_config(checkpoint.config):
+            raise ConfigError(
+                f"{use.key}=local cannot run {checkpoint.source}: {reason}; servers may, with engine=sglang"
+            )
+        return adapted
 
     def open_engine(
         self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None = None
@@ -89,6 +104,7 @@ class LocalSettings(EngineSettings):
                 dtype=self.dtype,
                 decoder=self.decoder,
                 attention=self.attention,
+                graphs=self.graphs,
             )
             parts = speculation(tokenizer, checkpoint.source) if speculation else Speculation()
         if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
@@ -127,6 +143,7 @@ class LocalSettings(EngineSettings):
             "dtype": str(backend.dtype),
             "decoder": self.decoder,
             "attention": self.attention,
+            "graphs": self.graphs,
             "model": checkpoint.config,  # its sizes, of which the weights do not matter
         }
         costs = read_costs(description) if self.keep_costs else None

@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from decoding.model.fused_decoder import FAMILIES
+from decoding.model.families import FAMILIES
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend, pick_device, pick_dtype
 from reason.models.loading import hidden_progress_bars
 

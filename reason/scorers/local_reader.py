@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from decoding.core import Tokens
 from decoding.kv.slots import SlotPool
-from decoding.model.fused_decoder import FAMILIES
+from decoding.model.families import FAMILIES
 from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
 from decoding.prefill import PrefillEngine
 from reason.scorers.head_modules import read_family

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.model.device_arrays import copy_arrays
+from decoding.model.device_arrays import ArrayField, FixedArrays, copy_arrays
 from tests.support.pretended_gpu import real_or_pretended_gpu
 
 ARRAYS = st.lists(
@@ -30,6 +30,27 @@ def test_tensors_equal_the_arrays_and_share_one_buffer(arrays: list[np.typing.ND
             assert tensor.dtype == torch.from_numpy(array).dtype
             assert tensor.storage_offset() * tensor.itemsize % 16 == 0
         assert len({tensor.untyped_storage().data_ptr() for tensor in tensors if len(tensor)}) <= 1
+
+
+@given(ARRAYS, ARRAYS, st.integers(0, 5))
+def test_fixed_arrays_stay_where_they_are(
+    first: list[np.typing.NDArray[np.int64]], second: list[np.typing.NDArray[np.int64]], spare: int
+) -> None:
+    second = [two.astype(one.dtype) for one, two in zip(first, second, strict=False)]
+    fields = [
+        ArrayField(max(len(one), len(two)) + spare, is_int32=one.dtype == np.int32)
+        for one, two in zip(first, second, strict=False)
+    ]
+    with pytest.MonkeyPatch.context() as patch, real_or_pretended_gpu(patch):
+        fixed = FixedArrays(fields, torch.device("cuda"))
+        places = [tensor.storage_offset() * tensor.itemsize for tensor in fixed.tensors]
+        assert all(place % 16 == 0 for place in places)
+        for arrays in (first[: len(fields)], second):
+            fixed.fill(arrays)
+            for tensor, array in zip(fixed.tensors, arrays, strict=True):
+                assert tensor[: len(array)].tolist() == array.tolist()
+            for tensor, array in zip(fixed.tensors[:-1], arrays[:-1], strict=True):
+                assert not tensor[len(array) :].any()
 
 
 def test_nothing_is_copied_on_a_cpu() -> None:
