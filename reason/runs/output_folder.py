@@ -133,10 +133,14 @@ class OutputFolder:
             size = _cut_half_line(descriptor)
             try:
                 _write_all(descriptor, data)
-                os.fsync(descriptor)
             except BaseException:
-                with suppress(OSError):
-                    os.ftruncate(descriptor, size)
+                _cut_to(descriptor, size)
+                raise
+            # a signal from here on leaves the lines: they are whole
+            try:
+                os.fsync(descriptor)
+            except OSError:
+                _cut_to(descriptor, size)
                 raise
 
     @contextmanager
@@ -263,6 +267,11 @@ def _wait_for_lock(descriptor: int, path: Path) -> None:
         if error.errno not in _NO_LOCKS:
             raise
         log.warning("%s: this file system has no locks; let only one process write to the folder", path)
+
+
+def _cut_to(descriptor: int, size: int) -> None:
+    with suppress(OSError):
+        os.ftruncate(descriptor, size)
 
 
 def _cut_half_line(descriptor: int) -> int:

@@ -127,6 +127,24 @@ def test_append_cuts_off_what_a_killed_process_left(folder: OutputFolder) -> Non
     assert folder.read("file") == b"whole\nnext\n"
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no space")])
+def test_signal_while_a_written_line_reaches_the_disk_leaves_it(
+    error: BaseException, folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the disk does not: the line may not be there after all."""
+    folder.append("rows", b"one\n")
+
+    def fail(descriptor: int) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises((KeyboardInterrupt, OutputError)):
+            folder.append("rows", b"two\n")
+    is_kept = isinstance(error, KeyboardInterrupt)
+    assert folder.read("rows") == (b"one\ntwo\n" if is_kept else b"one\n")
+
+
 def test_old_partial_files_are_removed_and_new_ones_stay(folder: OutputFolder) -> None:
     folder.replace("trees/a.json", b"{}")
     old, new = (folder.path / "trees" / f".a.json.{digit * 16}.part" for digit in "01")
