@@ -9,6 +9,7 @@ again as `modules_vs_fused`. The gain shrinks as the matrix products grow; large
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from typing import Any, Literal
@@ -25,6 +26,8 @@ from decoding.model.segments import SegmentTiles
 from decoding.stats import DecoderKind
 from decoding.threads import with_helper_threads
 from decoding.validation import require_choice
+
+log = logging.getLogger(__name__)
 
 Head = Callable[[Tensor], Tensor]
 Device = Literal["auto", "cpu", "cuda"] | str
@@ -78,6 +81,8 @@ def picks_segments(choice: str, device: torch.device, dtype: torch.dtype) -> boo
     reason = explain_no_segments(device, dtype)
     if choice == "segments" and reason is not None:
         raise ValueError(f"attention=segments cannot run: {reason}; set attention=auto or attention=blocks")
+    if reason is not None:
+        log.warning("attention runs over blocks, with many more launches: %s", reason)
     return reason is None
 
 

@@ -103,14 +103,18 @@ def test_a_draft_model_has_the_drafts_of_blocks() -> None:
     assert sum(count for _, _, count in accepted["blocks"]) > 0
 
 
-def test_auto_is_segments_on_cuda_where_they_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_segments_on_cuda_where_they_can_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
     assert [picks_segments("auto", cuda, dtype) for dtype in dtypes] == [True, True, True, False]
     assert not picks_segments("auto", cpu, torch.float32)
     assert not picks_segments("blocks", cuda, torch.bfloat16)
+    caplog.clear()
     monkeypatch.setattr(segment_attention, "has_triton", lambda: False)
     assert not picks_segments("auto", cuda, torch.bfloat16)
+    assert "Triton is not installed" in caplog.text
 
 
 @pytest.mark.parametrize(
