@@ -8,24 +8,20 @@ Shapes: T rows, V vocabulary, P parts of a row, C candidates.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from importlib.util import find_spec
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoding.device_arrays import copy_arrays
 from decoding.sampling_batch import SamplingBatch
+from decoding.triton_operators import define_operator, has_triton, round_to_power
 
 NUM_CANDIDATES = 8
 """Of a real model's distribution one of 8 is kept in all but about one row of a million, with top-p 0.8."""
 _SPAN, _BLOCK = 8192, 1024
 _MAX_TOP = 1024
 """Largest top-k whose mass is read from a partial ranking."""
-_LOWEST = np.float32(-3.3e38)
-"""Logarithm of a min-p that is off, below the kernels' own lowest number."""
 
 
 def runs_kernels(device: torch.device) -> bool:
@@ -36,27 +32,27 @@ def runs_kernels(device: torch.device) -> bool:
     """
     if device.type == "meta":
         return True
-    return device.type == "cuda" and torch.version.cuda is not None and find_spec("triton") is not None
+    return device.type == "cuda" and torch.version.cuda is not None and has_triton()
 
 
 def sample_on_gpu(logits_TV: Tensor, rows: SamplingBatch) -> tuple[Tensor, Tensor]:
     """Returns the sampled tokens, int64 `[T]`, and the logarithm of each row's sum of exp(logits), float32 `[T]`."""
-    params = torch.from_numpy(pack_params(rows))
-    if logits_TV.is_cuda:
-        params = params.pin_memory()  # else the copy waits for the forward pass
+    (params,) = copy_arrays([pack_params(rows)], logits_TV.device)
     num_top = _count_ranked(rows, logits_TV.shape[1])
-    tokens, logsumexp = torch.ops.decoding.sample_tokens(
-        logits_TV, params.to(logits_TV.device, non_blocking=True), bool(rows.is_filtered.any()), num_top
-    )
+    tokens, logsumexp = torch.ops.decoding.sample_tokens(logits_TV, params, bool(rows.is_filtered.any()), num_top)
     return tokens, logsumexp
 
 
 def pack_params(rows: SamplingBatch) -> npt.NDArray[np.int32]:
     """Returns the parameters of each row as words, int32 `[T, 6]`, in the order that the kernels read."""
-    min_p_T = np.where(rows.min_p_T > 0, np.log(np.maximum(rows.min_p_T, 1e-38)), _LOWEST).astype(np.float32)
     # a top-k beyond 32 bits filters nothing
     top_k_T = np.minimum(rows.top_k_T, 2**31 - 1).astype(np.int32)
-    columns = rows.inverse_temperature.view(np.int32), top_k_T, rows.top_p_T.view(np.int32), min_p_T.view(np.int32)
+    columns = (
+        rows.inverse_temperature.view(np.int32),
+        top_k_T,
+        rows.top_p_T.view(np.int32),
+        rows.log_min_p.view(np.int32),
+    )
     return np.column_stack([*columns, rows.keys_T2])
 
 
@@ -71,8 +67,7 @@ def _run_kernels(logits_TV: Tensor, params_T6: Tensor, is_filtered: bool, num_to
     from decoding.gpu_sampler_kernels import choose_candidates, collect_candidates, rank_candidates, search_tokens
 
     num_rows, vocab_size = logits_TV.shape
-    used = -(-vocab_size // _SPAN)
-    parts = 1 << (used - 1).bit_length()
+    parts = round_to_power(-(-vocab_size // _SPAN))
     device, shape = logits_TV.device, (num_rows, parts, NUM_CANDIDATES)
     scores = torch.empty(shape, device=device)
     ids = torch.empty(shape, dtype=torch.int32, device=device)
@@ -82,21 +77,18 @@ def _run_kernels(logits_TV: Tensor, params_T6: Tensor, is_filtered: bool, num_to
     top = logits_TV.topk(num_top, dim=-1).values if num_top else logits_TV
     stride, constants = logits_TV.stride(0), {"PARTS": parts, "C": NUM_CANDIDATES}
     split = {"SPAN": _SPAN, "BLOCK": _BLOCK, **constants}
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        # all parts, those beyond the vocabulary too: they write the sums of nothing
-        collect_candidates[(num_rows, parts)](logits_TV, params_T6, scores, ids, sums, vocab_size, stride, **split)
-        if is_filtered:
-            rank_candidates[(num_rows, parts)](
-                logits_TV, params_T6, scores, ids, sums, masses, counts, vocab_size, stride, **split
-            )
-        choose_candidates[(num_rows,)](
-            logits_TV, params_T6, scores, ids, sums, masses, counts, top, tokens, logsumexp,
-            vocab_size, stride, num_top, K=max(1 << (num_top - 1).bit_length(), 1), **constants,
-        )  # fmt: skip
-        if is_filtered:
-            search_tokens[(num_rows,)](
-                logits_TV, params_T6, sums, tokens, vocab_size, stride, BLOCK=_BLOCK, PARTS=parts
-            )
+    # all parts, those beyond the vocabulary too: they write the sums of nothing
+    collect_candidates[(num_rows, parts)](logits_TV, params_T6, scores, ids, sums, vocab_size, stride, **split)
+    if is_filtered:
+        rank_candidates[(num_rows, parts)](
+            logits_TV, params_T6, scores, ids, sums, masses, counts, vocab_size, stride, **split
+        )
+    choose_candidates[(num_rows,)](
+        logits_TV, params_T6, scores, ids, sums, masses, counts, top, tokens, logsumexp,
+        vocab_size, stride, num_top, K=round_to_power(max(num_top, 1)), **constants,
+    )  # fmt: skip
+    if is_filtered:
+        search_tokens[(num_rows,)](logits_TV, params_T6, sums, tokens, vocab_size, stride, BLOCK=_BLOCK, PARTS=parts)
     return tokens, logsumexp
 
 
@@ -106,9 +98,8 @@ def _describe_result(logits_TV: Tensor, params_T6: Tensor, is_filtered: bool, nu
     return tokens, torch.empty(num_rows, device=logits_TV.device)
 
 
-_LIBRARY: Any = torch.library.Library("decoding", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define("sample_tokens(Tensor logits, Tensor params, bool is_filtered, int num_top) -> (Tensor, Tensor)")
-# the CPU: where Triton's interpreter runs the kernels in tests
-_LIBRARY.impl("sample_tokens", _run_kernels, "CUDA")
-_LIBRARY.impl("sample_tokens", _run_kernels, "CPU")
-_LIBRARY.impl("sample_tokens", _describe_result, "Meta")
+define_operator(
+    "sample_tokens(Tensor logits, Tensor params, bool is_filtered, int num_top) -> (Tensor, Tensor)",
+    _run_kernels,
+    _describe_result,
+)

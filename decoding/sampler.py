@@ -143,8 +143,8 @@ def _keep_ranks(values_TC: Tensor, scaled_TV: Tensor, rows: SamplingBatch) -> Te
         top_p_T1 = _to_device(rows.top_p_T, values_TC)[:, None]
         kept_TC &= (before_TC < top_p_T1) | (top_p_T1 >= 1)
     if (rows.min_p_T > 0).any():
-        # p < min_p * p_max, in logarithms; 1e-38 keeps log finite where the filter is off
-        floor_T1 = values_TC[:, :1] + _to_device(np.log(np.maximum(rows.min_p_T, 1e-38)), values_TC)[:, None]
+        # p < min_p * p_max, in logarithms
+        floor_T1 = values_TC[:, :1] + _to_device(rows.log_min_p, values_TC)[:, None]
         kept_TC &= values_TC >= floor_T1
     kept_TC[:, 0] = True
     return kept_TC

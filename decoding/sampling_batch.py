@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -33,21 +34,27 @@ class SamplingBatch:
         """
         return cls(*SamplingColumns.from_params(params), noise_keys(seeds, positions))
 
-    @property
+    @cached_property
     def is_sampled(self) -> npt.NDArray[np.bool_]:
         """The rows with a temperature above 0."""
         return self.temperature_T > 0
 
-    @property
+    @cached_property
     def is_filtered(self) -> npt.NDArray[np.bool_]:
         """The sampled rows with a filter; every filter keeps the argmax, which the other rows take."""
         return self.is_sampled & ((self.top_k_T > 0) | (self.top_p_T < 1) | (self.min_p_T > 0))
 
-    @property
+    @cached_property
     def inverse_temperature(self) -> npt.NDArray[np.float32]:
         """What logits are multiplied with; 0 for rows at temperature 0."""
         is_sampled_T = self.is_sampled
         return np.where(is_sampled_T, 1 / np.where(is_sampled_T, self.temperature_T, 1), 0).astype(np.float32)
+
+    @cached_property
+    def log_min_p(self) -> npt.NDArray[np.float32]:
+        """Logarithms of min-p, how far below the most likely token one may be; where it is off, below every logit."""
+        floors_T = np.log(np.maximum(self.min_p_T, 1e-38))  # finite where min-p is 0
+        return np.where(self.min_p_T > 0, floors_T, -3.3e38).astype(np.float32)
 
     def select_rows(self, rows_R: npt.NDArray[np.int64]) -> SamplingBatch:
         """Returns the parameters of these rows."""

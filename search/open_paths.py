@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from search.tree import SearchTree
 
@@ -22,7 +22,7 @@ class OpenPaths:
 
     def add(self, node: int) -> None:
         """Adds an open branch. *Mutates*."""
-        for above in self._iter_path(node):
+        for above in self._tree.iter_upwards(node):
             self._num_open_below[above] += 1
             if self._num_open_below[above] == 1:
                 self.num_nodes += 1
@@ -30,7 +30,7 @@ class OpenPaths:
 
     def remove(self, node: int) -> None:
         """Removes an open branch, once for each time that it was added. *Mutates*."""
-        for above in self._iter_path(node):
+        for above in self._tree.iter_upwards(node):
             self._num_open_below[above] -= 1
             if not self._num_open_below[above]:
                 del self._num_open_below[above]
@@ -39,21 +39,5 @@ class OpenPaths:
 
     def count_with(self, nodes: Iterable[int]) -> tuple[int, int]:
         """Returns the number of nodes and of tokens on the paths of the open branches and of `nodes`."""
-        further: set[int] = set()
-        for node in nodes:
-            for above in self._iter_path(node):
-                if above in further or above in self._num_open_below:
-                    break  # above a known node the path is known too
-                further.add(above)
+        further = self._tree.pinned_nodes(nodes, known=self._num_open_below)
         return self.num_nodes + len(further), self.num_tokens + self._tree.count_tokens(further)
-
-    def _iter_path(self, node: int) -> Iterator[int]:
-        """Yields the nodes from this one up to its prompt, through the path that comes before a context."""
-        while True:
-            while node >= 0:
-                yield node
-                node = self._tree.nodes[node].parent
-            context = self._tree.find_context(node) if node < SearchTree.ROOT else None
-            if context is None or context.after is None:
-                return
-            node = context.after

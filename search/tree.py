@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
@@ -256,21 +256,28 @@ class SearchTree:
         frontier = list(nodes)
         return self.count_prompt_tokens(frontier) + self.count_tokens(self.pinned_nodes(frontier))
 
-    def pinned_nodes(self, nodes: Iterable[int]) -> set[int]:
-        """Nodes on the paths to these nodes, themselves included: their KV is needed to continue them.
+    def iter_upwards(self, node: int) -> Iterator[int]:
+        """Yields the nodes whose KV is needed to continue this one: it and those above, up to its prompt.
 
         So is that of the path which comes before a context.
         """
-        on_paths: set[int] = set()
-        waiting = list(nodes)
-        while waiting:
-            node = waiting.pop()
-            while node >= 0 and node not in on_paths:  # above a known node the path is known too
-                on_paths.add(node)
+        while True:
+            while node >= 0:
+                yield node
                 node = self.nodes[node].parent
             context = self.find_context(node) if node < self.ROOT else None
-            if context is not None and context.after is not None:
-                waiting.append(context.after)
+            if context is None or context.after is None:
+                return
+            node = context.after
+
+    def pinned_nodes(self, nodes: Iterable[int], known: Container[int] = ()) -> set[int]:
+        """Nodes on the paths to these nodes, themselves included, without those of `known`, which holds whole paths."""
+        on_paths: set[int] = set()
+        for node in nodes:
+            for above in self.iter_upwards(node):
+                if above in on_paths or above in known:
+                    break  # above a known node the path is known too
+                on_paths.add(above)
         return on_paths
 
     def count_prompt_tokens(self, nodes: Iterable[int]) -> int:

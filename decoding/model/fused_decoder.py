@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoding.device_arrays import copy_arrays
 from decoding.kv.pool_memory import allocate_zeros
 from decoding.model.attention import BlockAttention, DeviceBlock, LayerAttention
 from decoding.model.backend import TokenBatch
-from decoding.model.device_arrays import copy_arrays
 from decoding.model.families import FAMILIES, LENGTH_DEPENDENT_ROPES
 from decoding.model.layer_operators import add_and_norm, multiply_by_silu, rotate_and_store
 from decoding.model.segment_attention import SegmentAttention, list_arrays

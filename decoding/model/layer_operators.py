@@ -8,14 +8,15 @@ Shapes: T rows, H query heads, K key-value heads (H = K * Q), D head size.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from decoding.triton_operators import define_operator, round_to_power
+
 SILU_COLUMNS = 1024
 """Columns of a program of `multiply_by_silu`."""
+ROTATION_WARPS = 2
+"""Threads of a program of `rotate_and_store`, divided by 32; it has the few heads of one key."""
 
 
 def count_norm_warps(block: int) -> int:
@@ -57,22 +58,8 @@ def multiply_by_silu(gate_up: Tensor) -> Tensor:
     return out
 
 
-def _round_to_power(size: int) -> int:
-    """Returns the least power of two that is not smaller."""
-    return 1 << (size - 1).bit_length()
-
-
-def _select_device(tensor: Tensor) -> AbstractContextManager[object]:
-    # Triton launches on the current device, which in a new thread is the first one
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
-
-
 def _run_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _launch_norm(x, None, weight, eps)[1]
-
-
-def _run_add_and_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return _launch_norm(x, delta, weight, eps)
 
 
 def _launch_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -84,13 +71,12 @@ def _launch_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) ->
     assert delta is None or (delta.is_contiguous() and delta.shape == x.shape)
     normed = torch.empty_like(x)
     total = x if delta is None else torch.empty_like(x)
-    block = _round_to_power(size)
-    with _select_device(x):
-        # without a delta its place holds x: the kernel does not read it
-        kernel[(num_rows,)](
-            x, x if delta is None else delta, weight, total, normed, eps,
-            SIZE=size, BLOCK=block, HAS_DELTA=delta is not None, num_warps=count_norm_warps(block),
-        )  # fmt: skip
+    block = round_to_power(size)
+    # without a delta its place holds x: the kernel does not read it
+    kernel[(num_rows,)](
+        x, x if delta is None else delta, weight, total, normed, eps,
+        SIZE=size, BLOCK=block, HAS_DELTA=delta is not None, num_warps=count_norm_warps(block),
+    )  # fmt: skip
     return total, normed
 
 
@@ -116,19 +102,14 @@ def _run_rotation(
     assert (q_norm is None) == (k_norm is None)
     per_kv = num_heads // num_kv_heads
     # what is absent has the place of another tensor: the kernel does not read it
-    with _select_device(qkv):
-        kernel[num_rows, num_kv_heads](
-            qkv, qkv if bias is None else bias, qkv if q_norm is None else q_norm, qkv if k_norm is None else k_norm,
-            cos_sin, slots, q, kv, num_slots, eps,
-            KV_HEADS=num_kv_heads, QUERIES=per_kv, HEAD=head_size,
-            BLOCK_Q=_round_to_power(per_kv), BLOCK=_round_to_power(head_size // 2),
-            HAS_BIAS=bias is not None, HAS_NORM=q_norm is not None, num_warps=ROTATION_WARPS,
-        )  # fmt: skip
+    kernel[num_rows, num_kv_heads](
+        qkv, qkv if bias is None else bias, qkv if q_norm is None else q_norm, qkv if k_norm is None else k_norm,
+        cos_sin, slots, q, kv, num_slots, eps,
+        KV_HEADS=num_kv_heads, QUERIES=per_kv, HEAD=head_size,
+        BLOCK_Q=round_to_power(per_kv), BLOCK=round_to_power(head_size // 2),
+        HAS_BIAS=bias is not None, HAS_NORM=q_norm is not None, num_warps=ROTATION_WARPS,
+    )  # fmt: skip
     return q
-
-
-ROTATION_WARPS = 2
-"""Threads of a program of `rotate_and_store`, divided by 32; it has the few heads of one key."""
 
 
 def _run_silu(gate_up: Tensor) -> Tensor:
@@ -137,8 +118,7 @@ def _run_silu(gate_up: Tensor) -> Tensor:
     out = _shape_silu(gate_up)
     num_rows, size = out.shape
     assert gate_up.is_contiguous()
-    with _select_device(gate_up):
-        kernel[num_rows, -(-size // SILU_COLUMNS)](gate_up, out, SIZE=size, BLOCK=SILU_COLUMNS)
+    kernel[num_rows, -(-size // SILU_COLUMNS)](gate_up, out, SIZE=size, BLOCK=SILU_COLUMNS)
     return out
 
 
@@ -169,20 +149,16 @@ def _shape_silu(gate_up: Tensor) -> Tensor:
     return gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))
 
 
-_LIBRARY: Any = torch.library.Library("decoding", "FRAGMENT")  # type: ignore[no-untyped-call]
-_OPERATORS = {
-    "norm(Tensor x, Tensor weight, float eps) -> Tensor": (_run_norm, _shape_norm),
-    "add_and_norm(Tensor x, Tensor delta, Tensor weight, float eps) -> (Tensor, Tensor)": (
-        _run_add_and_norm,
-        _shape_add_and_norm,
-    ),
+define_operator("norm(Tensor x, Tensor weight, float eps) -> Tensor", _run_norm, _shape_norm)
+define_operator(
+    "add_and_norm(Tensor x, Tensor delta, Tensor weight, float eps) -> (Tensor, Tensor)",
+    _launch_norm,
+    _shape_add_and_norm,
+)
+define_operator(
     "rotate_and_store(Tensor qkv, Tensor? bias, Tensor? q_norm, Tensor? k_norm, Tensor cos_sin, Tensor slots, "
-    "Tensor(a!) kv, float eps) -> Tensor": (_run_rotation, _shape_queries),
-    "multiply_by_silu(Tensor gate_up) -> Tensor": (_run_silu, _shape_silu),
-}
-for _schema, (_run, _shape) in _OPERATORS.items():
-    _name = _schema.partition("(")[0]
-    _LIBRARY.define(_schema)
-    _LIBRARY.impl(_name, _run, "CUDA")
-    _LIBRARY.impl(_name, _run, "CPU")
-    _LIBRARY.impl(_name, _shape, "Meta")
+    "Tensor(a!) kv, float eps) -> Tensor",
+    _run_rotation,
+    _shape_queries,
+)
+define_operator("multiply_by_silu(Tensor gate_up) -> Tensor", _run_silu, _shape_silu)

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from decoding.device_arrays import ArrayField, FixedArrays
 from decoding.model.backend import TokenBatch
-from decoding.model.device_arrays import ArrayField, FixedArrays
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.segment_attention import SegmentAttention, list_arrays
 from decoding.model.segments import SegmentItems, SegmentPlan
+from decoding.triton_operators import round_to_power
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 208, 256, 320, 384, 512)
 """Rows of a graph. Rounds of more rows compute for so long that their launches do not matter."""
@@ -101,7 +102,7 @@ class RoundSizes(NamedTuple):
         items = _LEAST_ITEMS
         while items < self.items:
             items *= 4
-        others = (max(_LEAST_NUMBERS, 1 << (size - 1).bit_length()) for size in (self.keys, self.words, self.partials))
+        others = (max(_LEAST_NUMBERS, round_to_power(size)) for size in (self.keys, self.words, self.partials))
         return RoundSizes(ROW_COUNTS[bisect_left(ROW_COUNTS, self.rows)], items, *others)
 
     def fits_into(self, other: RoundSizes) -> bool:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +18,7 @@ import torch
 from torch import Tensor
 
 from decoding.model.segments import SegmentItems, SegmentPlan, SegmentTiles
+from decoding.triton_operators import define_operator, has_triton, round_to_power
 
 NUM_WARPS, NUM_STAGES = 4, 3
 """How the kernels are compiled: threads of a program / 32, and steps of its loop that are in flight."""
@@ -28,11 +27,6 @@ _SPLIT_KEYS = 256
 ones make few partial results, of which each row writes and reads one per split."""
 _TILE_BYTES = 8192
 """Bytes of the keys that a program multiplies at a time: with more, registers spill (a test compiles the kernels)."""
-
-
-def has_triton() -> bool:
-    """Returns whether Triton is installed."""
-    return find_spec("triton") is not None
 
 
 def explain_no_segments(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -66,9 +60,9 @@ class KernelBlocks:
 
         64 queries is the least that the tensor cores of sm_90 multiply with one instruction; float32 has none.
         """
-        head = max(16, _round_to_power(head_size))
+        head = max(16, round_to_power(head_size))
         keys = min(64, max(16, _TILE_BYTES // (head * dtype.itemsize)))
-        return cls(max(64 if dtype.itemsize == 2 else 32, _round_to_power(queries_per_kv)), keys, head)
+        return cls(max(64 if dtype.itemsize == 2 else 32, round_to_power(queries_per_kv)), keys, head)
 
 
 def pick_tiles(queries_per_kv: int, head_size: int, dtype: torch.dtype) -> SegmentTiles:
@@ -132,31 +126,18 @@ def _run_kernels(
     merge_partials[num_rows, num_kv_heads](
         means, log_sums, first_partial, out,
         KV_HEADS=num_kv_heads, QUERIES=per_kv, HEAD=head_size,
-        BLOCK_Q=_round_to_power(per_kv), BLOCK_D=blocks.head, num_warps=NUM_WARPS,
+        BLOCK_Q=round_to_power(per_kv), BLOCK_D=blocks.head, num_warps=NUM_WARPS,
     )  # fmt: skip
     return out
-
-
-def _run_kernels_on_cuda(q: Tensor, *others: object) -> Tensor:
-    # Triton launches on the current device, which in a new thread is the first one
-    with torch.cuda.device(q.device):
-        return _run_kernels(q, *others)  # type: ignore[arg-type]  # those of the schema
 
 
 def _shape_output(q: Tensor, *_: object) -> Tensor:
     return q.new_empty((q.shape[0], q.shape[1] * q.shape[2]))
 
 
-def _round_to_power(size: int) -> int:
-    """Returns the least power of two that is not smaller."""
-    return 1 << (size - 1).bit_length()
-
-
-_LIBRARY: Any = torch.library.Library("decoding", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(
+define_operator(
     "attend_segments(Tensor q, Tensor kv, Tensor items, Tensor keys, Tensor first_partial, Tensor words, "
-    "int num_partials, float scale) -> Tensor"
+    "int num_partials, float scale) -> Tensor",
+    _run_kernels,
+    _shape_output,
 )
-_LIBRARY.impl("attend_segments", _run_kernels_on_cuda, "CUDA")
-_LIBRARY.impl("attend_segments", _run_kernels, "CPU")
-_LIBRARY.impl("attend_segments", _shape_output, "Meta")

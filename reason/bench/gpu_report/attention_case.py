@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from decoding.core import GenerationRequest, SamplingParams
+from decoding.device_arrays import copy_arrays
 from decoding.kv.kv_cache import KVCache
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, ancestor_mask, pack_segments
-from decoding.model.device_arrays import copy_arrays
 from decoding.model.segment_attention import SegmentAttention, list_arrays, pick_tiles
 from decoding.model.segments import SegmentTiles
 from decoding.request import Request

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
+from decoding.device_arrays import FixedArrays, HostArray
 from decoding.kv.sequence import TokenSequence
 from decoding.model import round_graphs, transformers_checkpoint
 from decoding.model.backend import TokenBatch
 from decoding.model.batch import SequenceInput, pack_segments
-from decoding.model.device_arrays import FixedArrays, HostArray
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.round_graphs import ROW_COUNTS, CudaGraphRecorder, RoundGraphs, RoundSizes
 from decoding.model.segments import SegmentTiles

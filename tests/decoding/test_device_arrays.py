@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.model.device_arrays import ArrayField, FixedArrays, copy_arrays
+from decoding.device_arrays import ArrayField, FixedArrays, copy_arrays
 from tests.support.pretended_gpu import real_or_pretended_gpu
 
 ARRAYS = st.lists(
