@@ -122,7 +122,10 @@ class Feedback:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """Measured duration of a round without prefill: `num_tokens` were fed for `num_branches`, drafting included."""
+    """Measured duration of a round without prefill: `num_tokens` were fed for `num_branches`.
+
+    Drafting is included; learning too, unless it runs beside a GPU's work.
+    """
 
     num_branches: int
     num_tokens: int
@@ -163,7 +166,10 @@ class Controller(Protocol):
         ...
 
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
-        """Learns from a finished round; `cost` is None for a round with prefill. *Mutates* the controller only."""
+        """Learns from a finished round. *Mutates* the controller only.
+
+        `feedback` is empty for a round without drafts whose plan collects none; `cost` is None for one with prefill.
+        """
         ...
 
 

@@ -140,6 +140,23 @@ def test_host_round_reports_phases_and_ends_with_json(tmp_path: Path) -> None:
     assert all(point["rows"] >= point["branches"] for point in points)
 
 
+def test_whole_runs_compares_with_plain_runs_and_ends_with_json(tmp_path: Path) -> None:
+    sizes = ["--workloads", "question", "--pairs", "1", "--set", "search.n=2", "--set", "budget.tokens=40"]
+    done = run("whole_runs.py", *sizes, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (workload,) = json.loads(done.stdout.splitlines()[-1])["workloads"]
+    assert (workload["workload"], workload["pairs"]) == ("question", 1)
+    assert all(workload[clock]["median"] > 0 for clock in ("wall", "wall_plain", "cpu", "cpu_plain"))
+    assert 0 < workload["tokens"] <= 40
+    assert workload["rounds"] <= workload["plain_rounds"]
+
+
+def test_whole_runs_names_valid_workloads(tmp_path: Path) -> None:
+    done = run("whole_runs.py", "--workloads", "night", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--workloads must be of default, question" in done.stderr
+
+
 def test_tune_tree_writes_a_template_and_ends_with_json(tmp_path: Path) -> None:
     sizes = ["--problems", "1", "--trajectories", "1", "--max-tokens", "8", "--start", "12", "--keep", "6"]
     done = run("tune_tree.py", *sizes, "--threads", "1", "--out", "tree.json", cwd=tmp_path)

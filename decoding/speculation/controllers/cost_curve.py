@@ -44,18 +44,21 @@ class CostCurve:
     """Cost model of rounds; `warmup_costs` were measured by the warm-up profile."""
 
     warmup_costs: tuple[RoundCost, ...] = ()
-    _seconds_per: Floats = field(init=False, repr=False)  # base, branch, draft node, context token
+    # base, branch, draft node, context token
+    _seconds_per: tuple[float, ...] = field(init=False, repr=False)
     _factors: Floats = field(init=False, repr=False)  # on plain rounds, on draft nodes
     _moments: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._seconds_per = _fit_costs(self.warmup_costs) if self.warmup_costs else _UNMEASURED
+        fitted = _fit_costs(self.warmup_costs) if self.warmup_costs else _UNMEASURED
+        self._seconds_per = tuple(fitted.tolist())
         self._factors = np.ones(2)
         self._moments = _PRIOR_ROUNDS / 2 * (np.outer((1, 0, 1), (1, 0, 1)) + np.outer((0, 1, 1), (0, 1, 1)))
 
     def round_seconds(self, branches: int, drafted: int, context: int) -> float:
         """Returns the expected seconds of a round with `drafted` draft nodes."""
-        return float(self._factors @ self._cost_terms(branches, drafted, context))
+        plain, nodes = self._cost_terms(branches, drafted, context)
+        return float(self._factors[0] * plain + self._factors[1] * nodes)
 
     @property
     def seconds_per_node(self) -> float:
@@ -73,9 +76,10 @@ class CostCurve:
         solution = np.linalg.solve(self._moments[:2, :2] + tie, self._moments[:2, 2])
         self._factors = np.maximum(solution, 0.05)  # noise may solve to a negative cost
 
-    def _cost_terms(self, branches: int, drafted: int, context: int) -> Floats:
-        plain = self._seconds_per @ (1.0, branches, 0.0, context)
-        return np.array([plain, self._seconds_per[2] * drafted])
+    def _cost_terms(self, branches: int, drafted: int, context: int) -> tuple[float, float]:
+        # single numbers: for so few, arrays take ten times as long, and every round asks
+        base, branch, node, context_token = self._seconds_per
+        return base + branch * branches + context_token * context, node * drafted
 
 
 def _fit_costs(costs: Sequence[RoundCost]) -> Floats:

@@ -2,7 +2,7 @@
 
 With B branches a round commits B tokens plus, in expectation, the sum of its draft nodes' path probabilities, and takes
 the seconds of the cost curve. In order of falling probability the rate rises and then falls; drafts end at the maximum,
-which may be at no nodes (DESIGN D4). Where drafting is slower than plain decoding, rounds are plain except for probes.
+which may be at no nodes (DESIGN D4). Whether a round drafts at all is for `SpeculationGate`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from decoding.speculation.controllers.cost_curve import CostCurve
-from decoding.speculation.controllers.speculation_probe import SpeculationProbe
+from decoding.speculation.controllers.node_cost import NodeCost
+from decoding.speculation.controllers.speculation_gate import RoundKind, SpeculationGate
 from decoding.speculation.interfaces import BatchLoad, Branch, CostEstimate, DraftPlan, Feedback, RoundCost
 from decoding.validation import require_count
-
-_FEEDBACK_INTERVAL = 4  # the drafter observes one of so many plain rounds, because that takes time
 
 
 @dataclass
@@ -29,22 +28,24 @@ class ThroughputController:
 
     max_draft_tokens: int = 512
     curve: CostCurve = field(default_factory=CostCurve)
-    probe: SpeculationProbe = field(default_factory=SpeculationProbe, repr=False)
     uses_template: ClassVar[bool] = False
-    _rounds: int = field(default=0, init=False, repr=False)
-    _drafted: bool = field(default=True, init=False, repr=False)
+    _gate: SpeculationGate = field(default_factory=SpeculationGate, init=False, repr=False)
+    _node_cost: NodeCost = field(default_factory=NodeCost, init=False, repr=False)
+    _kind: RoundKind = field(default="plain", init=False, repr=False)
 
     def __post_init__(self) -> None:
         require_count("max_draft_tokens", self.max_draft_tokens)
 
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
-        self._rounds += 1
-        self._drafted = self.probe.should_draft(len(branches))
-        if not self._drafted:
-            return DraftPlan((0,) * len(branches), 0, collect_feedback=self._rounds % _FEEDBACK_INTERVAL == 0)
+        count = len(branches)
+        plain = self.curve.round_seconds(count, 0, load.context_tokens)
+        self._kind = self._gate.plan_round(count, plain) if count and self.max_draft_tokens else "plain"
+        if self._kind != "drafted":
+            return DraftPlan((0,) * count, 0, collect_feedback=self._kind == "learning")
         total = min(self.max_draft_tokens, load.spare_tokens)
-        round_seconds = self.curve.round_seconds(len(branches), 0, load.context_tokens)
-        return DraftPlan((total,) * len(branches), total, CostEstimate(round_seconds, self.curve.seconds_per_node))
+        factor = self._gate.plain_factor(count)
+        node = factor * self._node_cost.factor * self.curve.seconds_per_node
+        return DraftPlan((total,) * count, total, CostEstimate(factor * plain, node))
 
     def calibrate_cost(self, costs: Sequence[RoundCost]) -> None:
         self.curve = CostCurve(tuple(costs))
@@ -52,8 +53,10 @@ class ThroughputController:
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         if cost is None:
             return
-        tokens = sum(1 + len(outcome.accepted_nodes) for outcome in feedback)
-        # Before the curve observes this round: the probe compares with the expectation.
-        expected = self.curve.round_seconds(cost.num_branches, 0, cost.context_tokens)
-        self.probe.observe(cost.num_branches, drafted=self._drafted, tokens=tokens, cost=cost.seconds / expected)
-        self.curve.observe(cost)
+        plain = self.curve.round_seconds(cost.num_branches, 0, cost.context_tokens)
+        tokens = cost.num_branches + sum(len(outcome.accepted_nodes) for outcome in feedback)
+        self._gate.observe(self._kind, cost.num_branches, tokens, cost.seconds, plain)
+        if num_nodes := cost.num_tokens - cost.num_branches:
+            factor = self._gate.plain_factor(cost.num_branches)
+            node_seconds = factor * self.curve.seconds_per_node * num_nodes
+            self._node_cost.observe(cost.seconds, factor * plain, node_seconds)

@@ -1,0 +1,156 @@
+"""Decides which rounds draft: drafting lives on the time that it saves.
+
+A batch size drafts while it has a *stake*, in seconds. Each drafted round adds to it what it saved: the time in which
+plain rounds would have committed as many tokens, minus its own. At zero the size rests. What starts it again comes from
+a common *balance*, into which all rounds pay a small share of their time, and drafting what it saves beyond need. So
+all that drafting can lose, the stakes of trials, is at most that share of the time, whatever the noise of the clock: a
+trial on luck ends as soon as the luck does.
+
+Sizes are told apart by powers of two: drafts may pay for one branch and not for a hundred. All seconds are compared
+with those that a cost curve expects of a plain round of the same size and context, times the factor by which plain
+rounds of this size differ from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RoundKind = Literal["plain", "learning", "drafted"]
+"""A plain round without drafts, one that the drafter learns from, or one with drafts, from which it learns too."""
+
+_ALLOWANCE = 0.0075  # share of the time of all rounds that trials may lose
+_LEARNING = 0.004  # share of the time of plain rounds that learning from some of them may take
+_STAKE = 1.5  # plain rounds: what a trial may lose
+_MOST_STAKE = 3.0  # plain rounds: savings beyond it go to the balance, lest old ones pay for drafts of today
+_MOST_BALANCE = 6.0  # plain rounds
+_FIRST_TRIAL = 16  # rounds before the first trial, in which the drafter learns; then between trials, twice as many each
+_MOST_REST = 256
+_PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
+_NEWEST = 1 / 8  # weight of the newest round in the factor of plain rounds
+_MOST_LEARNING_INTERVAL = 64
+_FIRST_LEARNING_COST = 0.1  # of a plain round, until it is measured
+_MOST_CHANGE = 1.25  # of a factor that one round may suggest: one that another process slowed down says little
+
+
+@dataclass
+class _LoadRecord:
+    """What is known of one range of batch sizes.
+
+    plain_factor    seconds of plain rounds over those that the cost curve expects
+    num_plain       plain rounds that were measured
+    stake           seconds that drafting may still lose; None while the size rests
+    rest, interval  rounds until the next trial, and as they were after the last one
+    learning_cost   what a round that the drafter learns from takes longer, as a share of a plain round
+    """
+
+    plain_factor: float = 1.0
+    num_plain: int = 0
+    stake: float | None = None
+    rest: int = _FIRST_TRIAL
+    interval: int = _FIRST_TRIAL
+    since_plain: int = 0
+    since_learning: int = 0
+    num_learning: int = 0
+    learning_cost: float = _FIRST_LEARNING_COST
+
+    def observe_plain(self, ratio: float) -> None:
+        """Refines the factor of plain rounds. *Mutates*."""
+        self.num_plain, self.since_plain = self.num_plain + 1, 0
+        if self.num_plain <= 2:  # a round that another process slowed down must not be the yardstick
+            self.plain_factor = ratio if self.num_plain == 1 else min(ratio, self.plain_factor)
+        else:
+            self.plain_factor += _NEWEST * (_clip_ratio(ratio, self.plain_factor) - self.plain_factor)
+
+    def observe_learning(self, ratio: float) -> None:
+        """Refines the cost of learning by the seconds of such a round over those of a plain one. *Mutates*."""
+        self.num_learning += 1
+        cost = _clip_ratio(ratio, 1 + self.learning_cost) - 1
+        self.learning_cost = max(
+            0.0, self.learning_cost + max(_NEWEST, 1 / (1 + self.num_learning)) * (cost - self.learning_cost)
+        )
+
+    def end_trial(self) -> None:
+        """Begins a rest. *Mutates*."""
+        self.stake, self.rest, self.interval = None, self.interval, min(2 * self.interval, _MOST_REST)
+
+
+class SpeculationGate:
+    """Decides the kind of each round.
+
+    balance  seconds that trials may lose, of all batch sizes together
+    """
+
+    def __init__(self) -> None:
+        self.balance = 0.0
+        self._records: dict[int, _LoadRecord] = {}
+        self._has_credit = False
+
+    def plan_round(self, branches: int, curve_seconds: float) -> RoundKind:
+        """Returns the kind of the next round; the cost curve expects `curve_seconds` of a plain one. *Mutates*."""
+        record = self._record_of(branches)
+        if record.num_plain < 2:
+            return "plain"
+        if record.stake is not None:
+            record.since_plain += 1
+            return "plain" if record.since_plain > _PLAIN_INTERVAL else "drafted"
+        record.rest -= 1
+        stake = _STAKE * record.plain_factor * curve_seconds
+        if record.rest <= 0 and self.balance >= stake:
+            self.balance -= stake
+            record.stake = stake
+            return "drafted"
+        record.since_learning += 1
+        if record.since_learning >= min(record.learning_cost / _LEARNING, _MOST_LEARNING_INTERVAL):
+            record.since_learning = 0
+            return "learning"
+        return "plain"
+
+    def observe(self, kind: RoundKind, branches: int, tokens: int, seconds: float, curve_seconds: float) -> None:
+        """Records a round that committed `tokens`. *Mutates*."""
+        record = self._record_of(branches)
+        if kind == "plain":
+            record.observe_plain(seconds / curve_seconds)
+        plain = record.plain_factor * curve_seconds
+        if not self._has_credit and record.num_plain == 2:  # one round may have been a slow one
+            self.balance, self._has_credit = _STAKE * plain, True
+        self.balance = min(self.balance + _ALLOWANCE * min(seconds, 2 * plain), _MOST_BALANCE * plain)
+        if kind == "learning":
+            record.observe_learning(seconds / plain)
+        elif kind == "drafted" and record.stake is not None:
+            saved = plain * tokens / branches - seconds
+            # a round that another process slowed down says little
+            self._observe_saved(record, max(saved, -2 * plain), plain)
+
+    def plain_factor(self, branches: int) -> float:
+        """Returns the seconds of plain rounds over those that the cost curve expects."""
+        return self._record_of(branches).plain_factor
+
+    def _observe_saved(self, record: _LoadRecord, saved: float, plain: float) -> None:
+        assert record.stake is not None
+        record.stake += saved
+        if record.stake < 0:
+            record.end_trial()
+        elif record.stake > _MOST_STAKE * plain:
+            self.balance += record.stake - _MOST_STAKE * plain
+            record.stake, record.interval = _MOST_STAKE * plain, _FIRST_TRIAL
+
+    def _record_of(self, branches: int) -> _LoadRecord:
+        """Returns the record of a batch size; a new one begins with the verdict of the nearest size. *Mutates*."""
+        size = branches.bit_length()  # 1, 2-3, 4-7, ... branches
+        if size not in self._records:
+            near = min(self._records, key=lambda other: abs(other - size), default=None)
+            self._records[size] = _LoadRecord() if near is None else _copy_verdict(self._records[near])
+        return self._records[size]
+
+
+def _copy_verdict(near: _LoadRecord) -> _LoadRecord:
+    """Returns a record that begins like one of another size: where that one drafts, with a trial."""
+    rest = near.rest if near.stake is None else 0
+    return _LoadRecord(
+        near.plain_factor, near.num_plain, rest=rest, interval=near.interval, learning_cost=near.learning_cost
+    )
+
+
+def _clip_ratio(ratio: float, expected: float) -> float:
+    return min(max(ratio, expected / _MOST_CHANGE), _MOST_CHANGE * expected)

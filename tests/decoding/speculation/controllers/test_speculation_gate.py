@@ -1,0 +1,128 @@
+"""The gate drafts where that is faster, and loses next to nothing where it is not."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from decoding.speculation.controllers.speculation_gate import SpeculationGate
+
+PLAIN = 1e-3
+"""Seconds of a plain round that the cost curve expects."""
+
+
+@dataclass
+class Rounds:
+    """A machine on which drafted rounds commit `gain` times the tokens for `cost` times the seconds.
+
+    bias      seconds of all rounds over those that the cost curve expects
+    learning  what a round that the drafter learns from takes longer, as a share
+    hiccups   share of rounds that another process slows down tenfold
+    """
+
+    gain: float
+    cost: float
+    bias: float = 1.0
+    learning: float = 0.25
+    noise: float = 0.12
+    hiccups: float = 0.02
+    seed: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    _gate: SpeculationGate = field(default_factory=SpeculationGate)
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(self.seed)
+
+    def run(self, rounds: int, branches: int = 16) -> float:
+        """Returns tokens per second over those of plain decoding, without the luck of the clock."""
+        seconds, tokens = 0.0, 0
+        for _ in range(rounds):
+            kind = self._gate.plan_round(branches, PLAIN)
+            factor = {"plain": 1.0, "learning": 1 + self.learning, "drafted": self.cost}[kind]
+            fair = PLAIN * self.bias * factor
+            clock = fair * self._dice.lognormvariate(0, self.noise) * (10 if self._dice.random() < self.hiccups else 1)
+            committed = sum(self._draw_tokens() for _ in range(branches)) if kind == "drafted" else branches
+            self._gate.observe(kind, branches, committed, clock, PLAIN)
+            self.kinds[kind] += 1
+            seconds, tokens = seconds + fair, tokens + committed
+        return tokens / branches / (seconds / (PLAIN * self.bias))
+
+    def _draw_tokens(self) -> int:
+        whole = int(self.gain)
+        return whole + (self._dice.random() < self.gain - whole)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("branches", [1, 16, 64])
+@pytest.mark.parametrize(("gain", "cost"), [(1.0, 1.05), (1.0, 3.0), (1.2, 1.6), (1.5, 1.6)])
+def test_where_drafts_do_not_pay_next_to_nothing_is_lost(gain: float, cost: float, branches: int, seed: int) -> None:
+    assert Rounds(gain, cost, seed=seed).run(3000, branches) > 0.98
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("gain", "cost"), [(1.5, 1.2), (2.0, 1.2), (2.5, 1.6), (4.0, 1.3)])
+def test_where_they_pay_little_of_it_is_lost(gain: float, cost: float, seed: int) -> None:
+    rounds = Rounds(gain, cost, seed=seed)
+    rounds.run(100)
+    assert rounds.run(1000) > 0.95 * gain / cost
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_short_run_loses_no_more_than_its_first_trial(seed: int) -> None:
+    """At most the stake and what its last round took more than was left."""
+    assert Rounds(1.0, 1.6, seed=seed).run(100) > 0.95
+
+
+@pytest.mark.parametrize("bias", [0.3, 1.0, 4.0])
+def test_a_curve_that_is_wrong_about_plain_rounds_does_not_deceive_it(bias: float) -> None:
+    assert Rounds(1.2, 1.4, bias=bias).run(3000) > 0.98
+    assert Rounds(2.0, 1.4, bias=bias).run(3000) > 1.3
+
+
+def test_it_changes_its_mind_when_things_change() -> None:
+    rounds = Rounds(1.0, 1.5)
+    rounds.run(1000)
+    rounds.gain = 2.5
+    rounds.run(600)
+    assert rounds.run(300) > 1.5
+    rounds.gain = 1.0
+    assert rounds.run(1000) > 0.98
+
+
+def test_sizes_are_judged_apart() -> None:
+    """One branch pays and a hundred do not: old savings do not pay for drafts that lose."""
+    rounds = Rounds(2.0, 1.2)
+    for _ in range(20):
+        rounds.gain, rounds.cost = 2.0, 1.2
+        rounds.run(50, branches=1)
+        rounds.gain, rounds.cost = 1.0, 1.5
+        rounds.run(50, branches=100)
+    rounds.gain, rounds.cost = 2.0, 1.2
+    assert rounds.run(200, branches=1) > 1.5
+    rounds.gain, rounds.cost = 1.0, 1.5
+    assert rounds.run(200, branches=100) > 0.97
+
+
+def test_a_new_size_begins_with_the_verdict_of_the_nearest() -> None:
+    resting = Rounds(1.0, 2.0)
+    resting.run(2000, branches=16)
+    before = resting.kinds["drafted"]
+    resting.run(30, branches=8)
+    assert resting.kinds["drafted"] - before <= 1
+    paying = Rounds(3.0, 1.2)
+    paying.run(200, branches=16)
+    before = paying.kinds["drafted"]
+    paying.run(30, branches=8)
+    assert paying.kinds["drafted"] - before > 25
+
+
+def test_cheap_learning_happens_in_every_round_and_dear_learning_seldom() -> None:
+    """Of a large model learning is nothing; of a tiny one it is a quarter of a round."""
+    cheap, dear = Rounds(1.0, 1.5, learning=0.0, noise=0.0, hiccups=0.0), Rounds(1.0, 1.5, learning=0.5)
+    cheap.run(1000)
+    dear.run(1000)
+    assert cheap.kinds["learning"] > 0.9 * cheap.kinds["plain"]
+    assert dear.kinds["learning"] < 0.03 * dear.kinds["plain"]
