@@ -53,12 +53,33 @@ class BatchLoad:
     spare_tokens: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CostEstimate:
-    """Expected duration of a round: `round_seconds` without drafts, `seconds_per_node` more for each draft node."""
+    """Expected duration of a round by its number of draft nodes.
 
-    round_seconds: float
-    seconds_per_node: float
+    seconds_N   `[1 + most]`: with 0, 1, ... nodes; at least the duration with fewer nodes
+    corners     numbers of nodes, ascending to the largest, between which the duration changes along a line
+    """
+
+    seconds_N: npt.NDArray[np.float64]
+    corners: tuple[int, ...]
+
+    @classmethod
+    def along_line(cls, round_seconds: float, seconds_per_node: float, most: int) -> CostEstimate:
+        """Returns the estimate of a machine on which every one of up to `most` nodes takes as long."""
+        # above 0: of rounds that take no time the rate would be the same whatever they commit
+        nodes_N = np.arange(most + 1, dtype=np.float64)
+        return cls(np.asarray(max(round_seconds, 1e-12) + seconds_per_node * nodes_N, dtype=np.float64), (most,))
+
+    @property
+    def round_seconds(self) -> float:
+        """Duration of the round without drafts."""
+        return float(self.seconds_N[0])
+
+    @property
+    def least_seconds(self) -> float:
+        """The least that one more node takes; 0 where a GPU computes rows that only fill up."""
+        return float(np.diff(self.seconds_N).min()) if len(self.seconds_N) > 1 else 0.0
 
     def count_worthwhile(self, probabilities_N: npt.NDArray[np.floating], branches: int) -> int:
         """Returns the number of draft nodes that maximises expected tokens per second (DESIGN D4).
@@ -66,18 +87,18 @@ class CostEstimate:
         A round commits one token per branch and, in expectation, the sum of the path probabilities of its nodes, which
         are given in falling order.
 
-        >>> estimate = CostEstimate(1.0, 0.2)
+        >>> estimate = CostEstimate.along_line(1.0, 0.2, most=3)
         >>> estimate.count_worthwhile(np.array([0.9, 0.5, 0.1]), branches=1)     # 1.9/1.2, 2.4/1.4, 2.5/1.6
         2
         """
-        tokens = branches + np.concatenate([[0.0], np.cumsum(probabilities_N)])
-        seconds = self.round_seconds + self.seconds_per_node * np.arange(len(probabilities_N) + 1)
+        most = min(len(probabilities_N), len(self.seconds_N) - 1)
+        tokens = branches + np.concatenate([[0.0], np.cumsum(probabilities_N[:most])])
         # argmax takes the first of equals: the fewest nodes at the same rate.
-        return int(np.argmax(tokens / np.maximum(seconds, 1e-12)))
+        return int(np.argmax(tokens / self.seconds_N[: most + 1]))
 
     def min_probability(self, branches: int) -> float:
         """Returns the path probability below which no node raises the rate: plain decoding's rate is the lowest."""
-        return min(0.9, branches / max(self.round_seconds, 1e-12) * self.seconds_per_node)
+        return min(0.9, branches / self.round_seconds * self.least_seconds)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Expected seconds of a round on this machine, as a function of branches, draft nodes and context.
 
 The curve is base + per branch + per draft node + per token of context (all >= 0), fitted to rounds timed at start-up.
+Where CUDA graphs fill rounds up to a few counts of rows, the base is a step per count, at least that of fewer rows.
 Later rounds refine two factors: one on the cost of a plain round, one on the cost of draft nodes (drafting included).
 Ordinary rounds, whose drafts vary, determine two numbers but not four. A fit of all four would lose the cost of plain
 rounds, which decides whether drafts pay. Rounds that do not separate the two factors change both together.
@@ -19,14 +20,17 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from decoding.speculation.interfaces import RoundCost
+from decoding.speculation.interfaces import CostEstimate, RoundCost
 
 Floats = npt.NDArray[np.float64]
 
 _MEMORY_ROUNDS = 300.0
 _PRIOR_ROUNDS = 10.0  # weight of the start-up fit, in rounds
 _RATIO_ROUNDS = 0.5  # weight of the start-up ratio of the two factors, in rounds; it does not decay
-_MIN_NODE_SHARE = 1e-3  # of a round of one branch: a node is never free, and no factor could refine a 0
+_MIN_NODE_SHARE = (
+    1e-3  # of a round of one branch: a node that does not fill up is never free, and no factor could refine a 0
+)
+_MOST_COLUMNS = 6
 _UNMEASURED = np.array([5e-3, 1e-4, 1e-4, 1e-7])  # a slow laptop, until rounds are measured
 
 
@@ -34,24 +38,33 @@ _UNMEASURED = np.array([5e-3, 1e-4, 1e-4, 1e-7])  # a slow laptop, until rounds 
 class CalibratedCost(Protocol):
     """Controller that decides by the cost of rounds."""
 
-    def calibrate_cost(self, costs: Sequence[RoundCost]) -> None:
-        """Starts from rounds measured on this machine. *Mutates*."""
+    def calibrate_cost(self, costs: Sequence[RoundCost], row_counts: Sequence[int] = ()) -> None:
+        """Starts from rounds measured on this machine. *Mutates*.
+
+        `row_counts`, ascending, are the counts of rows to which rounds are filled up, if they are.
+        """
         ...
 
 
 @dataclass
 class CostCurve:
-    """Cost model of rounds; `warmup_costs` were measured by the warm-up profile."""
+    """Cost model of rounds; `warmup_costs` were measured by the warm-up profile.
+
+    row_counts  counts of rows to which rounds are filled up, ascending; empty where every row costs
+    """
 
     warmup_costs: tuple[RoundCost, ...] = ()
-    # base, branch, draft node, context token
-    _seconds_per: tuple[float, ...] = field(init=False, repr=False)
+    row_counts: tuple[int, ...] = ()
+    _steps: Floats = field(init=False, repr=False)  # base by count of rows
+    _seconds_per: tuple[float, float, float] = field(init=False, repr=False)  # branch, draft node, context token
     _factors: Floats = field(init=False, repr=False)  # on plain rounds, on draft nodes
     _moments: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        fitted = _fit_costs(self.warmup_costs) if self.warmup_costs else _UNMEASURED
-        self._seconds_per = tuple(fitted.tolist())
+        fitted = _fit_costs(self.warmup_costs, self.row_counts) if self.warmup_costs else _UNMEASURED
+        self._steps = fitted[:-3]
+        branch, node, context = fitted[-3:].tolist()
+        self._seconds_per = branch, node, context
         self._factors = np.ones(2)
         self._moments = _PRIOR_ROUNDS / 2 * (np.outer((1, 0, 1), (1, 0, 1)) + np.outer((0, 1, 1), (0, 1, 1)))
 
@@ -60,10 +73,25 @@ class CostCurve:
         plain, nodes = self._cost_terms(branches, drafted, context)
         return float(self._factors[0] * plain + self._factors[1] * nodes)
 
+    def estimate_cost(
+        self, branches: int, most: int, context: int, *, plain_factor: float = 1.0, node_factor: float = 1.0
+    ) -> CostEstimate:
+        """Returns the expected seconds of rounds with up to `most` draft nodes.
+
+        `plain_factor` is on all of them, `node_factor` on what draft nodes take more than none.
+        """
+        per_branch, per_node, per_context = self._seconds_per
+        rows_N = branches + np.arange(most + 1)
+        plain_N = self._base_of(rows_N) + (per_branch * branches + per_context * context)
+        seconds_N = self._factors[0] * plain_N + self._factors[1] * per_node * np.arange(most + 1)
+        seconds_N = plain_factor * (seconds_N[0] + node_factor * (seconds_N - seconds_N[0]))
+        corners = [count - branches for count in self.row_counts if 0 < count - branches < most]
+        return CostEstimate(np.maximum(seconds_N, 1e-12), (*corners, most))
+
     @property
     def seconds_per_node(self) -> float:
-        """Expected seconds of one more draft node."""
-        return float(self._factors[1] * self._seconds_per[2])
+        """Expected seconds of one more draft node, apart from those of a larger count of rows."""
+        return float(self._factors[1] * self._seconds_per[1])
 
     def observe(self, cost: RoundCost) -> None:
         """Refines the factors with a measured round. *Mutates*."""
@@ -78,29 +106,48 @@ class CostCurve:
 
     def _cost_terms(self, branches: int, drafted: int, context: int) -> tuple[float, float]:
         # single numbers: for so few, arrays take ten times as long, and every round asks
-        base, branch, node, context_token = self._seconds_per
-        return base + branch * branches + context_token * context, node * drafted
+        per_branch, per_node, per_context = self._seconds_per
+        base = float(self._steps[0]) if not self.row_counts else float(self._base_of(np.array(branches + drafted)))
+        return base + per_branch * branches + per_context * context, per_node * drafted
+
+    def _base_of(self, rows: npt.NDArray[np.int64]) -> Floats:
+        """Returns the base of rounds with so many rows; beyond the largest count it grows with them."""
+        if not self.row_counts:
+            return np.full(rows.shape, self._steps[0])
+        steps: Floats = self._steps[np.minimum(np.searchsorted(self.row_counts, rows), len(self.row_counts) - 1)]
+        return steps * np.maximum(rows / self.row_counts[-1], 1.0)
 
 
-def _fit_costs(costs: Sequence[RoundCost]) -> Floats:
-    """Returns seconds (base, per branch, per draft node, per context token) by non-negative least squares."""
-    rows = np.array([(1.0, c.num_branches, c.num_tokens - c.num_branches, c.context_tokens) for c in costs])
+def _fit_costs(costs: Sequence[RoundCost], row_counts: Sequence[int]) -> Floats:
+    """Returns seconds (bases by count of rows, per branch, node and context token) by non-negative least squares."""
+    rows_T = np.array([cost.num_tokens for cost in costs])
+    # a column per step from one count of rows to the next; the first is the base of all
+    steps_TS = np.array([[1.0, *(rows > count for count in row_counts[:-1])] for rows in rows_T.tolist()])
+    others_T3 = np.array([(c.num_branches, c.num_tokens - c.num_branches, c.context_tokens) for c in costs])
+    columns = np.concatenate([steps_TS, others_T3], axis=1)
     seconds = np.array([max(c.seconds, 1e-9) for c in costs])
     # Columns differ by a factor of 1e5 (context tokens against 1), which is not solved accurately unscaled.
-    scale = np.maximum(np.abs(rows / seconds[:, None]).max(axis=0), 1e-12)
-    seconds_per: Floats = solve_nonnegative(rows / seconds[:, None] / scale, np.ones(len(costs))) / scale
-    seconds_per[2] = max(seconds_per[2], _MIN_NODE_SHARE * (seconds_per[0] + seconds_per[1]))
+    scale = np.maximum(np.abs(columns / seconds[:, None]).max(axis=0), 1e-12)
+    seconds_per: Floats = solve_nonnegative(columns / seconds[:, None] / scale, np.ones(len(costs))) / scale
+    seconds_per[:-3] = np.cumsum(seconds_per[:-3])
+    if not row_counts:
+        seconds_per[-2] = max(seconds_per[-2], _MIN_NODE_SHARE * (seconds_per[0] + seconds_per[-3]))
     return seconds_per
 
 
 def solve_nonnegative(rows: Floats, values: Floats) -> Floats:
-    """Returns the x >= 0 with the least |rows x - values|, for a few columns.
+    """Returns the x >= 0 with the least |rows x - values|.
 
     The columns that are not 0 in the solution have it as their ordinary least squares. So the best of all sets of
-    columns whose solution has no negative number is exact. SciPy's `nnls` finds it too, after .4 s of imports, which
-    every command that checks settings would pay.
+    columns whose solution has no negative number is exact. For more than a few columns SciPy's `nnls` finds it, after
+    .4 s of imports, which every command that checks settings would pay.
     """
     width, total = rows.shape[1], float(np.sum(values**2))
+    if width > _MOST_COLUMNS:
+        from scipy.optimize import nnls
+
+        solution, _ = nnls(rows, values)
+        return np.asarray(solution)
     best: Floats = np.zeros(width)
     least = total
     for columns in (list(some) for size in range(1, width + 1) for some in combinations(range(width), size)):

@@ -1,7 +1,7 @@
 """SmartSpec (arXiv 2406.14066): maximises goodput with a chain per branch, whose length follows its acceptance rate.
 
 With acceptance rate a, a chain of k commits (1 - a^(k+1)) / (1 - a) tokens in expectation. Goodput is the sum of those
-over the seconds of the round. The chain with the largest gain is lengthened by one token, until goodput falls.
+over the seconds of the round. The chain with the largest gain is lengthened by one token, as often as makes it largest.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from typing import ClassVar
+
+import numpy as np
 
 from decoding.speculation.controllers.cost_curve import CostCurve
 from decoding.speculation.draft import MAX_DRAFT_SIZE, TreeTemplate
@@ -42,23 +44,29 @@ class GoodputController:
 
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         rates = [self.acceptance_rates.get(branch.request_id, self.first) for branch in branches]
-        lengths = [0] * len(branches)
-        seconds = self.curve.round_seconds(len(branches), 0, load.context_tokens)
-        tokens = float(len(branches))
-        # A min-heap of (-gain, branch): the gain of lengthening a chain by one is rate^(length + 1).
-        gains = [(-rate, index) for index, rate in enumerate(rates)]
-        heapify(gains)
-        for _ in range(min(load.spare_tokens, self.longest * len(branches))):
-            gain, index = -gains[0][0], gains[0][1]
-            if lengths[index] == self.longest or gain * seconds < tokens * self.curve.seconds_per_node:
-                break  # the heap gives falling gains: no other chain can raise goodput
-            tokens, seconds = tokens + gain, seconds + self.curve.seconds_per_node
-            lengths[index] += 1
-            heapreplace(gains, (-(gain * rates[index]) if lengths[index] < self.longest else 0.0, index))
-        return DraftPlan(tuple(lengths), sum(lengths), template=TreeTemplate.make_chain(self.longest))
+        most = min(load.spare_tokens, self.longest * len(branches))
+        order, gains = self._order_gains(rates, most)
+        estimate = self.curve.estimate_cost(len(branches), most, load.context_tokens)
+        chosen = order[: estimate.count_worthwhile(np.array(gains), len(branches))]
+        lengths = np.bincount(chosen, minlength=len(branches)).tolist()
+        return DraftPlan(tuple(lengths), len(chosen), template=TreeTemplate.make_chain(self.longest))
 
-    def calibrate_cost(self, costs: Sequence[RoundCost]) -> None:
-        self.curve = CostCurve(tuple(costs))
+    def _order_gains(self, rates: Sequence[float], most: int) -> tuple[list[int], list[float]]:
+        """Returns which chain to lengthen first, second, ..., `most` times, and the tokens that each adds."""
+        # A min-heap of (-gain, branch): the gain of lengthening a chain by one is rate^(length + 1).
+        heap = [(-rate, index) for index, rate in enumerate(rates)]
+        heapify(heap)
+        order, gains, lengths = list[int](), list[float](), [0] * len(rates)
+        while len(order) < most:
+            gain, index = -heap[0][0], heap[0][1]
+            order.append(index)
+            gains.append(gain)
+            lengths[index] += 1
+            heapreplace(heap, (-(gain * rates[index]) if lengths[index] < self.longest else 0.0, index))
+        return order, gains
+
+    def calibrate_cost(self, costs: Sequence[RoundCost], row_counts: Sequence[int] = ()) -> None:
+        self.curve = CostCurve(tuple(costs), tuple(row_counts))
 
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         if cost is not None:

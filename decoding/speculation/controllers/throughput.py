@@ -14,7 +14,7 @@ from typing import ClassVar
 from decoding.speculation.controllers.cost_curve import CostCurve
 from decoding.speculation.controllers.node_cost import NodeCost
 from decoding.speculation.controllers.speculation_gate import RoundKind, SpeculationGate
-from decoding.speculation.interfaces import BatchLoad, Branch, CostEstimate, DraftPlan, Feedback, RoundCost
+from decoding.speculation.interfaces import BatchLoad, Branch, DraftPlan, Feedback, RoundCost
 from decoding.validation import require_count
 
 
@@ -43,12 +43,17 @@ class ThroughputController:
         if self._kind != "drafted":
             return DraftPlan((0,) * count, 0, collect_feedback=self._kind == "learning")
         total = min(self.max_draft_tokens, load.spare_tokens)
-        factor = self._gate.plain_factor(count)
-        node = factor * self._node_cost.factor * self.curve.seconds_per_node
-        return DraftPlan((total,) * count, total, CostEstimate(factor * plain, node))
+        estimate = self.curve.estimate_cost(
+            count,
+            total,
+            load.context_tokens,
+            plain_factor=self._gate.plain_factor(count),
+            node_factor=self._node_cost.factor,
+        )
+        return DraftPlan((total,) * count, total, estimate)
 
-    def calibrate_cost(self, costs: Sequence[RoundCost]) -> None:
-        self.curve = CostCurve(tuple(costs))
+    def calibrate_cost(self, costs: Sequence[RoundCost], row_counts: Sequence[int] = ()) -> None:
+        self.curve = CostCurve(tuple(costs), tuple(row_counts))
 
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         if cost is None:
@@ -58,5 +63,5 @@ class ThroughputController:
         self._gate.observe(self._kind, cost.num_branches, tokens, cost.seconds, plain)
         if num_nodes := cost.num_tokens - cost.num_branches:
             factor = self._gate.plain_factor(cost.num_branches)
-            node_seconds = factor * self.curve.seconds_per_node * num_nodes
-            self._node_cost.observe(cost.seconds, factor * plain, node_seconds)
+            with_nodes = self.curve.round_seconds(cost.num_branches, num_nodes, cost.context_tokens)
+            self._node_cost.observe(cost.seconds, factor * plain, factor * (with_nodes - plain))

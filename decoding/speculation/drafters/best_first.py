@@ -38,18 +38,21 @@ class TableLookup(NamedTuple):
 class DraftLimits(NamedTuple):
     """Limits of the drafts of a round.
 
-    nodes_B, depth_B                 maximum nodes and depth of each branch
-    total                            maximum nodes over all branches
-    width                            maximum children of a node
-    round_seconds, seconds_per_node  duration of the round without drafts and of each node; 0 if nodes are free
+    nodes_B, depth_B   maximum nodes and depth of each branch
+    total              maximum nodes over all branches
+    width              maximum children of a node
+    seconds_N          duration of the round with 0, 1, ..., total nodes
+    corners_E          numbers of nodes between which it changes along a line; the last one is at least `total`
+    least_seconds      the least that one more node takes
     """
 
     nodes_B: Ints
     depth_B: Ints
     total: int
     width: int
-    round_seconds: float
-    seconds_per_node: float
+    seconds_N: Counts
+    corners_E: Ints
+    least_seconds: float
 
 
 class TreeNodes(NamedTuple):
@@ -92,7 +95,8 @@ def build_best_first(
     # Numba infers the type of an empty list from the slice of a typed one.
     heap = [(np.float32(0.0), 0)][:0]
     remaining_B = limits.nodes_B.copy()
-    tokens, seconds = float(branches), limits.round_seconds
+    tokens = float(branches)
+    best_rate, best_count = tokens / limits.seconds_N[0], 0
     count = candidates = 0
     next_root = -branches  # roots first: -1 - b is the root of branch b
     while True:
@@ -101,8 +105,8 @@ def build_best_first(
                 break
             # Of equal probabilities the smaller index: the candidate that was added first.
             negative, c = heappop(heap)
-            if -negative * seconds <= tokens * limits.seconds_per_node:
-                break  # a cheaper candidate cannot follow: the heap gives falling probabilities
+            if not _can_exceed(best_rate, tokens, count, float(-negative), limits.seconds_N, limits.corners_E):
+                break  # a better candidate cannot follow: the heap gives falling probabilities
             parent_node = of_C[c]
             b = branch[parent_node] if parent_node >= 0 else -1 - parent_node
             if remaining_B[b] == 0:
@@ -114,7 +118,9 @@ def build_best_first(
             depth[node] = depth[parent_node] + 1 if parent_node >= 0 else 1
             tail_above_O = tails_NO[parent_node] if parent_node >= 0 else lookup.tails_BO[b]
             tails_NO[node, :-1], tails_NO[node, -1] = tail_above_O[1:], token_C[c]
-            tokens, seconds, count = tokens + path_probability[node], seconds + limits.seconds_per_node, count + 1
+            tokens, count = tokens + path_probability[node], count + 1
+            if tokens / limits.seconds_N[count] > best_rate:
+                best_rate, best_count = tokens / limits.seconds_N[count], count
             tail_O, level, parent_probability = tails_NO[node], depth[node], path_probability[node]
         else:
             node, b = next_root, -1 - next_root
@@ -138,8 +144,23 @@ def build_best_first(
             bucket = calibration_bucket(trust, w, chance_W[w])
             # Rounded to float32 here, as the arrays of `build_levels` do: otherwise ties would be ordered differently.
             probability = np.float32(parent_probability * calibrated_probability(hits, trials, bucket, chance_W[w]))
-            if probability * seconds > tokens * limits.seconds_per_node:  # the rate to exceed only rises
+            if probability > best_rate * limits.least_seconds:  # the rate to exceed only rises
                 of_C[candidates], token_C[candidates], label_C[candidates] = node, ids_W[w], bucket
                 heappush(heap, (-probability, candidates))
                 candidates += 1
+    count = best_count
     return TreeNodes(branch[:count], parent[:count], token[:count], path_probability[:count], label[:count])
+
+
+@compiled
+def _can_exceed(rate: float, tokens: float, count: int, probability: float, seconds_N: Counts, corners_E: Ints) -> bool:
+    """Returns whether some more nodes of at most this probability can give more tokens per second than `rate`.
+
+    Between corners both tokens and seconds change along lines, and so the rate of as many of the likeliest nodes is
+    largest at a corner, or is the present one.
+    """
+    for corner in corners_E:
+        most = min(corner, len(seconds_N) - 1)
+        if most > count and tokens + probability * (most - count) > rate * seconds_N[most]:
+            return True
+    return False

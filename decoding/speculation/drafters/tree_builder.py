@@ -129,14 +129,15 @@ def build_from_table(
     plan: DraftPlan,
 ) -> TreeNodes:
     """Returns the nodes of `build_levels` that the plan keeps, for `coupled` and `likely` drafts without a template."""
-    estimate = plan.cost_estimate or CostEstimate(1.0, 0.0)
+    estimate = plan.cost_estimate or CostEstimate.along_line(1.0, 0.0, plan.max_total)
     limits = DraftLimits(
         np.array(plan.max_nodes),
         _max_depths(branches, knobs.depth),
-        plan.max_total,
+        min(plan.max_total, len(estimate.seconds_N) - 1),
         knobs.width,
-        max(estimate.round_seconds, 1e-12),  # with 0 no candidate would raise the rate
-        estimate.seconds_per_node,
+        estimate.seconds_N,
+        np.array(estimate.corners),
+        estimate.least_seconds,
     )
     keys_BD2, sampling = (
         _NoiseKeys(branches, knobs).keys_BD2,

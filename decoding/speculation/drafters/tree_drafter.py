@@ -68,7 +68,7 @@ class TreeDrafter:
             return _to_drafts(build_from_table(self.table, self.calibration, knobs, branches, plan), branches, plan)
         begin = time.perf_counter()
         least_gain = -np.inf
-        if plan.cost_estimate is not None and plan.cost_estimate.round_seconds > 0:
+        if plan.cost_estimate is not None:
             # A level must add as many expected tokens as plain decoding commits in its time.
             least_gain = len(branches) / plan.cost_estimate.round_seconds * self.level_seconds
         levels = build_levels(self.source, self.calibration, knobs, branches, plan, least_gain)

@@ -67,7 +67,7 @@ def test_no_drafter_setup_gets_more_nodes_than_the_budget(result: dict[str, Any]
 
 
 def test_oracle_accepts_all_drafts(result: dict[str, Any]) -> None:
-    for row in result["speed"]:
+    for row in result["acceptance"]:
         if row["setup"] == ORACLE:
             assert row["nodes_per_forward"] > 0
             everything = (1 + row["nodes_per_forward"]) * 0.8  # the mean over families is not that over passes
@@ -170,7 +170,9 @@ def test_oracle_drafts_the_future_within_depth_plan_and_length() -> None:
         (draft,) = oracle.propose([branch(here.tokens[:], remaining)], plan)
         draft.assert_invariants()
         assert draft.tokens == tokens
-    (cheap,), (dear,) = (oracle.propose([here], DraftPlan((9,), 9, CostEstimate(1.0, row))) for row in (0.1, 2.0))
+    (cheap,), (dear,) = (
+        oracle.propose([here], DraftPlan((9,), 9, CostEstimate.along_line(1.0, row, 9))) for row in (0.1, 2.0)
+    )
     assert (len(cheap), len(dear)) == (3, 0)
     assert oracle.propose([branch((1, 9)), branch((1, 2), seed=5)], DraftPlan((9, 9), 18)) == [Draft(), Draft()]
 

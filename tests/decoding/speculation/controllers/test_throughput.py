@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from decoding.speculation.controllers.cost_curve import CalibratedCost
+from decoding.speculation.controllers.cost_curve import CalibratedCost, CostCurve
 from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.controllers.throughput import ThroughputController
 from decoding.speculation.draft import Draft
@@ -17,12 +19,13 @@ class TestThroughput:
     def test_what_is_worth_feeding_is_the_best_of_all_numbers(self) -> None:
         rng = np.random.default_rng(0)
         for _ in range(300):
-            price = CostEstimate(float(rng.lognormal(0, 1)), float(rng.lognormal(-3, 2)))
             count, reach = int(rng.integers(1, 9)), -np.sort(-(rng.random(int(rng.integers(0, 40))) ** 2))
-            rates = [
-                (count + reach[:n].sum()) / (price.round_seconds + n * price.seconds_per_node)
-                for n in range(len(reach) + 1)
-            ]
+            # along a line, or in steps of any size
+            seconds = float(rng.lognormal(0, 1)) + np.cumsum([0, *rng.lognormal(-3, 2, len(reach))])
+            if rng.random() < 0.5:
+                seconds = np.sort(rng.choice(seconds[: 1 + len(reach) // 3], len(reach) + 1))
+            price = CostEstimate(seconds, tuple(range(len(reach) + 1)))
+            rates = [(count + reach[:n].sum()) / seconds[n] for n in range(len(reach) + 1)]
             best = price.count_worthwhile(reach, count)
             assert rates[best] == pytest.approx(max(rates))
             if best:  # and its nodes must not be below the floor that saves lookups
@@ -30,11 +33,20 @@ class TestThroughput:
 
     def test_free_rows_are_all_taken_and_dear_ones_never(self) -> None:
         reach = np.array([0.9, 0.5, 0.1, 0.001])
-        assert (
-            CostEstimate(1.0, 0.0).count_worthwhile(reach, 1) == CostEstimate(0.0, 0.0).count_worthwhile(reach, 1) == 4
-        )
-        assert CostEstimate(0.01, 1.0).count_worthwhile(reach, 1) == 0
-        assert CostEstimate(1.0, 1.0).count_worthwhile(np.empty(0), 3) == 0
+        for seconds in (1.0, 0.0):
+            assert CostEstimate.along_line(seconds, 0.0, 4).count_worthwhile(reach, 1) == 4
+        assert CostEstimate.along_line(0.01, 1.0, 4).count_worthwhile(reach, 1) == 0
+        assert CostEstimate.along_line(1.0, 1.0, 4).count_worthwhile(np.empty(0), 3) == 0
+
+    def test_rows_that_only_fill_up_are_taken(self) -> None:
+        """Of 3 branches in a graph of 8 rows, 5 nodes are free, and those of the next graph must pay for all of it."""
+        costs = [RoundCost(rows, rows, 0, 1e-3 * (1 if rows <= 8 else 3)) for rows in (1, 4, 8, 12, 16)]
+        curve = CostCurve(tuple(costs), row_counts=(8, 16))
+        reach = np.linspace(0.6, 0.3, 13)
+        assert curve.estimate_cost(3, 13, 0).count_worthwhile(reach, 3) == 5
+        assert curve.estimate_cost(3, 13, 0).count_worthwhile(np.full(13, 0.99), 3) == 5
+        cheap = CostCurve(tuple(replace(c, seconds=1e-3 if c.num_tokens <= 8 else 1.2e-3) for c in costs), (8, 16))
+        assert cheap.estimate_cost(3, 13, 0).count_worthwhile(reach, 3) == 13
 
     def test_it_plans_within_the_rows_there_are_at_the_price_it_has_learned(self) -> None:
         controller, machine = ThroughputController(max_draft_tokens=50), Machine()
@@ -47,7 +59,7 @@ class TestThroughput:
             assert plan.max_total == min(rows, 50)
             assert plan.template is None
         assert plan.cost_estimate is not None
-        assert plan.cost_estimate.seconds_per_node == pytest.approx(machine.per_row, rel=0.01)
+        assert plan.cost_estimate.least_seconds == pytest.approx(machine.per_row, rel=0.01)
         assert plan.cost_estimate.round_seconds == pytest.approx(machine.seconds(3, 0, 100), rel=0.01)
 
     def test_rounds_that_filled_prompts_are_not_counted(self) -> None:

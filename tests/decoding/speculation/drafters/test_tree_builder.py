@@ -33,6 +33,15 @@ from tests.support.enumeration import filtered_distribution
 from tests.support.streams import BranchStream
 
 
+def line(round_seconds: float, seconds_per_node: float) -> CostEstimate:
+    """Duration of rounds of up to 60 nodes, each of which takes as long."""
+    return CostEstimate.along_line(round_seconds, seconds_per_node, 60)
+
+
+STAIRS = CostEstimate(0.1 + 0.06 * np.ceil(np.arange(61) / 7) + 0.001 * np.arange(61), (*range(0, 60, 7), 60))
+"""Duration of rounds that are filled up to 7, 14, ... nodes."""
+
+
 @pytest.mark.parametrize("draw", DRAWS)
 def test_drafts_are_sound_and_within_their_plan(draw: DraftSampling) -> None:
     """A token drawn twice at one parent used to get the lesser chance of the two, and children above it."""
@@ -47,7 +56,7 @@ def test_drafts_are_sound_and_within_their_plan(draw: DraftSampling) -> None:
         if template is None:
             total = rng.randint(1, 12)
             nodes = tuple(rng.choice([0, total]) for _ in branches)
-            plan = DraftPlan(nodes, total, rng.choice([None, CostEstimate(1.0, 0.01), CostEstimate(1.0, 0.2)]))
+            plan = DraftPlan(nodes, total, rng.choice([None, line(1.0, 0.01), line(1.0, 0.2)]))
         drafts = drafter.propose(branches, plan)
         assert len(drafts) == len(branches)
         assert sum(map(len, drafts)) <= plan.max_total
@@ -151,7 +160,7 @@ class TestBestFirst:
     @pytest.mark.parametrize("row_seconds", [0.003, 0.02, 0.1, 1.0])
     def test_it_takes_as_many_as_raise_tokens_per_second(self, row_seconds: float) -> None:
         """Of all numbers of nodes, the likeliest first, the one with the most tokens in the least time."""
-        rng, price = random.Random(5), CostEstimate(0.1, row_seconds)
+        rng, price = random.Random(5), line(0.1, row_seconds)
         drafter = TreeDrafter(FakeSource(), "likely", width=3, depth=4)
         for _ in range(10):
             branches = [branch(tuple(rng.randrange(8) for _ in range(4)), seed) for seed in range(rng.randint(1, 4))]
@@ -189,7 +198,7 @@ class TestBestFirst:
             plan = DraftPlan(
                 nodes,
                 total,
-                rng.choice([None, CostEstimate(0.1, 0.0), CostEstimate(0.1, 0.002), CostEstimate(0.1, 0.02)]),
+                rng.choice([None, line(0.1, 0.0), line(0.1, 0.002), line(0.1, 0.02), STAIRS]),
             )
             slow.level_seconds = 0.0  # drafting takes no time
             drafts = fast.propose(branches, plan)
