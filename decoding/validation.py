@@ -140,6 +140,19 @@ class InvalidText(ValueError):
         super().__init__(f"{field} must be Unicode text, got {what} at position {position}")
 
 
+def require_words(name: str, value: object, *, or_empty: bool = False) -> None:
+    """Raises ValueError unless `value` is a list of texts that are not blank.
+
+    >>> require_words("step.markers", "Wait")
+    Traceback (most recent call last):
+    ValueError: step.markers must be a list of words, got 'Wait'
+    """
+    words = value if isinstance(value, Sequence) and not isinstance(value, str) else None
+    if words is None or not (words or or_empty) or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError(f"{name} must be a list of words, got {value!r}")
+    require_text(name, value)
+
+
 def require_text(name: str, value: object) -> None:
     """Raises InvalidText unless all text in `value` is Unicode. Looks into mappings and lists; other values pass.
 

@@ -1,4 +1,4 @@
-"""An agent on the openai package, unmodified: it asks, checks the answer itself, and asks again with more search.
+"""An agent on the openai package, unmodified: it asks, and asks again with more search where the answer is not trusted.
 
 python scripts/serve.py                                  in another terminal
 python examples/agent.py                                 or: python examples/agent.py http://HOST:PORT/v1
@@ -8,26 +8,21 @@ import sys
 
 from openai import OpenAI
 
-PRESETS = ("best-of-4", "beam-16")  # from cheap to expensive; the next one is used if the answer is not sure
-
-
-def sure(votes: dict[str, float]) -> bool:
-    """Returns whether the leading answer has more than half of all votes."""
-    return max(votes.values(), default=0.0) > 0.5 * sum(votes.values())
+PRESETS = ("best-of-4", "beam-16")  # from cheap to expensive; the next one is used if the answer is not trusted
 
 
 def ask(client: OpenAI, question: str) -> str:
-    """Returns the text of the first search that is sure, else of the last."""
+    """Returns the text of the first search whose answer is trusted, else of the last."""
     text = ""
     for preset in PRESETS:
         completion = client.chat.completions.create(
             model=preset, messages=[{"role": "user", "content": question}], extra_body={"timeout": 60}
         )
         text = completion.choices[0].message.content or ""
-        votes = (completion.model_extra or {})["search"]["votes"]
+        search = (completion.model_extra or {})["search"]
         tokens = completion.usage.completion_tokens if completion.usage else 0
-        print(f"{preset}: votes {votes}, {tokens} tokens")
-        if sure(votes):
+        print(f"{preset}: score {search['score']}, votes {search['votes']}, {tokens} tokens")
+        if search["is_trusted"]:
             break
     return text
 

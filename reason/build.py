@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from decoding.validation import MAX_INT, require_choice, require_count, require_positive, require_text
+from decoding.validation import (
+    MAX_INT,
+    require_choice,
+    require_count,
+    require_positive,
+    require_share,
+    require_text,
+    shorten,
+)
 from reason.config import plugins
 from reason.config.compose import (
     Settings,
@@ -28,12 +36,13 @@ from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
 from reason.routing import spec as routing
 from reason.routing.spec import RouterSpec
-from reason.runs.resume import hash_settings
+from reason.runs.resume import flatten_settings, hash_settings
 from reason.scorers.base import LoadableEmbedder, Scorer
 from reason.scorers.part import PARTS
 from reason.solver import Solver
 from reason.tasks.base import Task
 from reason.thinking import ThinkingFormat
+from reason.trust import TrustRule
 from search.probes import EarlyExit
 from search.steps import StepRule
 from search.strategy import Budget, Strategy
@@ -51,7 +60,9 @@ GROUPS = (
     "budget",
     *speculation.GROUPS,
 )
-SCORING = ("scorer_reads", "scorer_window", "scorer_timeout")
+SCORING = ("scorer_reads", "scorer_window", "scorer_timeout", "trusted_score")
+COMPARED = ("search", "step", "early_exit", "budget")
+"""Groups whose settings are in every row."""
 SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", *SCORING, "resume", "plugins"}
 
 
@@ -85,7 +96,10 @@ class SolveSpec:
         return hash_settings(self.config)
 
     def run_metadata(self, task: Task, stands_in_for: str | None) -> dict[str, object]:
-        """Returns what every row repeats of its run: options, seed, the settings' hash, versions, and what is lossy."""
+        """Returns what every row repeats of its run: options, settings and their hash, versions, and what is lossy.
+
+        The settings are those that runs are compared by; `run.json` has all.
+        """
         names = {"task": task.name} | ({"stands_in_for": stands_in_for} if stands_in_for else {}) | self.names
         lossy = {"lossy": ", ".join(self.lossy_settings)} if self.lossy_settings else {}
         return {
@@ -93,6 +107,11 @@ class SolveSpec:
             **lossy,
             "seed": self.config["seed"],
             "config": self.config_hash,
+            "settings": {
+                key: value
+                for key, value in flatten_settings({group: self.config[group] for group in COMPARED}).items()
+                if not key.endswith("._target_") and ".templates." not in key
+            },
             "versions": collect_versions(),
         }
 
@@ -149,6 +168,8 @@ class SolveSpec:
             thinking=self.thinking,
             ends_thoughts=self.engine.settings.continues_text,
             early_exit=self.early_exit,
+            # a run of the last release has no such setting
+            trust=TrustRule(self.config.get("trusted_score"), getattr(self.scorer, "judges_solutions", False)),
             **({} if task is None else {"find_answer": task.find}),
         )
 
@@ -172,6 +193,9 @@ def load(*overrides: str) -> Solver:
 
     Raises: ConfigError naming the setting.
     """
+    for override in overrides:
+        if not isinstance(override, str):
+            raise ConfigError(f"load takes settings as texts, load('search.n=4', ...), got {shorten(override)}")
     return validate_settings(*compose_settings(overrides)).load_solver()
 
 
@@ -317,6 +341,11 @@ def _make_early_exit(
     if settings.get("probe") is None:
         settings["probe"] = thinking.probe
     rule: EarlyExit = instantiate("early_exit", settings)
+    if rule.hint is not None and thinking.closing in rule.hint:
+        raise ConfigError(
+            f"early_exit.hint must leave it to the model to write the closing tag {thinking.closing!r}; "
+            f"model.thinking.forced_end holds it, got {rule.hint!r}"
+        )
     if not engine.settings.continues_text:
         raise ConfigError(
             f"{name} continues a thought, and engine.api=chat begins every answer anew; choose engine.prefill=true "
@@ -391,6 +420,8 @@ def _validate_keys(config: Settings) -> None:
         require_count("limit", config["limit"], at_least=1, at_most=MAX_INT, or_null=True)
         require_choice("scorer_reads", config.get("scorer_reads", "thought"), PARTS)
         require_count("scorer_window", config.get("scorer_window", 1), at_least=1)
+        if config.get("trusted_score") is not None:
+            require_share("trusted_score", config["trusted_score"])
         if config["scorer_timeout"] is not None:
             require_positive("scorer_timeout", config["scorer_timeout"])
 

@@ -61,6 +61,7 @@ class Solution:
     result   the whole search: tree, votes, usage
     thought  what the model wrote before the text between the tags of `model.thinking`, "" without one
     reader   splits solutions of this problem into thought and text
+    is_trusted  whether the answer's score, or share of the votes, is at least `trusted_score`; None where nothing tells
     """
 
     problem: Problem
@@ -70,6 +71,7 @@ class Solution:
     result: SearchResult
     thought: str = ""
     reader: SolutionReader = field(default_factory=SolutionReader)
+    is_trusted: bool | None = None
 
     @property
     def tree(self) -> SearchTree:

@@ -18,6 +18,7 @@ from reason.prompt import Prompt
 from reason.scorers.base import Scorer
 from reason.scorers.part import read_part
 from reason.thinking import SolutionReader, ThinkingFormat
+from reason.trust import TrustRule
 from search.expand import derive_seed
 from search.probes import EarlyExit, ThoughtProbes
 from search.problem_text import ProblemText
@@ -66,6 +67,7 @@ class Solver:
     ends_thoughts   whether thoughts are ended at their budget; the engine must be able to continue a text
     early_exit      when a thought ends before its budget; None: when the model ends it
     embedder        compares steps; only some strategies need one
+    trust           says which answers are trusted; None: nothing is said
 
     >>> import reason
     >>> with reason.load("search.n=4") as solver:                           # the bundled models
@@ -95,6 +97,7 @@ class Solver:
         thinking: ThinkingFormat | None = None,
         ends_thoughts: bool = True,
         early_exit: EarlyExit | None = None,
+        trust: TrustRule | None = None,
     ) -> None:
         self.strategy = strategy
         self.engine = engine
@@ -113,6 +116,7 @@ class Solver:
         self.thinking = thinking
         self.ends_thoughts = ends_thoughts
         self.early_exit = early_exit
+        self.trust = trust or TrustRule()
         self.on_step: Callable[[StepEvent], None] | None = None
         self._find_answer = find_answer
         self._loop = EventLoopThread()
@@ -261,7 +265,12 @@ class Solver:
             closing=thinking.closing,
             probes=None
             if rule is None
-            else ThoughtProbes(rule=rule, tokens=encode(rule.probe), read_answer=self.extract_answer),
+            else ThoughtProbes(
+                rule=rule,
+                tokens=encode(rule.probe),
+                read_answer=self.extract_answer,
+                hint=encode(rule.hint) if rule.hint else (),
+            ),
             waits=thinking.waits,
             wait=encode(thinking.wait_text),
         )
@@ -292,14 +301,16 @@ class Solver:
     def _to_solution(self, problem: Problem, result: SearchResult, reader: SolutionReader) -> Solution:
         full_text = "" if result.best is None else result.tree.path_text(result.best)
         thought, text, _ = reader.split(full_text)
+        answer = self.extract_answer(reader.answer_part(full_text))
         return Solution(
             problem=problem,
-            answer=self.extract_answer(reader.answer_part(full_text)),
+            answer=answer,
             text=text,
             score=result.score,
             result=result,
             thought=thought,
             reader=reader,
+            is_trusted=self.trust.judge(answer, result.score, result.votes),
         )
 
 

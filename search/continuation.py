@@ -54,8 +54,8 @@ class ContinuationWriter:
         floor = self._resources.floor
         progress = self._watch(thought, request)
         while True:
-            if progress is not None and progress.must_end(generation):
-                generation = progress.put_in_end(generation)
+            if progress is not None and progress.must_interrupt(generation):
+                generation = progress.interrupt(generation)
             part, border = continue_after(request, generation), len(generation.tokens)
             is_last = floor is None and (progress is None or not progress.is_open)
             part = part if progress is None else progress.limit_request(part, generation)
@@ -84,13 +84,15 @@ class ContinuationWriter:
 
         The engine may stop at a text that ends no step, or after a stretch, and is sent on. Tokens behind the end of
         the step are thrown away. A step that `max_tokens` cuts is open where `may_go_on`: the next step goes on. So is
-        one that ends where its thought has used up its budget; the next step then begins with the forced end.
+        one that ends where its thought has used up its budget, or knows its answer; the next step then begins with the
+        forced end, or with a hint.
         """
         rule, decode = self._resources.step_rule, self._resources.decode
         generation, progress = empty_generation(), self._watch(thought, request)
-        if progress is not None and progress.must_end(generation):
-            generation = progress.put_in_end(generation)
-        elif thought is not None and thought.remaining < request.params.max_tokens:
+        if progress is not None and progress.must_interrupt(generation):
+            generation = progress.interrupt(generation)
+        is_thinking = progress is not None and progress.is_open
+        if is_thinking and thought is not None and thought.remaining < request.params.max_tokens:
             request, may_go_on = with_max_tokens(request, thought.remaining), True
         start, params = len(generation.tokens), request.params
         stopping = replace(request, params=add_stops(params, rule.stop_strings)) if rule.stop_strings else request
@@ -115,9 +117,13 @@ class ContinuationWriter:
             is_part = is_stretch or part.params.max_tokens < room or generation.finish != more.finish
             goes_on = generation.finish == "stop" or (is_part and generation.finish == "length")
             was_early = end is None and more.tokens and goes_on and not has_stop
-            if progress is not None and progress.must_end(generation):
-                may_go_on = True
-                break
+            if progress is not None and progress.must_interrupt(generation):
+                if generation.tokens:
+                    may_go_on = True
+                    break
+                generation = progress.interrupt(generation)  # what was written is taken off, down to the beginning
+                start = len(generation.tokens)
+                continue
             if not was_early or len(generation.tokens) >= stopping.params.max_tokens:
                 break
         if end is not None and end < len(generation.tokens):

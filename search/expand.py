@@ -374,7 +374,8 @@ class Expander:
         if result.path_scores is not None:
             self._budget.add_usage(result.path_scores.usage)
         # Cut short by the budget, not by the context window: the window limits `max_tokens` below the reservation.
-        is_cut = expansion.request.params.max_tokens == expansion.limit < sampling.max_tokens
+        # A step that ended with its thought is open: the forced end and the answer have room left.
+        is_cut = expansion.request.params.max_tokens == expansion.limit < sampling.max_tokens and not result.is_open
         self._budget_exhausted |= finish == "deadline" or (is_cut and finish == "length")
 
     def _store_scores(self, path: Sequence[int], scores: StepScores | None) -> None:

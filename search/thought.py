@@ -58,16 +58,19 @@ class ThoughtHistory:
 
     probes  its interim answers, in order
     waits   for each time that it had to go on, its tokens before that
+    hint    its tokens before the hint that it should end; None: it had none
     """
 
     probes: tuple[Probe, ...] = ()
     waits: tuple[int, ...] = ()
+    hint: int | None = None
 
     def until(self, num_tokens: int) -> ThoughtHistory:
         """Returns what belongs to the first `num_tokens` tokens of the path."""
         return ThoughtHistory(
             tuple(probe for probe in self.probes if probe.num_tokens <= num_tokens),
             tuple(wait for wait in self.waits if wait < num_tokens),
+            None if self.hint is None or self.hint >= num_tokens else self.hint,
         )
 
 

@@ -7,11 +7,13 @@ under a budget the tree, would depend on which of the two is faster.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
 
-from decoding.core import Generation, GenerationRequest, TokenGenerator, Usage
-from search.generations import cut_at_stop, cut_generation, with_max_tokens
-from search.probing import Prober
+from decoding.core import Generation, GenerationRequest, TokenGenerator, Tokens, Usage
+from search.generations import add_stops, cut_at_stop, cut_generation, with_max_tokens
+from search.probes import Probe, ThoughtProbes
+from search.probing import ProbePlaces, Prober
 from search.steps import Decode
 from search.thought import OpenThought, ThoughtHistory, put_in
 
@@ -23,7 +25,7 @@ class ThoughtProgress:
     """The thought of one continuation, from where it begins until it is over.
 
     is_open      whether the thought goes on, as far as it is written
-    history      its probes and waits, those of the path before included
+    history      its probes, waits and hint, those of the path before included
     probe_usage  usage of the probes of this continuation
     num_lost     tokens generated and taken off, above those put in for them
     """
@@ -32,19 +34,26 @@ class ThoughtProgress:
         self, thought: OpenThought, request: GenerationRequest, engine: TokenGenerator, decode: Decode
     ) -> None:
         self._thought, self._request, self._decode = thought, request, decode
-        probes = thought.budget.probes
-        self._prober = None if probes is None else Prober(probes, engine, decode)
+        self._probes: ThoughtProbes | None = thought.budget.probes
+        if self._probes is not None:
+            self._prober = Prober(self._probes, engine, decode)
+            self._places = ProbePlaces(self._probes.rule, decode)
+        self._part_stops: tuple[str, ...] | None = None  # of the last request, where it got more of them here
         self.is_open = True
         self.history: ThoughtHistory = thought.history
         self.probe_usage = Usage()
         self.num_lost = 0
 
-    def must_end(self, written: Generation) -> bool:
-        """Returns whether the thought is still open behind `written` and has to be ended there."""
-        return self.is_open and (self._remaining(written) < 1 or self._has_enough())
+    def must_interrupt(self, written: Generation) -> bool:
+        """Returns whether the thought is still open behind `written`, and a text has to be put in there."""
+        return self.is_open and (self._remaining(written) < 1 or self._has_enough(written))
 
-    def put_in_end(self, written: Generation) -> Generation:
-        """Returns `written` with the forced end behind it. *Mutates* the progress."""
+    def interrupt(self, written: Generation) -> Generation:
+        """Returns `written` with the hint to end behind it, or with the forced end. *Mutates* the progress."""
+        hint = self._hint
+        if hint and self._has_enough(written) and self._remaining(written) > len(hint):
+            self.history = replace(self.history, hint=self._position(written))
+            return put_in(written, hint)
         self.is_open = False
         return self._thought.budget.put_in_end(written)
 
@@ -53,27 +62,43 @@ class ThoughtProgress:
         if not self.is_open:
             return request
         limit = min(request.params.max_tokens, self._remaining(written))
-        probes, budget = self._thought.budget.probes, self._thought.budget
-        if probes is not None:
-            limit = min(limit, probes.rule.every - self._position(written) % probes.rule.every)
+        stops: tuple[str, ...] = ()
+        if self._probes is not None and self.history.hint is None:
+            limit = min(limit, self._places.count_free(self._position(written), self._last_probe))
+            stops = self._places.find_stops(self._read_thought(written), self._last_probe)
+            stops = tuple(stop for stop in stops if stop not in request.params.stop)
+        elif self.history.hint is not None:
+            limit = min(limit, self._hint_end - self._position(written))
+        if self._may_wait:
+            stops += (self._thought.budget.closing,)
         limited = with_max_tokens(request, limit)
-        if not self._may_wait:
-            return limited
-        return replace(limited, params=replace(limited.params, stop=(*limited.params.stop, budget.closing)))
+        self._part_stops = request.params.stop if stops else None
+        return replace(limited, params=add_stops(limited.params, stops)) if stops else limited
 
     async def review(self, written: Generation, border: int) -> Generation:
         """Returns `written`, whose tokens behind `border` are new, as it goes on. *Mutates* the progress.
 
-        A stop of the request that began before the border ends it. A closing tag may have been replaced. Where the next
-        probe is due, it is sent, and awaited.
+        A stop of the request that began before the border ends it. A closing tag may have been replaced. Where probes
+        are due, they are sent, and awaited; the text behind the one that ends the thought is taken off.
         """
-        written = cut_at_stop(written, border, self._request.params.stop, self._decode)
+        whole = cut_at_stop(written, border, self._request.params.stop, self._decode)
         if not self.is_open:
+            return whole
+        if self._is_closed(whole, border):
+            waited = self._put_in_wait(whole)
+            if waited is not None:
+                return waited
+            self.is_open = False
+        if whole is not written:  # a stop of the request's own
+            return whole
+        if written.finish == "stop" and self._part_stops is not None:  # perhaps at a text of ours alone
+            is_ours = not self._has_stop(written, border, self._part_stops)
+            written = replace(written, finish="length") if is_ours else written
+        if not self.is_open or self.history.hint is not None or self._remaining(written) < 1:
             return written
-        if self._is_closed(written, border):
-            return self._put_in_wait(written) or self._leave_thought(written, border)
-        if self._prober is not None and written.finish == "length" and self._remaining(written) > 0:
-            await self._probe(self._prober, written)
+        stops = self._request.params.stop
+        if written.finish == "length" or (written.finish == "stop" and not self._has_stop(written, border, stops)):
+            return await self._send_probes(written, border)
         return written
 
     def _position(self, written: Generation) -> int:
@@ -82,13 +107,40 @@ class ThoughtProgress:
     def _remaining(self, written: Generation) -> int:
         return self._thought.remaining - len(written.tokens)
 
-    def _has_enough(self) -> bool:
-        probes = self._thought.budget.probes
-        return probes is not None and bool(self.history.probes) and probes.rule.decide(self.history.probes)
+    def _read_thought(self, written: Generation) -> Tokens:
+        """All tokens of the thought, those of the path before included."""
+        prefix = self._request.prefix
+        return prefix[len(prefix) - self._thought.num_tokens :] + written.tokens
+
+    def _has_enough(self, written: Generation) -> bool:
+        if self._probes is None or not self.history.probes:
+            return False
+        if self.history.hint is not None:
+            return self._position(written) >= self._hint_end
+        return self._probes.rule.decide(self.history.probes)
+
+    @property
+    def _last_probe(self) -> int:
+        return self.history.probes[-1].num_tokens if self.history.probes else 0
+
+    @property
+    def _hint(self) -> Tokens:
+        """The hint that may be put in now; a loop would go on behind it."""
+        past = self.history
+        if self._probes is None or past.hint is not None or not past.probes or past.probes[-1].is_loop:
+            return ()
+        return self._probes.hint
+
+    @property
+    def _hint_end(self) -> int:
+        """Tokens of the thought at which it is ended by force, because it did not take the hint."""
+        assert self._probes is not None
+        assert self.history.hint is not None
+        return self.history.hint + len(self._probes.hint) + self._probes.rule.hint_tokens
 
     @property
     def _may_wait(self) -> bool:
-        return len(self.history.waits) < self._thought.budget.waits
+        return len(self.history.waits) < self._thought.budget.waits and self.history.hint is None
 
     def _is_closed(self, written: Generation, border: int) -> bool:
         """Whether the thought ends in `written`; the whole text is read only where its new part has the tag."""
@@ -112,31 +164,51 @@ class ThoughtProgress:
         if length < 0 or self._remaining(waited) < 1:  # no tag to take off, or one that is in the tree; or no budget
             return None
         waits = (*self.history.waits, self._thought.num_tokens + num_kept)
-        self.history = ThoughtHistory(self.history.probes, waits)
+        self.history = replace(self.history, waits=waits)
         self.num_lost += max(0, len(written.tokens) - len(waited.tokens))
         return waited
 
-    def _leave_thought(self, written: Generation, border: int) -> Generation:
-        """Returns `written` as it goes on behind the thought. The engine may have stopped at the tag for us alone."""
-        self.is_open = False
-        params, text = self._request.params, self._decode(written.tokens[border:])
-        is_own_stop = any(stop in text for stop in params.stop) or written.tokens[-1] in params.stop_token_ids
-        if self._may_wait and written.finish == "stop" and not is_own_stop:
-            return replace(written, finish="length")
+    def _has_stop(self, written: Generation, border: int, stops: Sequence[str]) -> bool:
+        """Whether one of these texts, or of the request's ids, ended what is new."""
+        text = self._decode(written.tokens[border:])
+        return any(stop in text for stop in stops) or written.tokens[-1] in self._request.params.stop_token_ids
+
+    async def _send_probes(self, written: Generation, border: int) -> Generation:
+        """Returns `written` up to the probe that ends the thought; all of it where none does."""
+        if self._probes is None:
+            return written
+        thought, first = self._read_thought(written), self._thought.num_tokens + border
+        while (place := self._places.find_next(thought, self._last_probe, first)) is not None:
+            probe = await self._probe(self._probes, written, thought[:place])
+            if probe is None:
+                break
+            self.history = replace(self.history, probes=(*self.history.probes, probe))
+            if self._has_enough(written):
+                return self._cut(written, place - self._thought.num_tokens)
         return written
 
-    async def _probe(self, prober: Prober, written: Generation) -> None:
-        """Probes the thought if a probe is due and affordable, and adds it to the history."""
-        thought, probes = self._thought, self._thought.budget.probes
-        position, past = self._position(written), self.history.probes
-        last = past[-1].num_tokens if past else 0
-        if probes is None or position % probes.rule.every or position <= last:
-            return
-        left = thought.probe_tokens - self.probe_usage.probe_tokens
-        max_tokens = min(probes.rule.probe_tokens, thought.room - len(written.tokens) - len(probes.tokens))
+    async def _probe(self, probes: ThoughtProbes, written: Generation, thought: Tokens) -> Probe | None:
+        """Asks for the answer behind the thought; None where no probe is affordable."""
+        if probes.rule.is_loop(thought):
+            return Probe(num_tokens=len(thought), answer=None, is_loop=True)
+        left = self._thought.probe_tokens - self.probe_usage.probe_tokens
+        room = self._thought.room - len(written.tokens) - len(probes.tokens)
+        max_tokens = min(probes.rule.probe_tokens, room)
         if max_tokens < 1 or left < probes.rule.probe_tokens:
-            return
-        request = replace(self._request, prefix=self._request.prefix + written.tokens)
-        reply = await prober.send_probe(request, request.prefix[last - position :], position, max_tokens)
-        self.history = ThoughtHistory((*past, reply.probe), self.history.waits)
+            return None
+        prompt = self._request.prefix[: len(self._request.prefix) - self._thought.num_tokens]
+        request = replace(self._request, prefix=prompt + thought)
+        reply = await self._prober.send_probe(request, thought[self._last_probe :], len(thought), max_tokens)
         self.probe_usage += replace(reply.usage, seconds=0.0)
+        return reply.probe
+
+    def _cut(self, written: Generation, length: int) -> Generation:
+        """Returns the first `length` tokens, as far as they are in `written`; the engine wrote the others in vain."""
+        written, length = replace(written, finish="length"), max(0, length)  # the forced end or a hint follows
+        num_cut = len(written.tokens) - length
+        is_all = not length and num_cut >= self._request.params.max_tokens - self.num_lost
+        if not num_cut or is_all:  # with nothing left, the forced end would have no room for an answer
+            return written
+        self.num_lost += num_cut
+        cut = cut_generation(written, length)
+        return replace(cut, usage=cut.usage + Usage(unused_tokens=num_cut))

@@ -15,6 +15,9 @@ MOST_CUT = 0.1
 """Share of solutions that may end at a limit without an answer before the summary warns."""
 
 
+NOT_TRUSTED = "not trusted: the score, or without a reward model the share of the votes, is below trusted_score"
+
+
 def format_heading(names: Mapping[str, object], problems: int) -> str:
     """Formats the first line of a run from its metadata: the parts, the data, and whether the output is lossy.
 
@@ -52,6 +55,8 @@ def print_solution(result: ProblemResult, console: Console) -> None:
     console.print()
     score = "not scored" if result.score is None else f"score {result.score:.3f}"
     console.print(f"answer {result.answer}, {score}", style="bold", markup=False)
+    if result.is_trusted is False and result.answer is not None:
+        console.print(NOT_TRUSTED, style="yellow", markup=False, soft_wrap=True)
     votes = sorted(result.votes.items(), key=lambda item: -item[1])
     if votes:
         console.print("votes  " + ", ".join(f"{answer}: {weight:.3g}" for answer, weight in votes), markup=False)
@@ -103,6 +108,9 @@ def _cost_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
         costs.append(
             ("probes", f"{usage['probes']:,}", f"of running thoughts; {usage['probe_tokens']:,} of the tokens")
         )
+    if summary.get("untrusted"):
+        note = "answers with a lower score or share of the votes than trusted_score"
+        costs.append(("not trusted", f"{summary['untrusted']:,} of {summary['problems']:,}", note))
     if summary["unscored"]:
         vote = "they vote as search.unscored says; the log names the limit that they hit"
         costs.append(("not scored", f"{summary['unscored']:,} solutions", vote))

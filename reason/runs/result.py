@@ -100,6 +100,7 @@ class ProblemResult:
     nodes     steps in the tree
     shape     statistics of the tree's shape; None for a failed problem and in rows of earlier releases
     error     exception of a failed problem, None otherwise
+    is_trusted  see `reason.problem.Solution`
     metadata  the run's keys: task, model, search, seed, config, versions, `lossy`, ...; free-form
     """
 
@@ -119,6 +120,7 @@ class ProblemResult:
     usage: Usage = field(default_factory=Usage)
     error: str | None = None
     shape: TreeShape | None = None
+    is_trusted: bool | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
@@ -144,6 +146,7 @@ class ProblemResult:
             kv=KVFootprint(**kv),
             usage=Usage(**asdict(result.usage) | {"seconds": _round6(result.usage.seconds)}),
             shape=shape_statistics(result.tree),
+            is_trusted=solution.is_trusted,
             metadata=metadata or {},
         )
 
@@ -198,6 +201,7 @@ class ProblemResult:
             "grade": self.grade.value,
             **reason,
             "score": self.score,
+            "is_trusted": self.is_trusted,
             "text": self.text,
             **({"thought": self.thought} if self.thought else {}),
             "votes": dict(self.votes),

@@ -23,7 +23,11 @@ FILE = "run.json"
 NON_SEMANTIC = ("resume", "limit", "concurrency", "plugins")
 """Settings that cannot change a row and may differ when a run is resumed; `_target_`s of plug-ins must not."""
 
-_NOT_COMPARED = ("config", "versions")  # of a row's metadata: the hash is compared first, versions may differ
+_NOT_COMPARED = (
+    "config",
+    "settings",
+    "versions",
+)  # of a row's metadata: the hash is compared first, versions may differ
 
 
 def hash_settings(config: Mapping[str, object]) -> str:

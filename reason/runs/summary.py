@@ -47,6 +47,7 @@ def summarise_results(results: Sequence[ProblemResult]) -> dict[str, Any]:
         "metrics": {name: _plain_metric(metric) for name, metric in result_metrics(results).items()},
         "usage": asdict(reduce(add, (result.usage for result in results), Usage())),
         "tree_shape": {name: round(value, 6) for name, value in mean_shape(results).items()},
+        "untrusted": sum(result.is_trusted is False for result in results),
         "unscored": count_unscored(results),
         "solutions": len(samples),
         "cut": sum(sample.is_cut for sample in samples),

@@ -31,6 +31,7 @@ class Scorer(Protocol):
     Constructors check their knobs and load nothing, so that a misspelt setting costs no time.
 
     gives_scores   False only for scorer=none, which strategies and routers that need scores refuse
+    judges_solutions    may be left out; True where a score is a probability that the solution is right
     num_top        `GenerationRequest.num_top` of generations that it reads the uncertainty of; 0: it reads none
     """
 

@@ -47,6 +47,7 @@ class PrmScorer:
     """
 
     gives_scores: ClassVar[bool] = True
+    judges_solutions: ClassVar[bool] = True
     num_top: ClassVar[int] = 0
 
     def __init__(

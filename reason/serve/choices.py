@@ -92,6 +92,7 @@ class SearchBlock(TypedDict):
     """`search`, the part of a response that OpenAI's API does not have.
 
     tree       path of the search's page on this server
+    is_trusted  whether the answer's score, or share of the votes, is at least `trusted_score`; null where nothing tells
     solutions  finished solutions that the search found
     stopped    `done`, `budget` or `decided`, see `search.strategy.SearchResult`
     lossy      settings under which text is not distributed as the target model's; empty if there are none
@@ -102,6 +103,7 @@ class SearchBlock(TypedDict):
     tree: str
     answer: str | None
     score: float | None
+    is_trusted: bool | None
     votes: Mapping[str, float]
     solutions: int
     stopped: str
@@ -137,6 +139,7 @@ def search_block(solution: Solution, preset: str, tree: str, lossy: Sequence[str
         "tree": tree,
         "answer": solution.answer,
         "score": solution.score,
+        "is_trusted": solution.is_trusted,
         "votes": solution.votes,
         "solutions": len(solution.result.candidates),
         "stopped": solution.result.stop_reason,

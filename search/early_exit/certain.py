@@ -13,8 +13,8 @@ from search.probes import EarlyExit, Probe
 class CertainAnswer(EarlyExit):
     """Ends a thought when the probability of its interim answer, the mean over its tokens, is at least `threshold`.
 
-    The mean is the geometric one, of a greedy probe: DEER's confidence in a trial answer. DEER probes where the thought
-    turns ("Wait", the end of a paragraph), this rule every `every` tokens.
+    The mean is the geometric one, of a greedy probe: DEER's confidence in a trial answer. DEER asks for it where the
+    thought turns: `at="turns"`.
 
     >>> CertainAnswer().decide([Probe(num_tokens=1, answer="7", confidence=0.97)])
     True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from decoding.core import Tokens, Vector
-from decoding.validation import require_text
+from decoding.validation import require_words
 from search.steps import Decode, StepRule
 
 MARKERS = ("Wait", "Alternatively", "Hmm", "However", "Let me check", "Let me think")
@@ -31,10 +31,7 @@ class MarkerSteps(StepRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_list = isinstance(self.markers, Sequence) and not isinstance(self.markers, str)
-        if not is_list or not self.markers or not all(isinstance(m, str) and m.strip() for m in self.markers):
-            raise ValueError(f"step.markers must be a list of words, got {self.markers!r}")
-        require_text("step.markers", self.markers)
+        require_words("step.markers", self.markers)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -294,3 +294,8 @@ def test_changed_setting_is_named_before_a_run_resumes() -> None:
     resume.require_same_settings(then, then | {"limit": None})
     with pytest.raises(ConfigError, match=r"resume: search\.n was 4, now 8; seed was 0, now 1$"):
         resume.require_same_settings(then, {"search": {"n": 8, "agg": "last"}, "limit": 3, "seed": 1})
+
+
+def test_load_asks_for_settings_as_texts() -> None:
+    with pytest.raises(ConfigError, match=r"load takes settings as texts, load\('search.n=4', ...\), got"):
+        reason.load(["search.n=4"])  # type: ignore[arg-type]

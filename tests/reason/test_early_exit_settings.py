@@ -19,6 +19,7 @@ from reason.runs.result import ProblemResult
 from reason.runs.summary import summarise_results
 from reason.thinking import ThinkingFormat
 from search.early_exit.converged import ConvergedAnswers
+from search.step_rules.markers import MARKERS
 from search.strategies.best_of_n import BestOfN
 from tests.support.scripted_thinker import CLOSING, FORCED_END, PROBE, RandomThinker
 from tests.support.toy_search import ROOT
@@ -48,6 +49,13 @@ def test_probe_is_the_models_own_unless_it_is_set() -> None:
         assert rule.probe == probe
 
 
+def test_words_and_texts_of_a_rule_are_set_on_the_command_line() -> None:
+    rule = spec_of(THINKING, "early_exit=converged", "early_exit.doubts=[wait,hold on,no]", "early_exit.at=turns")
+    assert isinstance(rule.early_exit, ConvergedAnswers)
+    assert list(rule.early_exit.doubts) == ["wait", "hold on", "no"]
+    assert list(rule.early_exit.markers) == list(MARKERS)
+
+
 def test_no_thought_ends_early_unless_it_is_set() -> None:
     spec = spec_of(THINKING)
     assert spec.early_exit is None
@@ -65,6 +73,11 @@ def test_no_thought_ends_early_unless_it_is_set() -> None:
             "there is no early_exit=convergd.*certain, converged, none, redundant",
         ),
         ([THINKING, "early_exit=converged", "early_exit.every=0"], "early_exit.every must be an int >= 1, got 0"),
+        (
+            [THINKING, "early_exit=redundant", "early_exit.hint='Enough.</think>'"],
+            "early_exit.hint must leave it to the model to write the closing tag '</think>'",
+        ),
+        ([THINKING, "early_exit=certain", "early_exit.at=markers"], "early_exit.at must be one of every, turns; got"),
         (
             [THINKING, "early_exit=converged", "model.thinking.probe=''"],
             "model.thinking.probe must be a text that asks",
@@ -128,6 +141,13 @@ def test_solver_ends_thoughts_early_and_rows_say_what_it_took() -> None:
     row = ProblemResult.from_solution(early, lambda *_: ProblemResult(id="p").grade)
     assert row.to_json()["usage"]["probes"] == 6
     assert ProblemResult.from_json({"id": "p", "usage": {"tokens": 3}}).usage.probes == 0
+
+
+def test_solver_puts_the_hint_in() -> None:
+    rule = ConvergedAnswers(every=20, agree=2, hint="\nI know.", hint_tokens=30)
+    early = solve(early_exit=rule)
+    before, hint, behind = early.thought.partition("\nI know.")
+    assert (early.answer, len(before), hint, len(behind)) == ("7", 40, "\nI know.", 30 + len("\nEnough."))
 
 
 def test_probes_are_worked_with_as_the_answer_is() -> None:

@@ -37,6 +37,7 @@ RULES: dict[str, StepRule] = {
 }
 SEARCHES = ("best_of_n", "self_consistency", *search_classes(StepSearch))
 SAMPLING = SamplingParams(max_tokens=400)
+TURNS: dict[str, Any] = {"at": "turns", "markers": ("a", "bc")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,8 @@ class ExitAt(EarlyExit):
 def limits(rule: EarlyExit | None, **changes: Any) -> ThoughtBudget:
     probes = None
     if rule is not None:
-        probes = ThoughtProbes(rule=rule, tokens=tuple(rule.probe.encode()), read_answer=extract_answer)
+        hint = tuple((rule.hint or "").encode())
+        probes = ThoughtProbes(rule=rule, tokens=tuple(rule.probe.encode()), read_answer=extract_answer, hint=hint)
     end = tuple(FORCED_END.encode())
     fields: dict[str, Any] = {"is_open": is_thinking, "forced_end": end, "max_tokens": None, "answer_tokens": 60}
     return ThoughtBudget(**(fields | {"closing": CLOSING, "probes": probes} | changes))
@@ -73,14 +75,14 @@ def describe(tree: SearchTree) -> list[object]:
 def test_rule_that_never_exits_changes_no_search(name: str, rule: str) -> None:
     strategy = search_classes()[name](n=4, sampling=SAMPLING)
     without = search(None, strategy, step_rule=RULES[rule])
-    for every in (5, 32):
-        probed = search(ExitAt(every=every), strategy, step_rule=RULES[rule])
+    for places in ({"every": 5}, {"every": 32}, {"every": 5} | TURNS, {"every": 32, "longest_gap": 40} | TURNS):
+        probed = search(ExitAt(**places), strategy, step_rule=RULES[rule])
         assert describe(probed.tree) == describe(without.tree)
         assert (probed.best, probed.votes, probed.selections) == (without.best, without.votes, without.selections)
         assert probed.usage.probes > 0 == without.usage.probes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     every=st.integers(1, 70),
     max_tokens=st.none() | st.integers(1, 300),
@@ -88,19 +90,31 @@ def test_rule_that_never_exits_changes_no_search(name: str, rule: str) -> None:
     seed=st.integers(0, 999),
     stop=st.sampled_from([(), ("ab",), ("fe\n", "dd"), (" So \\b",)]),
     step_rule=st.sampled_from([None, *RULES.values()]),
+    places=st.sampled_from(
+        [{}, TURNS, TURNS | {"markers": (" a", "d\nb"), "longest_gap": 90}, TURNS | {"longest_gap": None}]
+    ),
 )
 def test_probes_never_change_a_thought(
-    every: int, max_tokens: int | None, answer_tokens: int, seed: int, stop: tuple[str, ...], step_rule: StepRule | None
+    every: int,
+    max_tokens: int | None,
+    answer_tokens: int,
+    seed: int,
+    stop: tuple[str, ...],
+    step_rule: StepRule | None,
+    places: dict[str, Any],
 ) -> None:
     sampling = replace(SAMPLING, stop=stop)
     strategy = BestOfN(n=2, sampling=sampling) if step_rule is None else Rebase(n=2, sampling=sampling)
     more: dict[str, Any] = {"seed": seed, "max_tokens": max_tokens, "answer_tokens": answer_tokens}
     more |= {} if step_rule is None else {"step_rule": step_rule}
-    without, probed = search(None, strategy, **more), search(ExitAt(every=every), strategy, **more)
+    without, probed = search(None, strategy, **more), search(ExitAt(every=every, **places), strategy, **more)
     assert describe(probed.tree) == describe(without.tree)
 
 
-def test_probes_never_change_a_thought_of_the_local_engine() -> None:
+@pytest.mark.parametrize(
+    "places", [{"every": 16}, {"at": "turns", "every": 1, "markers": list("!#$%&abcdefghijklmnopqrstuvwxyz")}]
+)
+def test_probes_never_change_a_thought_of_the_local_engine(places: dict[str, Any]) -> None:
     decode = ToyTokenizer().decode
     strategy = Rebase(n=4, sampling=SamplingParams(max_tokens=200))
 
@@ -115,8 +129,8 @@ def test_probes_never_change_a_thought_of_the_local_engine() -> None:
         finally:
             engine.close()
 
-    without, probed = run(None), run(ExitAt(every=16))
-    assert probed.usage.probes > 10
+    without, probed = run(None), run(ExitAt(**places))
+    assert probed.usage.probes > 3
     assert describe(probed.tree) == describe(without.tree)
 
 
@@ -181,11 +195,12 @@ def test_probe_is_a_short_greedy_request_of_the_same_problem() -> None:
     exit_at=st.integers(1, 400),
     by_steps=st.booleans(),
     waits=st.integers(0, 2),
+    more=st.sampled_from([{}, TURNS, {"hint": "Well, ", "hint_tokens": 9}, TURNS | {"hint": "Well, "}]),
 )
 def test_probes_count_in_the_token_budget(
-    tokens: int, every: int, probe_tokens: int, exit_at: int, by_steps: bool, waits: int
+    tokens: int, every: int, probe_tokens: int, exit_at: int, by_steps: bool, waits: int, more: dict[str, Any]
 ) -> None:
-    rule = ExitAt(every=every, probe_tokens=probe_tokens, tokens=exit_at)
+    rule = ExitAt(every=every, probe_tokens=probe_tokens, tokens=exit_at, **more)
     strategy: Any = (Rebase if by_steps else BestOfN)(n=4, sampling=SAMPLING)
     thought = limits(rule, waits=waits, wait=tuple(b"Wait"))
     result = run_search(strategy, engine=RandomThinker(), thought=thought, budget=Budget(tokens=tokens))
@@ -251,10 +266,12 @@ def test_answer_with_braces_of_its_own_is_read_to_its_end() -> None:
     assert set(read) == {f"{PROBE}\\frac{{1}}{{2}}}}"}
 
 
-def test_no_probe_goes_beyond_the_window_of_the_model() -> None:
+@pytest.mark.parametrize("places", [{"every": 20}, {"every": 1, "longest_gap": 1} | TURNS])
+def test_no_probe_goes_beyond_the_window_of_the_model(places: dict[str, Any]) -> None:
     engine = RandomThinker(mean_length=10**9)
     window = len(ROOT) + 120
-    search(ExitAt(every=20), SelfConsistency(n=2, sampling=SAMPLING), engine=engine, context_window=window)
+    rule = ExitAt(probe=f"So far, all in all:{PROBE}", **places)
+    search(rule, SelfConsistency(n=2, sampling=SAMPLING), engine=engine, context_window=window)
     ends = [len(request.prefix) + request.params.max_tokens for request in engine.requests]
     assert max(ends) <= window
     assert any(bytes(request.prefix).decode().endswith(PROBE) for request in engine.requests)

@@ -17,9 +17,14 @@ from search.early_exit.redundant import RedundantThought
 from search.probes import EarlyExit, Probe, ThoughtProbes
 from search.probing import Prober
 from search.thought import ThoughtHistory
-from tests.support.toy_search import ROOT, ToyEngine, decode_bytes, extract_answer
+from tests.support.toy_search import EOS, ROOT, ToyEngine, decode_bytes, extract_answer
 
 NOT_A_TEXT: Any = 7
+
+
+def decode_end(text: str) -> str:
+    """A text without the end of the reply."""
+    return text.rstrip(chr(EOS))
 
 
 def probes_of(answers: str, *, stated: str = "", every: int = 100) -> list[Probe]:
@@ -55,6 +60,23 @@ def test_certain_reads_the_last_answer_alone(confidence: float | None, answer: s
     last = Probe(num_tokens=2, answer=answer, confidence=confidence)
     assert CertainAnswer().decide([earlier, last]) is ends
     assert not CertainAnswer().decide([])
+
+
+@pytest.mark.parametrize(
+    ("remarks", "ends"),
+    [
+        (["", "", ""], True),
+        (["Wait, no", "", ""], True),  # not among the last two
+        (["", "} Wait, that", ""], False),
+        (["", "", "}.\nHOLD ON, is it"], False),
+        (["", "", "await holding onto no waiter"], True),  # words of their own alone
+    ],
+)
+def test_answer_that_the_model_doubts_does_not_count(remarks: list[str], ends: bool) -> None:
+    probes = [Probe(num_tokens=n, answer="7", remark=remark) for n, remark in enumerate(remarks)]
+    rule = ConvergedAnswers(agree=2, doubts=["wait", "hold on"])
+    assert rule.decide(probes) is ends
+    assert ConvergedAnswers(agree=2).decide(probes)
 
 
 def test_redundant_needs_answers_that_the_thought_wrote() -> None:
@@ -93,7 +115,12 @@ def test_history_of_the_first_tokens() -> None:
 
 
 def ask(
-    reply: str, thought: str = "", *, probe: str = "\n\nThe answer is \\boxed{", logprobs: tuple[float, ...] = ()
+    reply: str,
+    thought: str = "",
+    *,
+    probe: str = "\n\nThe answer is \\boxed{",
+    logprobs: tuple[float, ...] = (),
+    doubts: tuple[str, ...] = (),
 ) -> Probe:
     class Replier(ToyEngine):
         def continue_prefix(self, request: GenerationRequest) -> Any:
@@ -103,7 +130,7 @@ def ask(
             return type(generation)(tokens=generation.tokens, logprobs=chosen, finish=generation.finish)
 
     engine = Replier(lambda _, prefix: reply[len(prefix) - len(ROOT) - len(thought) - len(probe) :])
-    rule = ConvergedAnswers(probe=probe)
+    rule = ConvergedAnswers(probe=probe, doubts=doubts)
     probes = ThoughtProbes(rule=rule, tokens=tuple(probe.encode()), read_answer=extract_answer)
     prober = Prober(probes, engine, decode_bytes)
     request = GenerationRequest(prefix=ROOT + tuple(thought.encode()), params=SamplingParams(), seed=0)
@@ -131,6 +158,28 @@ def test_confidence_is_of_the_tokens_in_the_box() -> None:
 
 
 @pytest.mark.parametrize(
+    ("probe", "reply", "answer", "remark"),
+    [
+        ("So \\boxed{", "7}. Hold on", "7", ". Hold on"),
+        ("So \\boxed{", "\\frac{1}{2}}? \\boxed{3}", None, "? \\boxed{3}"),
+        ("So ", "hmm, \\boxed{7}!", "7", "hmm, !"),
+        ("So \\frac{1}{1} or \\boxed{", "7} or 8", "7", " or 8"),
+        ("So \\boxed{", "7 and so on and so forth and so on and so forth", None, ""),
+    ],
+)
+def test_remark_is_what_a_probe_says_around_its_answer(probe: str, reply: str, answer: str | None, remark: str) -> None:
+    probe_of = ask(reply, probe=probe, logprobs=(-0.1,) * 32, doubts=("wait",))
+    assert (probe_of.answer, decode_end(probe_of.remark)) == (answer, remark)
+
+
+def test_words_behind_the_answer_change_neither_it_nor_its_confidence() -> None:
+    logprobs = (-0.1, -0.2, -0.3, *(-5.0,) * 20)
+    short, long = (ask("77} or wait", "77", logprobs=logprobs, doubts=doubts) for doubts in ((), ("wait",)))
+    assert (short.answer, short.confidence, short.is_stated) == (long.answer, long.confidence, long.is_stated)
+    assert (short.remark, decode_end(long.remark)) == ("", " or wait")
+
+
+@pytest.mark.parametrize(
     ("thought", "is_stated"),
     [("so x = 7.", True), ("it is 7", True), ("17 or 7.5 or x7", False), ("", False), ("\\boxed{7} maybe", True)],
 )
@@ -148,6 +197,19 @@ def test_answer_is_stated_as_a_number_of_its_own(thought: str, is_stated: bool) 
         (lambda: ConvergedAnswers(temperature=-1), "early_exit.temperature must be 0 or in"),
         (lambda: ConvergedAnswers(agree=0), "early_exit.agree must be an int >= 1, got 0"),
         (lambda: CertainAnswer(threshold=0), r"early_exit.threshold must be in \(0, 1\], got 0"),
+        (lambda: ConvergedAnswers(doubts="wait"), "early_exit.doubts must be a list of words, got 'wait'"),
+        (lambda: ConvergedAnswers(doubts=["wait", " "]), "early_exit.doubts must be a list of words"),
+        (lambda: ConvergedAnswers(at="turn"), "early_exit.at must be one of every, turns; got 'turn'"),
+        (lambda: ConvergedAnswers(markers=[]), r"early_exit.markers must be a list of words, got \[\]"),
+        (
+            lambda: ConvergedAnswers(at="turns", every=50, longest_gap=49),
+            "early_exit.longest_gap must be an int >= 50 or null, got 49",
+        ),
+        (lambda: ConvergedAnswers(hint=" "), "early_exit.hint must be a text that asks the model to end, or null"),
+        (lambda: ConvergedAnswers(hint=NOT_A_TEXT), "early_exit.hint must be a text that asks the model to end"),
+        (lambda: ConvergedAnswers(hint_tokens=0), "early_exit.hint_tokens must be an int >= 1, got 0"),
+        (lambda: RedundantThought(loop_tokens=2), "early_exit.loop_tokens must be an int >= 3 or null, got 2"),
+        (lambda: RedundantThought(loop_repeats=1), "early_exit.loop_repeats must be an int >= 2, got 1"),
         (lambda: RedundantThought(agree=0), "early_exit.agree must be an int >= 1, got 0"),
         (lambda: RedundantThought(give_up_tokens=0), "early_exit.give_up_tokens must be an int >= 1 or null, got 0"),
         (lambda: RedundantThought(changes=0), "early_exit.changes must be an int >= 1, got 0"),

@@ -9,6 +9,7 @@ import pytest
 from decoding.core import SamplingParams, Tokens
 from search.step_rules.fixed_length import FixedLengthSteps
 from search.strategies.best_of_n import BestOfN
+from search.strategies.rebase import Rebase
 from search.strategy import Budget, SearchResult
 from search.thought import ThoughtBudget
 from tests.support.searches import search_classes
@@ -65,6 +66,20 @@ def test_end_of_the_token_budget_ends_a_thought_too() -> None:
     assert whole.answer == cut.answer == "7"
     assert result.tree.nodes[cut.node].num_path_tokens < result.tree.nodes[whole.node].num_path_tokens
     assert result.usage.tokens <= 1400
+
+
+def test_step_that_the_token_budget_cuts_leaves_room_for_the_answer() -> None:
+    result = run_search(
+        Rebase(n=1, sampling=SamplingParams(max_tokens=1000)),
+        engine=ToyEngine(think_for_ever),
+        step_rule=FixedLengthSteps(tokens=512),
+        thought=limits(None),
+        budget=Budget(tokens=200),
+    )
+    assert [candidate.answer for candidate in result.candidates] == ["7"]
+    (thought, end, _) = result.tree.path_text(result.candidates[0].node).partition(END.decode())
+    assert (len(thought), end) == (200 - 50, END.decode())  # a quarter is kept for the answer
+    assert result.usage.tokens <= 200
 
 
 def test_thought_that_ends_by_itself_is_left_alone() -> None:

@@ -30,11 +30,18 @@ SOLUTION = f"{THOUGHT}</think>\n\nThe answer is \\boxed{{7}}."
 """What it writes behind a prompt that opens the thought: 22,600 tokens of thought, with interim answers."""
 
 
-def scripted_thinker() -> ToyEngine:
-    """Returns an engine that continues every prefix of the solution with the rest of it, whatever the seed."""
+def scripted_thinker(answer_at: Callable[[int], str] = lambda _: "7") -> ToyEngine:
+    """Returns an engine that continues every prefix of the solution with the rest of it, whatever the seed.
+
+    `answer_at` says what it answers when it is probed after so many tokens of thought; ended by force, it answers 7.
+    """
 
     def write(seed: int, prefix: Tokens) -> str:
         del seed
+        text = _own_text(prefix)
+        for cue, answer in ((PROBE, f"{answer_at(text.find(PROBE))}}} and more"), (FORCED_END, "\\boxed{7}.")):
+            if cue in text:
+                return answer[len(text.partition(cue)[2]) :]
         return SOLUTION[len(prefix) - len(ROOT) :]
 
     return ToyEngine(write)

@@ -21,6 +21,8 @@ def explain_answer(record: TreeRecord, result: ProblemResult | None) -> str:
     if result is not None and result.error is not None:
         return f"The problem failed: {result.error}"
     clauses = [_won(record), _correct(record, result)]
+    if result is not None and result.is_trusted is False and result.answer is not None:
+        clauses.append("it is not trusted: its score, or share of the votes, is below trusted_score")
     if record.get("stopped") == "budget":
         clauses.append("the budget ended the search")
     return "; ".join(clause for clause in clauses if clause) + "."

@@ -82,6 +82,18 @@ def test_confidences_equal_those_of_the_local_engine(server: CompletionsServer) 
     assert remote.score == pytest.approx(local.score, rel=1e-4)
 
 
+def test_thoughts_are_probed_where_they_turn_as_with_the_local_engine(server: CompletionsServer) -> None:
+    """The model writes no thoughts: what it writes is taken for one."""
+    places = ["early_exit=converged", "early_exit.at=turns", "early_exit.every=3", "early_exit.markers=[Next,The]"]
+    settings = ["thinking@model.thinking=r1", *places, "search=self_consistency", "search.n=1", "scorer=none", GREEDY]
+    with reason.load("speculation=off", "engine.kv_mib=256", *settings) as ours:
+        local = ours.solve(QUESTIONS[0])
+    with there(server, "model=bundled", *settings) as theirs:
+        remote = theirs.solve(QUESTIONS[0])
+    assert texts(remote) == texts(local)
+    assert remote.usage.probes == local.usage.probes > 0
+
+
 def test_search_needs_no_file_of_the_model(server: CompletionsServer) -> None:
     """The budget counts the server's tokens, although the tree counts bytes."""
     raw = "model.prompt.raw='Question: {question}\\nSolution:\\n'"
