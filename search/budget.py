@@ -47,6 +47,16 @@ class BudgetTracker:
         return None if self._budget.seconds is None else self._started + self._budget.seconds
 
     @property
+    def remaining_tokens(self) -> int | None:
+        """Tokens that may still be reserved, also within the limit of forward passes; None without a limit."""
+        limits = (
+            (self._budget.tokens, self._usage.tokens),
+            (self._budget.forwards, self._usage.forwards),
+        )
+        remaining = [limit - used for limit, used in limits if limit is not None]
+        return min(remaining) - self._reserved_tokens if remaining else None
+
+    @property
     def is_sequential(self) -> bool:
         """Whether the size of a wave of requests depends on the real usage of the wave before it."""
         budget = self._budget
@@ -81,14 +91,9 @@ class BudgetTracker:
             return []
         if self._budget.calls is not None:
             num_requests = min(num_requests, self._budget.calls - self._usage.calls - self.num_reserved)
-        limits = (
-            (self._budget.tokens, self._usage.tokens),
-            (self._budget.forwards, self._usage.forwards),
-        )
-        remaining = [limit - used for limit, used in limits if limit is not None]
-        if not remaining:
+        tokens = self.remaining_tokens
+        if tokens is None:
             return [max_tokens] * max(0, num_requests)
-        tokens = min(remaining) - self._reserved_tokens
         if num_requests < 1 or tokens < 1:
             return []
         if tokens < max_tokens:

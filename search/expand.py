@@ -37,7 +37,10 @@ def derive_seed(*parts: int | str) -> int:
 
 @dataclass(frozen=True)
 class ExpansionPlan:
-    """How the continuations of a batch are written; the fields are arguments of `Expander.sample_continuations`."""
+    """How the continuations of a batch are written; most fields are arguments of `Expander.sample_continuations`.
+
+    thought_tokens  tokens that each thought may still have where the budget nears its end; None: it does not
+    """
 
     sampling: SamplingParams
     writer: ContinuationWriter
@@ -45,6 +48,7 @@ class ExpansionPlan:
     one_step: bool
     path_tokens: int | None
     pauses: bool
+    thought_tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,12 @@ class Expander:
         thought = (resources or self.resources).thought
         probes = None if thought is None or thought.probes is None else thought.probes.rule
         with_probes = sampling.max_tokens if probes is None else probes.add_probes(sampling.max_tokens)
-        limits = self._budget.reserve(len(parents), max_tokens=with_probes)
+        limit, thought_tokens = with_probes, None
+        if one_step and thought is not None and (share := self._share_budget(len(parents), with_probes, thought)):
+            thought_tokens = max(0, share - thought.answer_tokens)
+            limit = min(with_probes, max(share, thought.answer_tokens))
+        is_too_late = thought is not None and self._is_too_late(parents, thought)
+        limits = [] if is_too_late else self._budget.reserve(len(parents), max_tokens=limit)
         if not limits and not num_reserved:  # no commit can free any
             self._budget_exhausted = True
         plan = ExpansionPlan(
@@ -206,9 +215,28 @@ class Expander:
             one_step=one_step,
             path_tokens=path_tokens,
             pauses=pauses,
+            thought_tokens=thought_tokens,
         )
         pending = [self._start_request(parent, limit, plan) for parent, limit in zip(parents, limits, strict=False)]
         return ExpansionBatch(pending, plan)
+
+    def _share_budget(self, num_paths: int, step_tokens: int, thought: ThoughtBudget) -> int | None:
+        """Returns an equal share of the budget for each of some paths where it nears its end, else None.
+
+        It does where it has not as much as another step of each thought and then the answers. Whoever thought on would
+        take the room of the others' answers.
+        """
+        remaining = self._budget.remaining_tokens
+        if remaining is None or not num_paths or remaining >= num_paths * (step_tokens + thought.answer_tokens):
+            return None
+        return max(1, remaining // num_paths)
+
+    def _is_too_late(self, parents: Sequence[int], thought: ThoughtBudget) -> bool:
+        """Returns whether the last tokens of the budget are too few for an answer, and all these paths still think."""
+        remaining = self._budget.remaining_tokens
+        if remaining is None or remaining >= thought.answer_tokens or not len(self.tree):
+            return False
+        return all(thought.is_open(self.tree.path_text(parent)) for parent in parents)
 
     def mark_budget_exhausted(self) -> None:
         """Records that continuations which the budget refused will not be requested again. *Mutates*."""
@@ -287,6 +315,8 @@ class Expander:
         # what is left of the solution: a step is only a part of it, unless the budget has no more than this
         left = min(room, limit) if limit < sampling.max_tokens or not one_step else room
         thought = self._find_open_thought(plan.thought, parent, left, reserved - limit)
+        if thought is not None and plan.thought_tokens is not None:
+            thought = replace(thought, remaining=min(thought.remaining, plan.thought_tokens))
         if thought is not None and can_pause:
             thought = replace(thought, remaining=max(thought.remaining, sampling.max_tokens + 1))
         path = self.tree.path_steps(parent)

@@ -19,7 +19,7 @@ class LookaheadBeam(StepSearch):
     """Continues the best `n / beam_width` branches of each level, by their scores after `lookahead` further steps.
 
     These steps are written at temperature 0, cost tokens and are not used again: branches are continued from where they
-    were, and what was finished on the way is no candidate.
+    were, and what was finished on the way is a candidate only where the budget ends with it.
 
     beam_width  continuations of each branch that is kept
     lookahead   greedy steps behind each branch; 0 is beam search
@@ -45,6 +45,7 @@ class LookaheadBeam(StepSearch):
                 break
             ends = await state.look_ahead(nodes, self.lookahead)
             if state.expander.stop_reason == "budget":
+                nodes = ends  # further on, perhaps with an answer
                 break
             scores = fill_unscored([state.tree.path_score(end, self.agg_strategy) for end in ends])
             num_kept = -(-width // self.beam_width)  # rounded up

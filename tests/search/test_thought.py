@@ -78,8 +78,19 @@ def test_step_that_the_token_budget_cuts_leaves_room_for_the_answer() -> None:
     )
     assert [candidate.answer for candidate in result.candidates] == ["7"]
     (thought, end, _) = result.tree.path_text(result.candidates[0].node).partition(END.decode())
-    assert (len(thought), end) == (200 - 50, END.decode())  # a quarter is kept for the answer
+    assert (len(thought), end) == (200 - 60, END.decode())
     assert result.usage.tokens <= 200
+
+
+@pytest.mark.parametrize("tokens", [300, 700, 1500, 3000])
+@pytest.mark.parametrize("name", search_classes())
+def test_a_budget_of_tokens_that_nears_its_end_has_an_answer_in_every_search(name: str, tokens: int) -> None:
+    """What is left belongs to all branches: one that thinks on does not take the room of the others' answers."""
+    result = search(name, budget=Budget(tokens=tokens), thought=limits(None, answer_tokens=40))
+    assert result.usage.tokens <= tokens
+    answers = [candidate.answer for candidate in result.candidates]
+    assert "7" in answers
+    assert answers.count("7") >= len(answers) / 2
 
 
 def test_thought_that_ends_by_itself_is_left_alone() -> None:
