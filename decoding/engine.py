@@ -31,7 +31,8 @@ class LocalEngine:
     max_batched_tokens    tokens fed per round: bounds the pause that a long prompt makes for others, and logits memory
     speculation           drafter, controller and acceptance; plain decoding by default
 
-    Rounds run in one worker thread as long as there are requests; event loops stay free.
+    Rounds run in one worker thread as long as there are requests; event loops stay free. A round for which there is no
+    memory runs again, smaller (see `decoding.kv.round_limit`).
     """
 
     def __init__(
@@ -48,7 +49,11 @@ class LocalEngine:
         self._backend = backend
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
         self._scheduler: Scheduler[Request] = Scheduler(
-            self._kv, max_running_requests=max_running_requests, max_batched_tokens=max_batched_tokens
+            self._kv,
+            max_running_requests=max_running_requests,
+            max_batched_tokens=max_batched_tokens,
+            memory_advice="a smaller engine.kv_mib leaves more memory for rounds, and smaller "
+            "engine.max_batched_tokens and engine.max_running_requests make them smaller",
         )
         self._stats = EngineStats(capacity_tokens=self._kv.pool.capacity, decoder=backend.decoder_kind)
         self._round = RoundRunner(
@@ -102,7 +107,8 @@ class LocalEngine:
         total = len(request.prefix) + request.params.max_tokens
         size = f"{len(request.prefix)} prefix tokens + max_tokens={request.params.max_tokens} = {total} tokens"
         if total > self._backend.max_positions:
-            raise OversizedRequest(f"{size} exceed the model's window of {self._backend.max_positions} tokens")
+            window = self._backend.max_positions
+            raise OversizedRequest(f"{size} exceed the model's window of {window} tokens: lower sampling.max_tokens")
         if total > self._kv.pool.capacity:
             raise OversizedRequest(
                 f"{size} exceed the engine's KV pool of {self._kv.pool.capacity} tokens: raise engine.kv_mib"

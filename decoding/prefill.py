@@ -10,12 +10,14 @@ from torch import Tensor
 from decoding.core import HeadOutputs, OversizedRequest, Tokens
 from decoding.engine_loop import EngineLoop
 from decoding.kv.kv_cache import KVCache
+from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
+from decoding.kv.pool_memory import open_pool
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import group_by_prefix
-from decoding.kv.slots import SlotPool
+from decoding.kv.slots import SlotPool, Slots
 from decoding.model.backend import Backend
 from decoding.model.batch import SequenceInput, pack_batch, pack_segments
-from decoding.scheduler import Scheduler
+from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.validation import require_token_ids
 
 
@@ -37,7 +39,8 @@ class PrefillEngine:
     """Implements `core.Reader` over a backend, with its own KV pool and prefix cache.
 
     Calls from several coroutines are batched: all that wait run together, in one worker thread. Sequences
-    that share a prefix compute it once, also when they arrive together.
+    that share a prefix compute it once, also when they arrive together. A pass for which there is no memory runs
+    again in parts (see `decoding.kv.round_limit`).
 
     processed_tokens   tokens fed so far by all calls, those read from the cache excluded
     """
@@ -52,9 +55,12 @@ class PrefillEngine:
     ) -> None:
         self._backend = backend
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
-        self._pool: Tensor | None = backend.new_kv_pool(self._kv.pool.capacity)
+        self._pool: Tensor | None = open_pool(backend.new_kv_pool, self._kv.pool.capacity, backend.kv_bytes_per_token)
         self._scheduler: Scheduler[EncodeRequest] = Scheduler(
-            self._kv, max_running_requests=max_running_requests, max_batched_tokens=max_batched_tokens
+            self._kv,
+            max_running_requests=max_running_requests,
+            max_batched_tokens=max_batched_tokens,
+            memory_advice="a smaller scorer.kv_mib leaves more memory for the rounds of the reward model",
         )
         self._loop: EngineLoop[EncodeRequest, HeadOutputs] = EngineLoop(self._scheduler, self._run_round, name="reader")
         self.processed_tokens = 0
@@ -85,22 +91,62 @@ class PrefillEngine:
         if not 0 <= start < len(tokens):
             raise ValueError(f"start must be within the {len(tokens)} tokens of its sequence, got {start}")
         require_token_ids(min(tokens), max(tokens), self._backend.vocab_size)
+        size = f"a sequence of {len(tokens)} tokens exceeds"
+        if len(tokens) > self._backend.max_positions:
+            raise OversizedRequest(
+                f"{size} the reward model's window of {self._backend.max_positions} tokens: lower sampling.max_tokens, "
+                "or leave such paths without scores by scorer.max_tokens"
+            )
         # a sequence must fit the pool alone: the scheduler relies on it
-        limit = min(self._backend.max_positions, self._kv.pool.capacity)
-        if len(tokens) > limit:
-            raise OversizedRequest(f"a sequence of {len(tokens)} tokens exceeds the reader's {limit}")
+        if len(tokens) > self._kv.pool.capacity:
+            raise OversizedRequest(
+                f"{size} the reward model's KV pool of {self._kv.pool.capacity} tokens: raise scorer.kv_mib"
+            )
 
     def _run_round(self) -> Iterator[tuple[EncodeRequest, HeadOutputs]]:
         """Runs one forward pass; yields each request that is complete, with its outputs."""
         self._scheduler.admit_waiting()
         scheduled = self._scheduler.schedule_round()
-        slots, at, inputs = self._kv.allocate(sum(part.num_tokens for part in scheduled)), 0, []
+        while (computed := self._compute_round(scheduled)) is None:
+            scheduled = self._scheduler.cut_parts(scheduled)
+        self._scheduler.limit.count_fitted()
+        yield from self._store_outputs(*computed)
+
+    def _compute_round(
+        self, scheduled: Sequence[ScheduledSequence[EncodeRequest]]
+    ) -> tuple[list[SequenceInput[EncodeRequest]], HeadOutputs | None] | None:
+        """Returns the inputs of a forward pass and their outputs; None where there is no memory for it.
+
+        Then nothing has changed. Raises: OutOfMemory where a smaller round is not possible.
+        """
+        slots = self._kv.allocate(sum(part.num_tokens for part in scheduled))
+        try:
+            return self._run_model(self._place_parts(scheduled, slots))
+        except MEMORY_ERRORS as error:
+            if not is_out_of_memory(error):
+                raise
+            self._kv.pool.free(slots)
+            self._scheduler.limit.shrink(len(slots), 0, error)
+        # only here: until the error has been handled, it keeps what the round has computed
+        return None
+
+    @staticmethod
+    def _place_parts(
+        scheduled: Sequence[ScheduledSequence[EncodeRequest]], slots: Slots
+    ) -> list[SequenceInput[EncodeRequest]]:
+        at, inputs = 0, []
         for part in scheduled:
             request, end = part.sequence, at + part.num_tokens
             # [num_computed, start) fills the cache; outputs are needed from `start` on, as far as this round gets
             first_output = min(part.num_tokens, max(0, request.start - request.num_computed))
             inputs.append(SequenceInput(request, part.num_tokens, slots[at:end], first_output))
             at = end
+        return inputs
+
+    def _run_model(
+        self, inputs: list[SequenceInput[EncodeRequest]]
+    ) -> tuple[list[SequenceInput[EncodeRequest]], HeadOutputs | None]:
+        """Returns the inputs in their packed order, and their outputs where any are needed."""
         if (tiles := self._backend.segment_tiles) is not None:
             batch, ordered = pack_segments(inputs, tiles)
         else:
@@ -109,7 +155,7 @@ class PrefillEngine:
         hidden = self._backend.forward(batch, self._pool)
         outputs = self._backend.apply_head(hidden).float().cpu().numpy() if len(batch.logits_indices) else None
         self.processed_tokens += len(batch.tokens_T)
-        yield from self._store_outputs(ordered, outputs)
+        return ordered, outputs
 
     def _store_outputs(
         self, inputs: Sequence[SequenceInput[EncodeRequest]], outputs_WO: HeadOutputs | None

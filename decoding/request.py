@@ -79,7 +79,7 @@ class Request(TokenSequence):
             logprobs=tuple(self.logprobs),
             finish=finish,
             usage=usage,
-            hidden=None if self.hidden is None else self.hidden.float().cpu().numpy(),
+            hidden=None if self.hidden is None else self.hidden.cpu().float().numpy(),
             top_logprobs=top_logprobs,
             entropies=entropies,
         )

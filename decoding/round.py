@@ -1,5 +1,8 @@
 """One round of the engine: plan -> draft -> forward -> accept -> commit -> observe.
 
+A round for which there is no memory is undone before anything is committed, and runs again with fewer draft tokens or
+fewer tokens (see `decoding.kv.round_limit`). Drafter and controller learn of the round that fitted.
+
 There is no other loop. Plain decoding is the empty draft, a prompt is a sequence with many tokens, and both may share
 a forward pass with a draft tree. After a forward pass the tokens of a sequence are
 
@@ -10,6 +13,7 @@ a forward pass with a draft tree. After a forward pass the tokens of a sequence 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +23,10 @@ from torch import Tensor
 
 from decoding.core import FinishReason, Generation
 from decoding.kv.kv_cache import KVCache
+from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
+from decoding.kv.pool_memory import open_pool
 from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
+from decoding.kv.slots import Slots
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch, pack_segments
 from decoding.request import Request
@@ -43,6 +50,8 @@ from decoding.speculation.interfaces import (
 from decoding.speculation.target_logits import TargetLogits
 from decoding.stats import EngineStats, RoundSnapshot
 from decoding.stopping import StopRule
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class RoundRunner:
     ) -> None:
         self._backend, self._kv, self._scheduler = backend, kv, scheduler
         self._speculation, self._stop, self._stats = speculation, stop_rule, stats
-        self._pool: Tensor | None = backend.new_kv_pool(kv.pool.capacity)
+        self._pool: Tensor | None = open_pool(backend.new_kv_pool, kv.pool.capacity, backend.kv_bytes_per_token)
         self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
         self._unlearned: list[Feedback] = []
 
@@ -91,19 +100,29 @@ class RoundRunner:
             branches = {part.sequence.arrival: part.sequence.to_branch() for part in scheduled if part.is_complete}
         with clock("drafting"):
             plan, drafts = self._propose_drafts(scheduled, branches)
-        with clock("bookkeeping"):
-            batch, inputs = self._pack_inputs(scheduled, drafts)
-        with clock("model"):
-            attention_before = self._backend.attention_seconds
-            hidden = self._backend.forward(batch, self._pool)
-            self._stats.seconds_attention += self._backend.attention_seconds - attention_before
-            feedback_k = self._speculation.drafter.feedback_k if plan.collect_feedback else 0
-            target = self._compute_logits(hidden, batch, inputs, feedback_k)
-        with clock("drafting"):
-            # a GPU still computes what was launched above
-            self._learn_feedback()
-        with clock("sampling"):
-            verified = self._verify_drafts(inputs, branches, target)
+        feedback_k = self._speculation.drafter.feedback_k if plan.collect_feedback else 0
+        failures = self._scheduler.limit.num_failures
+        while True:
+            # what an attempt without memory has computed must be gone before the next one
+            hidden: Tensor | None = None
+            target: TargetLogits | None = None
+            slots = self._kv.allocate(sum(part.num_tokens for part in scheduled) + sum(map(len, drafts.values())))
+            try:
+                with clock("bookkeeping"):
+                    batch, inputs = self._pack_inputs(scheduled, drafts, slots)
+                with clock("model"):
+                    attention_before = self._backend.attention_seconds
+                    hidden = self._backend.forward(batch, self._pool)
+                    self._stats.seconds_attention += self._backend.attention_seconds - attention_before
+                    target = self._compute_logits(hidden, batch, inputs, feedback_k)
+                with clock("drafting"):
+                    # a GPU still computes what was launched above
+                    self._learn_feedback()
+                with clock("sampling"):
+                    verified = self._verify_drafts(inputs, branches, target)
+                break
+            except MEMORY_ERRORS as error:
+                scheduled, drafts = self._undo_round(scheduled, drafts, slots, error)
         with clock("bookkeeping"):
             ended = self._commit_results(inputs, verified)
             # before the ended requests leave: they ran in this round
@@ -114,13 +133,39 @@ class RoundRunner:
                 verified.store_uncertainty()
         with clock("drafting"):
             if verified is not None:
-                # only rounds without prefill fit the cost curve
-                filled = any(part.num_tokens > 1 for part in scheduled)
-                self._observe_round(verified, plan, None if filled else batch, begin)
-            if hidden.is_cpu:  # nothing computes beside the host: drafts of the next round may know this one
-                self._learn_feedback()
+                # only rounds without prefill fit the cost curve, of those that ran once
+                fits = failures == self._scheduler.limit.num_failures and all(p.num_tokens == 1 for p in scheduled)
+                self._observe_round(verified, plan, batch if fits else None, begin)
         for request, reason in ended:
             yield self._end_request(request, reason)
+
+    def _undo_round(
+        self,
+        scheduled: list[ScheduledSequence[Request]],
+        drafts: Mapping[int, Draft],
+        slots: Slots,
+        error: RuntimeError | MemoryError,
+    ) -> tuple[list[ScheduledSequence[Request]], dict[int, Draft]]:
+        """Frees the slots of a round for which there was no memory, of which nothing has been committed.
+
+        Returns the parts and drafts of the next attempt; a draft keeps its first nodes. Raises: the error, if it says
+        something else; OutOfMemory where a smaller round is not possible.
+        """
+        if not is_out_of_memory(error):
+            raise error
+        self._kv.pool.free(slots)
+        self._stats.out_of_memory += 1
+        num_drafted = sum(map(len, drafts.values()))
+        self._scheduler.limit.shrink(len(slots), num_drafted, error)
+        scheduled = self._scheduler.cut_parts(scheduled)
+        spare, shorter = self._scheduler.limit.tokens - sum(part.num_tokens for part in scheduled), {}
+        for arrival, draft in drafts.items():
+            if len(draft):
+                # each its share of what is left, so that all of it is given
+                nodes = len(draft) * spare // num_drafted
+                shorter[arrival] = draft.truncate_to(nodes=nodes, depth=len(draft))
+                spare, num_drafted = spare - nodes, num_drafted - len(draft)
+        return scheduled, shorter
 
     def _end_expired(self) -> Iterator[tuple[Request, Generation]]:
         """Ends the requests that are past their deadline, with the tokens they have."""
@@ -154,8 +199,16 @@ class RoundRunner:
         plan = self._speculation.controller.plan_drafts(views, load)
         if not plan.max_total:
             return plan, {}
+        try:
+            proposed = self._speculation.drafter.propose(views, plan)
+        except MEMORY_ERRORS as error:
+            if not is_out_of_memory(error):
+                raise
+            # the drafter has started over by itself; this round runs without it
+            log.debug("there was no memory for drafts", exc_info=True)
+            self._stats.out_of_memory += 1
+            return plan, {}
         drafts = {}
-        proposed = self._speculation.drafter.propose(views, plan)
         for request, draft in zip(requests, proposed, strict=True):
             # - 1: the target adds a token of its own after the deepest node
             drafts[request.arrival] = draft.truncate_to(nodes=spare, depth=request.num_remaining - 1)
@@ -163,10 +216,9 @@ class RoundRunner:
         return plan, drafts
 
     def _pack_inputs(
-        self, scheduled: Sequence[ScheduledSequence[Request]], drafts: Mapping[int, Draft]
+        self, scheduled: Sequence[ScheduledSequence[Request]], drafts: Mapping[int, Draft], slots: Slots
     ) -> tuple[TokenBatch, list[SequenceInput[Request]]]:
-        total = sum(part.num_tokens for part in scheduled) + sum(len(draft) for draft in drafts.values())
-        slots, at, inputs = self._kv.allocate(total), 0, []
+        at, inputs = 0, []
         for part in scheduled:
             draft = drafts.get(part.sequence.arrival, EMPTY_DRAFT)
             end = at + part.num_tokens + len(draft)
@@ -210,7 +262,9 @@ class RoundRunner:
         complete = _select_complete(inputs)
         views = [branches[item.sequence.arrival] for item in complete]
         results = self._speculation.acceptance.verify_drafts(views, [item.draft for item in complete], target)
-        return BatchVerifyResult(complete, views, results, target)
+        verified = BatchVerifyResult(complete, views, results, target)
+        verified.read_logits()
+        return verified
 
     def _commit_results(
         self, inputs: Sequence[SequenceInput[Request]], verified: BatchVerifyResult | None
@@ -261,10 +315,13 @@ class RoundRunner:
         feedback = verified.collect_feedback()
         if plan.collect_feedback:
             self._unlearned += feedback
+        # nothing computes beside the host: drafts of the next round may know this one
+        if verified.target.logits_WV.is_cpu:
+            self._learn_feedback()
         cost = None
         if batch is not None:
             context = sum(len(branch.tokens) for branch in verified.branches)
-            cost = RoundCost(len(feedback), len(batch.tokens_T), context, time.perf_counter() - begin)
+            cost = RoundCost(len(verified.branches), len(batch.tokens_T), context, time.perf_counter() - begin)
         self._speculation.controller.observe(feedback, cost)
 
     def _learn_feedback(self) -> None:
@@ -276,6 +333,7 @@ class RoundRunner:
     def _count_round(self, batch: TokenBatch, verified: BatchVerifyResult | None) -> None:
         stats, running = self._stats, self._scheduler.running
         stats.rounds += 1
+        self._scheduler.limit.count_fitted()
         stats.batched_tokens += len(batch.tokens_T)
         stats.drafted += sum(len(item.draft) for item in verified.inputs) if verified else 0
         stats.preemptions, stats.evicted_tokens = self._scheduler.num_preemptions, self._kv.prefix_cache.num_evicted

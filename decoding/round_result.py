@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
+from decoding.core import Matrix, Vector
 from decoding.model.batch import SequenceInput
 from decoding.request import Request
 from decoding.speculation.draft import VerifyResult
@@ -23,6 +25,16 @@ class BatchVerifyResult:
 
     def __iter__(self) -> Iterator[tuple[SequenceInput[Request], Branch, VerifyResult]]:
         return zip(self.inputs, self.branches, self.results, strict=True)
+
+    def read_logits(self) -> None:
+        """Computes all that is needed of the logits: after the commit there must be no operation that memory can fail.
+
+        *Mutates*: keeps the results.
+        """
+        if self.target.feedback_k:
+            _ = self.target.top_logprobs
+        if any(item.sequence.num_top for item in self.inputs):
+            _ = self._uncertainty
 
     def collect_feedback(self) -> list[Feedback]:
         """Returns the outcome of each branch for drafter and controller."""
@@ -53,23 +65,33 @@ class BatchVerifyResult:
 
         *Mutates* the requests, which have committed their tokens.
         """
-        measured = [(request, rows) for request, rows in self._iterate_committed() if request.num_top]
-        if not measured:
-            return
+        for request, rows in self._iterate_committed():
+            if request.num_top:
+                top_RK, entropies_R = self._uncertainty[request.arrival]
+                request.add_uncertainty(top_RK[: len(rows), : request.num_top], entropies_R[: len(rows)])
+
+    @cached_property
+    def _uncertainty(self) -> dict[int, tuple[Matrix, Vector]]:
+        """By arrival, what `TargetLogits.measure_rows` measures for each token of a result."""
+        measured = [(request, rows) for request, rows, _ in self._iterate_rows() if request.num_top]
         num_top = max(request.num_top for request, _ in measured)
         # all rows together: one wait for the device
         top_RK, entropies_R = self.target.measure_rows([row for _, rows in measured for row in rows], num_top)
-        at = 0
+        by_arrival, at = {}, 0
         for request, rows in measured:
-            rows_of_request = slice(at, at + len(rows))
-            request.add_uncertainty(top_RK[rows_of_request, : request.num_top], entropies_R[rows_of_request])
-            at += len(rows)
+            end = at + len(rows)
+            by_arrival[request.arrival] = top_RK[at:end], entropies_R[at:end]
+            at = end
+        return by_arrival
 
     def _iterate_committed(self) -> Iterator[tuple[Request, list[int]]]:
         """Yields each request with the rows from which its new tokens were chosen, in their order."""
-        for first, (item, branch, result) in zip(self.target.first_rows, self, strict=True):
-            request = item.sequence
-            # row of the last committed token, then those of the accepted nodes; token j comes from rows[j]
-            rows = [first, *(first + 1 + node for node in result.accepted_nodes)]
+        for request, rows, branch in self._iterate_rows():
             # a stop may have cut the result
             yield request, rows[: len(request.tokens) - len(branch.tokens)]
+
+    def _iterate_rows(self) -> Iterator[tuple[Request, list[int], Branch]]:
+        """Yields each request, the rows from which the tokens of its result were chosen, and its branch."""
+        for first, (item, branch, result) in zip(self.target.first_rows, self, strict=True):
+            # row of the last committed token, then those of the accepted nodes; token j comes from rows[j]
+            yield item.sequence, [first, *(first + 1 + node for node in result.accepted_nodes)], branch

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoding.compiled import explain_no_numba
 from decoding.gpu_sampler import runs_kernels, sample_on_gpu
 from decoding.noise import gumbel_noise
 from decoding.sampler_kernels import draw_tokens
@@ -64,7 +65,7 @@ def processed_log_probs(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
 
 def _draw_unfiltered(logits_TV: Tensor, rows: SamplingBatch, rows_R: npt.NDArray[np.int64], tokens_T: Tensor) -> None:
     """Writes the tokens of rows without a filter to `tokens_T`."""
-    if logits_TV.is_cpu:
+    if logits_TV.is_cpu and explain_no_numba() is None:
         keys_T2 = rows.keys_T2.view(np.uint32)
         draw_tokens(logits_TV.numpy(), rows.inverse_temperature, keys_T2, rows_R, tokens_T.numpy())
         return

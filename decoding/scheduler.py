@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.prefix_cache import common_length
+from decoding.kv.round_limit import RoundLimit
 from decoding.kv.sequence import TokenSequence
 from decoding.validation import require_count
 
@@ -36,9 +37,20 @@ class ScheduledSequence(Generic[S]):
 
 
 class Scheduler(Generic[S]):
-    """Keeps a queue in order of arrival and the running sequences, which are admitted from its front."""
+    """Keeps a queue in order of arrival and the running sequences, which are admitted from its front.
 
-    def __init__(self, kv: KVCache, *, max_running_requests: int, max_batched_tokens: int) -> None:
+    limit          bounds rounds after one for which there was no memory
+    memory_advice  see `RoundLimit`
+    """
+
+    def __init__(
+        self,
+        kv: KVCache,
+        *,
+        max_running_requests: int,
+        max_batched_tokens: int,
+        memory_advice: str = "a smaller KV pool leaves more",
+    ) -> None:
         require_count("max_running_requests", max_running_requests, at_least=1)
         require_count("max_batched_tokens", max_batched_tokens, at_least=1)
         self._kv = kv
@@ -46,6 +58,7 @@ class Scheduler(Generic[S]):
         self.waiting: list[S] = []
         self.running: list[S] = []
         self.num_preemptions = 0
+        self.limit = RoundLimit(memory_advice)
 
     def add_waiting(self, sequence: S) -> None:
         """Adds a sequence at its place in order of arrival: a preempted one comes before newer ones."""
@@ -106,13 +119,24 @@ class Scheduler(Generic[S]):
                 break
             scheduled.append(ScheduledSequence(sequence, min(sequence.num_uncomputed, room)))
             room -= scheduled[-1].num_tokens
-        return scheduled
+        return self.cut_parts(scheduled)
+
+    def cut_parts(self, scheduled: list[ScheduledSequence[S]]) -> list[ScheduledSequence[S]]:
+        """Returns as much of these parts as the limit lets into a round, the oldest first; the others wait."""
+        if sum(part.num_tokens for part in scheduled) <= self.limit.tokens:
+            return scheduled
+        room, num_tokens = self.limit.tokens, {}
+        for part in sorted(scheduled, key=lambda part: part.sequence.arrival):
+            num_tokens[part.sequence.arrival] = min(part.num_tokens, room)
+            room -= num_tokens[part.sequence.arrival]
+        cut = (ScheduledSequence(part.sequence, num_tokens[part.sequence.arrival]) for part in scheduled)
+        return [part for part in cut if part.num_tokens]
 
     def count_spare_tokens(self, scheduled: Sequence[ScheduledSequence[S]]) -> int:
         """Returns the number of draft tokens that may be added to these parts without a preemption."""
         # may be negative: a prompt's chunk can exceed the round's budget
         num_tokens = sum(part.num_tokens for part in scheduled)
-        return max(0, min(self._max_batched_tokens, self._kv.num_available) - num_tokens)
+        return max(0, min(self._max_batched_tokens, self._kv.num_available, self.limit.tokens) - num_tokens)
 
     def _preempt_sequence(self, sequence: S) -> None:
         """Returns a running sequence to the queue. It feeds its tokens again later, unless their KV stays cached."""

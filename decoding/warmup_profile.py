@@ -1,23 +1,33 @@
-"""Measures rounds of several sizes on this machine at start-up, so that a cost curve starts right."""
+"""Measures rounds of several sizes on this machine at start-up, so that a cost curve starts right.
+
+On a machine that has not run these sources before, it also compiles the loops of rounds, which takes a minute or more.
+Requests wait for that: decoding in another way meanwhile would give other texts, since compiled and eager layers, and
+the samplers of both, round differently.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from decoding.core import GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
+from decoding.kv.out_of_memory import OutOfMemory
 from decoding.model.backend import Backend
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.draft import Draft
 from decoding.speculation.interfaces import Branch, DraftPlan, Feedback, RoundCost
 
+log = logging.getLogger(__name__)
+
 _BATCH_SHAPES = ((1, 0), (1, 4), (1, 16), (8, 0), (8, 4), (8, 16), (32, 0), (32, 4))  # branches, draft nodes of each
 _PROMPTS = (32, 160)  # tokens; the second for plain rounds only, to tell context from branches
 _ROUNDS = 4  # of each size; the first of them is not counted
+_COMPILED_ROUNDS, _COMPILED_NODES, _COMPILED_TOKENS = 6, 4, 1024
 
 
 @dataclass
@@ -47,18 +57,69 @@ class _CostRecorder(FixedController):
             self.costs.append(cost)
 
 
-def profile_rounds(backend: Backend, *, feedback_k: int = 10) -> list[RoundCost]:
+def profile_rounds(backend: Backend, *, feedback_k: int = 10, row_counts: Sequence[int] = ()) -> list[RoundCost]:
     """Measures rounds with 1 to 32 branches and up to 16 draft nodes each; takes the time of some fifty rounds.
+
+    Where rounds are filled up to `row_counts`, each of them is measured too, with and without drafts. Must not be
+    called where an event loop is running in the same thread. Sizes for which there is no memory are left out.
+
+    Raises: OutOfMemory if there is none for a round of one token.
+    """
+    costs: list[RoundCost] = []
+    # with drafts a quarter of the rows are branches
+    full = [(rows, 0) for rows in row_counts] + [(rows // 4, 3) for rows in row_counts if rows >= 4]
+    for branches, nodes in dict.fromkeys([*_BATCH_SHAPES, *full]):
+        for prompt in _PROMPTS:
+            if nodes >= backend.vocab_size or (nodes and prompt != _PROMPTS[0]):
+                continue
+            try:
+                costs += _time_rounds(backend, branches, nodes, prompt, feedback_k)
+            except OutOfMemory:
+                if not costs:  # the first is the least of them
+                    raise
+                log.warning("no memory for rounds of %d branches with %d draft nodes: not timed", branches, nodes)
+    return costs
+
+
+def name_loops(backend: Backend, speculation: Speculation) -> str:
+    """Returns a name for the loops that rounds with these parts use: another one where others may be used."""
+    parts = (speculation.drafter, *_list_sources(speculation.drafter), speculation.controller, speculation.acceptance)
+    return "-".join([backend.decoder_kind, *(type(part).__name__ for part in parts)])
+
+
+def compile_loops(backend: Backend, speculation: Speculation) -> None:
+    """Runs rounds with these parts, so that the loops they use are compiled. *Mutates*: the parts learn from them.
 
     Must not be called where an event loop is running in the same thread.
     """
-    return [
-        cost
-        for branches, nodes in _BATCH_SHAPES
-        for prompt in _PROMPTS
-        if nodes < backend.vocab_size and not (nodes and prompt != _PROMPTS[0])
-        for cost in _time_rounds(backend, branches, nodes, prompt, feedback_k)
-    ]
+    controller = speculation.controller
+    if not controller.uses_template:  # those with one always draft; others first see whether that pays
+        controller = FixedController(_COMPILED_NODES)
+    prompt = tuple(at % min(4, backend.vocab_size) for at in range(_PROMPTS[0]))
+    params = SamplingParams(max_tokens=_COMPILED_ROUNDS)
+    requests = [GenerationRequest(prefix=prompt, params=params, seed=seed) for seed in range(2)]
+    engine = LocalEngine(
+        backend,
+        decode=lambda tokens: "",
+        kv_bytes=_COMPILED_TOKENS * backend.kv_bytes_per_token,
+        speculation=Speculation(speculation.drafter, controller, speculation.acceptance),
+    )
+    try:
+        # the second time its own tokens are there to be drafted
+        for _ in range(2):
+            asyncio.run(engine.generate(requests))
+    finally:
+        engine.close()
+
+
+def runs_a_model(drafter: object) -> bool:
+    """Returns whether a drafter has a model of its own, of which there should be one."""
+    return any(getattr(source, "needs_model", False) for source in _list_sources(drafter))
+
+
+def _list_sources(drafter: object) -> list[object]:
+    source = getattr(drafter, "source", None)
+    return [source, *getattr(source, "sources", ())]
 
 
 def _time_rounds(backend: Backend, branches: int, nodes: int, length: int, feedback_k: int) -> list[RoundCost]:

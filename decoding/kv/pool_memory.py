@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.kv.out_of_memory import MEMORY_ERRORS, OutOfMemory, is_out_of_memory
+
 CPU_SHARE, CUDA_SHARE = 1 / 8, 3 / 4
-"""Shares of a CPU's whole memory and of a GPU's free memory that a pool may have. The rest of a GPU is for the other
-models of a search and for what a round computes."""
+"""Shares that a pool may have of a CPU's whole memory, and of a GPU's memory that is free and that rounds do not take.
+The rest of a GPU is for models that load later."""
+LEAST_CUDA_SHARE = 1 / 8
+"""Share of a GPU's free memory that a pool has where the largest round would take nearly all: such rounds are split."""
 
 
-def pick_pool_bytes(device: torch.device | str, *, at_most: int) -> int:
-    """Returns the size of a pool on this device: a share of its memory, `at_most` what its requests can fill."""
+def pick_pool_bytes(device: torch.device | str, *, at_most: int, workspace: int = 0) -> int:
+    """Returns the size of a pool on this device: a share of its memory, `at_most` what its requests can fill.
+
+    workspace   bytes that a round takes besides; of a GPU's memory they stay free
+    """
     device = torch.device(device)
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return min(at_most, int(free * CUDA_SHARE))
+        return min(at_most, int(max((free - workspace) * CUDA_SHARE, free * LEAST_CUDA_SHARE)))
     # all memory, not what is free: the size is the same at every start, and unused slots take none
     return min(at_most, int(_physical_bytes() * CPU_SHARE))
 
 
 def _physical_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_pool(new_pool: Callable[[int], Tensor], capacity: int, bytes_per_token: int) -> Tensor:
+    """Returns `new_pool(capacity)`. Raises: OutOfMemory naming the setting, where there is no memory for it."""
+    try:
+        return new_pool(capacity)
+    except MEMORY_ERRORS as error:
+        if not is_out_of_memory(error):
+            raise
+        mib = -(-(capacity + 1) * bytes_per_token >> 20)
+        raise OutOfMemory(
+            f"kv_mib: there is no memory for a KV pool of {mib} MiB ({capacity} tokens); set a smaller one ({error})"
+        ) from error
 
 
 def allocate_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:

@@ -26,37 +26,24 @@ from decoding.model.compiled_layers import (
     multiply,
     run_layers,
 )
-from decoding.model.fused_decoder import SILU, FusedDecoder
+from decoding.model.decoder_choice import explain_uncompiled
+from decoding.model.fused_decoder import FusedDecoder, FusedLayer
 from decoding.model.vector_kernels import PANEL
-
-MAX_AUTO_WEIGHTS = 14_000_000
-"""Weights up to which `decoder=auto` is the compiled decoder: the eager one runs their rounds of up to 64 tokens in one
-thread (see `decoding.threads`), and the compiled one always does. In one thread it is faster at every size that was
-measured: at 90 M weights 1.9 times for one row. But helper threads make the eager one faster at many rows."""
-
-
-def explain_unsupported(decoder: FusedDecoder) -> str | None:
-    """Returns what keeps the model from running compiled, or None where nothing does."""
-    if decoder.device.type != "cpu":
-        return f"its device is {decoder.device.type}, not cpu"
-    if decoder.dtype != torch.float32:
-        return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not float32"
-    if decoder.activation_name not in SILU:
-        return f"its activation is {decoder.activation_name}, not silu"
-    return None
 
 
 class CompiledDecoder:
     """Holds the weights of a decoder in panels, and runs it.
 
-    Raises: ValueError for a model that `explain_unsupported` names.
+    It takes the layers of `fused` away, one by one: there is never more than one layer twice.
+
+    Raises: ValueError for a model that `explain_uncompiled` names.
     """
 
     attention_seconds = 0.0
     """Not measured: attention is part of the one call."""
 
     def __init__(self, fused: FusedDecoder) -> None:
-        if (reason := explain_unsupported(fused)) is not None:
+        if (reason := explain_uncompiled(fused)) is not None:
             raise ValueError(f"this model cannot run in the compiled decoder: {reason}")
         self._rotary, self._hidden_size = fused.rotary, fused.hidden_size
         self._embedding = fused.embedding.numpy().reshape(-1)
@@ -64,7 +51,7 @@ class CompiledDecoder:
             fused.num_layers, fused.num_heads, fused.num_kv_heads, fused.hidden_size, fused.head_size,
             _round_up(fused.hidden_size), _round_up(fused.head_size), _round_up(fused.mlp_size), fused.eps, fused.scale,
         )  # fmt: skip
-        self._weights, self._layers, self._final_norm = _lay_out_weights(fused, self._shape)
+        self._weights, self._layers, self._final_norm = _lay_out_weights(fused.layers, fused.final_norm, self._shape)
         self._compile()
 
     @property
@@ -140,48 +127,62 @@ def _list_batch_keys(batch: TokenBatch) -> KeyLists:
     return keys
 
 
-def _lay_out_weights(fused: FusedDecoder, shape: StackShape) -> tuple[Floats, LayerOffsets, int]:
-    """Returns all weights in one array, where the parts of each layer begin in it, and where the last norm begins."""
-    parts: list[Floats] = []
-    end = 0
+def _lay_out_weights(
+    layers: list[FusedLayer], final_norm: Tensor, shape: StackShape
+) -> tuple[Floats, LayerOffsets, int]:
+    """Returns all weights in one array, where the parts of each layer begin in it, and where the last norm begins.
 
-    def append(part: Floats) -> int:
-        nonlocal end
-        begin, end = end, end + part.size
-        parts.append(part.reshape(-1))
-        return begin
+    *Mutates*: takes the layers away, so that their memory is free as soon as they are laid out.
+    """
+    offsets: list[list[int]] = []
+    weights, at = np.empty(0, dtype=np.float32), 0
+    while layers:
+        parts = _lay_out_layer(layers.pop(0), shape)
+        if not len(weights):
+            # all layers have the same parts; the system gives the memory of a page when it is first written
+            per_layer = sum(part.size for part in parts if part is not None)
+            weights = np.empty(shape.num_layers * per_layer + shape.hidden, dtype=np.float32)
+        offsets.append([])
+        for part in parts:
+            offsets[-1].append(-1 if part is None else at)
+            if part is not None:
+                weights[at : at + part.size] = part.reshape(-1)
+                at += part.size
+    weights[at:] = _widen(final_norm, 1, shape.hidden)
+    columns: list[Ints] = [np.array(column, dtype=np.int64) for column in zip(*offsets, strict=True)]
+    return weights, LayerOffsets(*columns), at
 
-    def append_vector(vector: Tensor | None, groups: int, width: int) -> int:
-        return -1 if vector is None else append(_widen(vector, groups, width))
 
-    def append_matrix(matrix: Tensor, groups: int, width: int, depth_groups: int = 1, depth: int | None = None) -> int:
-        """Appends `[in, out]`, both sides filled up group by group; without `depth` the inputs stay as they are."""
+def _lay_out_layer(layer: FusedLayer, shape: StackShape) -> list[Floats | None]:
+    """Returns the parts of a layer in the order of `LayerOffsets`, None for those that the model does not have."""
+
+    def lay_out_vector(vector: Tensor | None, groups: int, width: int) -> Floats | None:
+        return None if vector is None else _widen(vector, groups, width)
+
+    def lay_out_matrix(
+        matrix: Tensor, groups: int, width: int, depth_groups: int = 1, depth: int | None = None
+    ) -> Floats:
+        """Lays out `[in, out]`, both sides filled up group by group; without `depth` the inputs stay as they are."""
         wide = _widen(matrix, groups, width)
         if depth is not None:
             wide = _widen(torch.from_numpy(wide).t(), depth_groups, depth).T
-        return append(_cut_panels(wide))
+        return _cut_panels(wide)
 
     heads, all_heads = shape.num_heads, shape.num_heads + 2 * shape.num_kv_heads
-    layers = [
-        (
-            append_vector(layer.attention_norm, 1, shape.hidden),
-            append_matrix(layer.qkv, all_heads, shape.head),
-            append_vector(layer.qkv_bias, all_heads, shape.head),
-            append_vector(layer.q_norm, 1, shape.head),
-            append_vector(layer.k_norm, 1, shape.head),
-            append_matrix(layer.out, 1, shape.hidden, heads, shape.head),
-            append_vector(layer.out_bias, 1, shape.hidden),
-            append_vector(layer.mlp_norm, 1, shape.hidden),
-            append_matrix(layer.gate_up, 2, shape.mlp),
-            append_vector(layer.gate_up_bias, 2, shape.mlp),
-            append_matrix(layer.down, 1, shape.hidden, 1, shape.mlp),
-            append_vector(layer.down_bias, 1, shape.hidden),
-        )
-        for layer in fused.layers
+    return [
+        lay_out_vector(layer.attention_norm, 1, shape.hidden),
+        lay_out_matrix(layer.qkv, all_heads, shape.head),
+        lay_out_vector(layer.qkv_bias, all_heads, shape.head),
+        lay_out_vector(layer.q_norm, 1, shape.head),
+        lay_out_vector(layer.k_norm, 1, shape.head),
+        lay_out_matrix(layer.out, 1, shape.hidden, heads, shape.head),
+        lay_out_vector(layer.out_bias, 1, shape.hidden),
+        lay_out_vector(layer.mlp_norm, 1, shape.hidden),
+        lay_out_matrix(layer.gate_up, 2, shape.mlp),
+        lay_out_vector(layer.gate_up_bias, 2, shape.mlp),
+        lay_out_matrix(layer.down, 1, shape.hidden, 1, shape.mlp),
+        lay_out_vector(layer.down_bias, 1, shape.hidden),
     ]
-    final_norm = append_vector(fused.final_norm, 1, shape.hidden)
-    columns: list[Ints] = [np.array(column, dtype=np.int64) for column in zip(*layers, strict=True)]
-    return np.concatenate(parts), LayerOffsets(*columns), final_norm
 
 
 def _round_up(size: int) -> int:

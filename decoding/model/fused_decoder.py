@@ -5,6 +5,7 @@ Shapes: T packed tokens, W tokens whose output is needed, H query heads, K key-v
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,11 +51,36 @@ class FusedLayer:
         return None if self.q_norm is None or self.k_norm is None else (self.q_norm, self.k_norm)
 
 
-def _fuse_linears(linears: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    weight = torch.cat(tuple(linear.weight for linear in linears)).t().contiguous()
-    # the linears of one call have a bias all or none
-    biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
-    return weight, torch.cat(biases) if biases else None
+@dataclass(frozen=True)
+class WeightPlace:
+    """Where the weights of a model go; None: they stay where they are, as they are."""
+
+    device: torch.device | None = None
+    dtype: torch.dtype | None = None
+
+    def move(self, weight: Tensor) -> Tensor:
+        """Returns the weight there, the same tensor if it is there already."""
+        return weight.detach().to(device=self.device, dtype=self.dtype)
+
+    def move_or_none(self, weight: Tensor | None) -> Tensor | None:
+        """Returns the weight there, if there is one."""
+        return None if weight is None else self.move(weight)
+
+    def fuse_linears(self, linears: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
+        """Returns the weights of linears of one input side by side, `[in, out]`, and their biases, if they have any.
+
+        Weights go there one at a time: there is never more of a copy than the result and one of them.
+        """
+        like = self.move(linears[0].weight[:1])
+        fused = like.new_empty((like.shape[1], sum(len(linear.weight) for linear in linears)))
+        at = 0
+        for linear in linears:
+            end = at + len(linear.weight)
+            fused[:, at:end].copy_(self.move(linear.weight).t())
+            at = end
+        # the linears of one call have a bias all or none
+        biases: list[Tensor] = [self.move(linear.bias) for linear in linears if linear.bias is not None]
+        return fused, torch.cat(biases) if biases else None
 
 
 class RotaryTable:
@@ -85,12 +111,18 @@ class FusedDecoder:
     has_segments  batches have segments, so there is Triton: `layer_operators` run what is between the products, in
                   float32, with a rotary table in float32. Without segments, and for activations other than SiLU, it
                   is PyTorch's own operations in the dtype of the model.
+    place         device and dtype
+    frees_model   frees the weights of each layer of `model` once it is fused: there is never more than one layer twice.
+                  The model cannot be used afterwards
 
     Raises: ValueError for another family, sliding-window attention, or rotary embeddings that depend on the
     length of the input (`dynamic`, `longrope`).
     """
 
-    def __init__(self, model: Any, *, has_segments: bool = False) -> None:
+    def __init__(
+        self, model: Any, *, has_segments: bool = False, place: WeightPlace | None = None, frees_model: bool = False
+    ) -> None:
+        place = place or WeightPlace()
         config = model.config
         if config.model_type not in FAMILIES:
             raise ValueError(f"this engine runs {', '.join(FAMILIES)} models; got model_type {config.model_type!r}")
@@ -112,27 +144,35 @@ class FusedDecoder:
         self._activation = model.layers[0].mlp.act_fn
         self._has_kernels = has_segments and self.activation_name in SILU
         with torch.no_grad():
-            self.embedding = model.embed_tokens.weight.detach()
-            self.final_norm = model.norm.weight.detach()
-            self.layers = [self._fuse_layer(layer) for layer in model.layers]
+            self.embedding = place.move(model.embed_tokens.weight)
+            self.final_norm = place.move(model.norm.weight)
+            if frees_model:
+                _free_weights(model.embed_tokens)
+            self.layers: list[FusedLayer] = []
+            for layer in model.layers:
+                self.layers.append(self._fuse_layer(layer, place))
+                if frees_model:
+                    _free_weights(layer)
         products = [(layer.qkv, layer.out, layer.gate_up, layer.down) for layer in self.layers]
         self.num_weights = sum(weight.numel() for layer in products for weight in layer)
         """Number of weights that every token is multiplied with."""
         like = self.embedding[:1]
-        self.rotary = RotaryTable(model.rotary_emb, like.float() if self._has_kernels else like)
+        # The frequencies keep their dtype: rounded to bfloat16 they turn by a wrong angle, more with every position.
+        rotary = copy.deepcopy(model.rotary_emb).to(self.device)
+        self.rotary = RotaryTable(rotary, like.float() if self._has_kernels else like)
 
     @staticmethod
-    def _fuse_layer(layer: Any) -> FusedLayer:
+    def _fuse_layer(layer: Any, place: WeightPlace) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
-        qkv, qkv_bias = _fuse_linears([attention.q_proj, attention.k_proj, attention.v_proj])
-        out, out_bias = _fuse_linears([attention.o_proj])
-        gate_up, gate_up_bias = _fuse_linears([mlp.gate_proj, mlp.up_proj])
-        down, down_bias = _fuse_linears([mlp.down_proj])
-        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        qkv, qkv_bias = place.fuse_linears([attention.q_proj, attention.k_proj, attention.v_proj])
+        out, out_bias = place.fuse_linears([attention.o_proj])
+        gate_up, gate_up_bias = place.fuse_linears([mlp.gate_proj, mlp.up_proj])
+        down, down_bias = place.fuse_linears([mlp.down_proj])
+        q_norm, k_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
         return FusedLayer(
-            layer.input_layernorm.weight.detach(), qkv, qkv_bias,
-            None if q_norm is None else q_norm.weight.detach(), None if k_norm is None else k_norm.weight.detach(),
-            out, out_bias, layer.post_attention_layernorm.weight.detach(),
+            place.move(layer.input_layernorm.weight), qkv, qkv_bias,
+            place.move_or_none(getattr(q_norm, "weight", None)), place.move_or_none(getattr(k_norm, "weight", None)),
+            out, out_bias, place.move(layer.post_attention_layernorm.weight),
             gate_up, gate_up_bias, down, down_bias,
         )  # fmt: skip
 
@@ -287,6 +327,11 @@ class FusedDecoder:
         attended = attention.attend(q_THD, kv_KPE)
         self.attention_seconds += time.perf_counter() - begin
         return attended
+
+
+def _free_weights(module: torch.nn.Module) -> None:
+    """Replaces the weights of a module by tensors without memory."""
+    module.to_empty(device=torch.device("meta"))
 
 
 def _apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

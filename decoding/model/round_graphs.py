@@ -9,6 +9,7 @@ The rows that fill up have no keys; their K and V go to slot 0, and nothing read
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, MutableMapping
 from contextlib import AbstractContextManager
@@ -21,11 +22,14 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from decoding.device_arrays import ArrayField, FixedArrays
+from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.model.backend import TokenBatch
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.segment_attention import SegmentAttention, list_arrays
 from decoding.model.segments import SegmentItems, SegmentPlan
 from decoding.triton_operators import round_to_power
+
+log = logging.getLogger(__name__)
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 208, 256, 320, 384, 512)
 """Rows of a graph. Rounds of more rows compute for so long that their launches do not matter."""
@@ -114,11 +118,13 @@ class RoundGraphs:
     """Runs a decoder's rounds, small ones by graphs; there is a graph per pool, rounded rows and rounded items.
 
     Rounds run as they are, by `FusedDecoder.run_batch`, if they have more rows than `ROW_COUNTS`, rows without an
-    output (those of a prompt that is being filled), or blocks. A graph is recorded when a round first needs it.
+    output (those of a prompt that is being filled), or blocks. A graph is recorded when a round first needs it, until
+    there is no memory for one.
     """
 
     def __init__(self, decoder: FusedDecoder, recorder: GraphRecorder) -> None:
         self._decoder, self._recorder = decoder, recorder
+        self._has_memory = True
         # by pool, for as long as there is the pool; then by rounded rows and items
         self._graphs: MutableMapping[Tensor, dict[tuple[int, int], RoundGraph]] = WeakTensorKeyDictionary()
 
@@ -134,9 +140,31 @@ class RoundGraphs:
         if key in graphs and not needed.fits_into(graphs[key].sizes):
             # of two graphs of one kind only the larger one would be used
             del graphs[key]
+        if key not in graphs and self._has_memory:
+            self._record_graph(graphs, sizes, batch, pool)
         if key not in graphs:
-            graphs[key] = RoundGraph(self._decoder, sizes, batch, plan, pool, self._recorder)
+            return self._decoder.run_batch(batch, pool)
         return graphs[key].run_batch(batch, plan)
+
+    def _record_graph(
+        self, graphs: dict[tuple[int, int], RoundGraph], sizes: RoundSizes, batch: TokenBatch, pool: Tensor
+    ) -> None:
+        """Adds a graph to `graphs`, unless there is no memory for it: then no more graphs are recorded. *Mutates*."""
+        assert batch.segments is not None
+        try:
+            graph = RoundGraph(self._decoder, sizes, batch, batch.segments, pool, self._recorder)
+        except MEMORY_ERRORS as error:
+            # the end of a recording may raise an error of its own after that
+            if not (is_out_of_memory(error) or (error.__context__ and is_out_of_memory(error.__context__))):
+                raise
+            self._has_memory = False
+            log.warning(
+                "there was no memory for a CUDA graph of %d rows: rounds of other sizes than before run kernel by "
+                "kernel. A smaller engine.kv_mib leaves more, and engine.graphs=never records none (%s)",
+                *(sizes.rows, error),
+            )
+        else:
+            graphs[sizes.rows, sizes.items] = graph
 
 
 class RoundGraph:

@@ -12,20 +12,24 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES, TokenBatch
-from decoding.model.compiled_decoder import MAX_AUTO_WEIGHTS, CompiledDecoder, CompiledHead, explain_unsupported
-from decoding.model.fused_decoder import FusedDecoder
+from decoding.model.decoder_choice import pick_decoder
+from decoding.model.fused_decoder import FusedDecoder, WeightPlace
 from decoding.model.segment_attention import explain_no_segments, pick_tiles
 from decoding.model.segments import SegmentTiles
+from decoding.model.workspace import DecoderSizes, RoundSize, Workspace, estimate_workspace
 from decoding.stats import DecoderKind
 from decoding.threads import with_helper_threads
 from decoding.validation import require_choice
+
+if TYPE_CHECKING:  # needs Numba
+    from decoding.model.compiled_decoder import CompiledDecoder
 
 log = logging.getLogger(__name__)
 
@@ -53,21 +57,6 @@ def pick_dtype(dtype: DType, device: torch.device) -> torch.dtype:
     if dtype not in known:
         raise ValueError(f"dtype must be one of {', '.join(known)}; got {dtype!r}")
     return known[dtype]
-
-
-def pick_decoder(choice: str, decoder: FusedDecoder, num_head_weights: int) -> DecoderKind:
-    """Returns how the model runs; `auto` is compiled for float32 on a CPU up to `MAX_AUTO_WEIGHTS`, else eager.
-
-    Raises: ValueError for an unknown choice, and for `compiled` with a model that cannot run so.
-    """
-    require_choice("decoder", choice, DECODER_CHOICES)
-    reason = explain_unsupported(decoder)
-    if choice == "compiled" and reason is not None:
-        raise ValueError(f"decoder=compiled cannot run this model: {reason}; set decoder=auto or decoder=eager")
-    if choice == "auto":
-        is_small = decoder.num_weights + num_head_weights <= MAX_AUTO_WEIGHTS
-        return "compiled" if reason is None and is_small else "eager"
-    return "compiled" if choice == "compiled" else "eager"
 
 
 def picks_segments(choice: str, device: torch.device, dtype: torch.dtype) -> bool:
@@ -110,6 +99,7 @@ class HFBackend:
     decoder    see `pick_decoder`; `decoder_kind` is what was picked
     attention  see `picks_segments`; segments run in the eager decoder
     graphs     see `picks_graphs` and `round_graphs`
+    frees_model  frees the weights of `model` layer by layer, as they are copied; it cannot be used afterwards
 
     Raises: ValueError for a setting or a model that it does not have.
     """
@@ -124,6 +114,7 @@ class HFBackend:
         decoder: str = "auto",
         attention: str = "auto",
         graphs: str = "auto",
+        frees_model: bool = False,
     ) -> None:
         target, target_dtype = pick_device(device), pick_dtype(dtype, pick_device(device))
         # before the weights are copied and fused: a wrong setting is refused at once
@@ -132,9 +123,12 @@ class HFBackend:
         if attention == "segments" and decoder == "compiled":
             raise ValueError("decoder=compiled has attention of its own; set attention=blocks or decoder=auto")
         has_graphs = picks_graphs(graphs, target, has_segments)
-        model = _cast_model(model, target, target_dtype).eval().requires_grad_(False)
-        fused = FusedDecoder(getattr(model, "model", model), has_segments=has_segments)
+        place = WeightPlace(target, target_dtype)
+        trunk = getattr(model, "model", model)
         linear = getattr(model, "lm_head", None) or getattr(model, "score", None)
+        # before the embedding is freed
+        is_tied = linear is not None and linear.weight is getattr(getattr(trunk, "embed_tokens", None), "weight", None)
+        fused = FusedDecoder(trunk, has_segments=has_segments, place=place, frees_model=frees_model)
         config = model.config
         self.vocab_size: int = config.vocab_size
         self.max_positions: int = config.max_position_embeddings
@@ -150,10 +144,15 @@ class HFBackend:
         uses_helpers = self.device.type == "cpu" and self.decoder_kind == "eager"
         self._num_head_weights = num_head_weights if uses_helpers else 0
         # without a head of its own the model is a bare decoder
-        self._head = head or _make_head(linear, self.decoder_kind)
-        # the fused matrices of a compiled decoder are freed here: it has its own
-        self.decoder = CompiledDecoder(fused) if self.decoder_kind == "compiled" else fused
+        self._head = head or _make_head(linear, place, fused.embedding if is_tied else None, self.decoder_kind)
+        # the compiled decoder takes the fused matrices away, layer by layer: it has its own
+        self.decoder = _compile_decoder(fused) if self.decoder_kind == "compiled" else fused
         self._run_batch = _record_rounds(fused) if has_graphs else self.decoder.run_batch
+        self._has_graphs = has_graphs
+        self._sizes = DecoderSizes(
+            fused.hidden_size, fused.num_heads, fused.num_kv_heads, fused.head_size, fused.mlp_size,
+            self.vocab_size, self.dtype.itemsize,
+        )  # fmt: skip
 
     @classmethod
     def from_pretrained(
@@ -178,7 +177,8 @@ class HFBackend:
         }[kind]
         torch_dtype = pick_dtype(dtype, pick_device(device))
         model = auto.from_pretrained(path, dtype=torch_dtype)
-        return cls(model, head=head, device=device, dtype=dtype, decoder=decoder, attention=attention, graphs=graphs)
+        options: dict[str, Any] = {"decoder": decoder, "attention": attention, "graphs": graphs}
+        return cls(model, head=head, device=device, dtype=dtype, frees_model=True, **options)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -194,6 +194,24 @@ class HFBackend:
         """Returns K and V of slots `[0, capacity]`, all zeros, in the layout of the decoder."""
         return self.decoder.new_kv_pool(capacity)
 
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """Counts to which the rows of small rounds are filled up, ascending; empty where each row costs."""
+        if not self._has_graphs:
+            return ()
+        # here: a CPU need not know of graphs
+        from decoding.model.round_graphs import ROW_COUNTS
+
+        return ROW_COUNTS
+
+    def estimate_workspace(self, largest: RoundSize, *, float_copies: int) -> Workspace:
+        """Returns what the largest round takes on a GPU besides weights and KV; `float_copies` as in `workspace`."""
+        graph_rows = self.row_counts[-1] if self.row_counts else 0
+        split_keys = None if self.segment_tiles is None else self.segment_tiles.num_keys
+        return estimate_workspace(
+            self._sizes, largest, float_copies=float_copies, split_keys=split_keys, graph_rows=graph_rows
+        )
+
     @torch.inference_mode()
     def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:
         return self._run_batch(batch, pool)
@@ -204,18 +222,11 @@ class HFBackend:
             return self._head(hidden)
 
 
-def _cast_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Moves a model to a device and casts its weights. *Mutates* it.
+def _compile_decoder(fused: FusedDecoder) -> CompiledDecoder:
+    # here: it needs Numba, which may be absent
+    from decoding.model.compiled_decoder import CompiledDecoder
 
-    The frequencies of its rotary embeddings keep their dtype: rounded to bfloat16 they turn by a wrong angle, more with
-    every position.
-    """
-    rotary = getattr(getattr(model, "model", model), "rotary_emb", None)  # None: `FusedDecoder` refuses the family
-    frequencies = {} if rotary is None else dict(rotary.named_buffers())
-    model = model.to(device, dtype)
-    for name, values in frequencies.items():
-        setattr(rotary, name, values.to(device))
-    return model
+    return CompiledDecoder(fused)
 
 
 def _record_rounds(decoder: FusedDecoder) -> Callable[[TokenBatch, Tensor], Tensor]:
@@ -225,12 +236,17 @@ def _record_rounds(decoder: FusedDecoder) -> Callable[[TokenBatch, Tensor], Tens
     return RoundGraphs(decoder, CudaGraphRecorder(decoder.device)).run_batch
 
 
-def _make_head(linear: Any | None, kind: DecoderKind) -> Head:
-    """Returns a linear layer as a function of hidden states; without a layer the identity."""
+def _make_head(linear: Any | None, place: WeightPlace, tied: Tensor | None, kind: DecoderKind) -> Head:
+    """Returns a linear layer as a function of hidden states; without a layer the identity.
+
+    tied   the embedding, where it is the layer's weight too
+    """
     if linear is None:
         return lambda hidden: hidden
     # the tensors alone: the layer's model would keep its unfused matrices in memory
-    weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+    weight, bias = place.move(linear.weight) if tied is None else tied, place.move_or_none(linear.bias)
     if kind == "compiled":
+        from decoding.model.compiled_decoder import CompiledHead  # here: as above
+
         return CompiledHead(weight, bias)
     return lambda hidden: F.linear(hidden, weight, bias)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -97,7 +96,7 @@ def open_model(path: str | None, device: str, dtype: str) -> tuple[TransformersM
 
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)
     model = model.to(torch_device, torch_dtype).eval()
-    return model, HFBackend(copy.deepcopy(model), device=device, dtype=dtype)
+    return model, HFBackend(model, device=device, dtype=dtype)
 
 
 def measure_points(

@@ -107,7 +107,7 @@ def make_body(shape: BodyShape, *, device: Device = "auto", dtype: DType = "auto
     target = pick_device(device)
     torch_dtype = _pick_faster_dtype(shape) if dtype == "auto" and target.type == "cpu" else pick_dtype(dtype, target)
     name = str(torch_dtype).removeprefix("torch.")
-    return HFBackend(shape.make_model(target, torch_dtype), device=device, dtype=name)
+    return HFBackend(shape.make_model(target, torch_dtype), device=device, dtype=name, frees_model=True)
 
 
 def _pick_faster_dtype(shape: BodyShape) -> torch.dtype:

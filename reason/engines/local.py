@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, ParamSpec, Self, TypeVar
 
 from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES
 from decoding.model.families import explain_unsupported_config
@@ -22,15 +24,25 @@ from reason.models.tokenizer import PretrainedTokenizer
 if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
     from decoding.engine import LocalEngine
     from decoding.model.transformers_checkpoint import Device, DType, HFBackend
+    from decoding.model.workspace import Workspace
+    from decoding.round import Speculation
     from decoding.speculation.interfaces import RoundCost
+
+log = logging.getLogger(__name__)
+
+_LEAST_TOKENS = 64
+"""A pool of automatic size for fewer is not tried."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSettings(EngineSettings):
     """The embedded engine.
 
-    kv_mib                size of the KV pool in MiB; auto: three quarters of a GPU's free memory once the model is
-                          loaded, an eighth of a CPU's memory, and no more than all running requests can fill
+    kv_mib                size of the KV pool in MiB; auto: three quarters of what is free on a GPU once the model is
+                          loaded and the largest round is accounted for, an eighth of a CPU's memory, and no more than
+                          all running requests can fill
     max_running_requests  branches decoded together
     max_batched_tokens    tokens fed per round
     decoder               compiled: one call runs all layers, float32 on a CPU only; eager: operation by operation;
@@ -57,6 +69,13 @@ class LocalSettings(EngineSettings):
     def require_packages(self) -> None:
         """See `EngineSettings`."""
         require_device(self.device)
+        if self.decoder == "compiled":
+            from decoding.compiled import explain_no_numba  # here: Numba takes half a second to import
+
+            if (reason := explain_no_numba()) is not None:
+                raise ValueError(
+                    f"decoder=compiled cannot run: {reason}. Without it, set decoder=auto or decoder=eager"
+                )
 
     @property
     def measures_tokens(self) -> bool:
@@ -89,16 +108,28 @@ class LocalSettings(EngineSettings):
 
         Raises: ValueError for a wrong setting or an unsupported model.
         """
-        from decoding.compiled import is_cache_filled
-        from decoding.engine import LocalEngine
         from decoding.round import Speculation
         from decoding.speculation.controllers.cost_curve import CalibratedCost
         from decoding.speculation.drafters.none import NoDraft
+
+        def make_parts() -> Speculation:
+            return speculation(tokenizer, checkpoint.source) if speculation else Speculation()
+
+        _warn_without_numba()
+        with announce(f"loading model {Path(checkpoint.source).name}"):
+            backend = self._load_model(checkpoint)
+            parts = make_parts()
+        _compile_ahead(backend, parts, make_parts)
+        if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
+            parts.controller.calibrate_cost(self._measure_costs(backend, checkpoint), backend.row_counts)
+        return self._start_engine(backend, checkpoint, tokenizer, parts)
+
+    def _load_model(self, checkpoint: Checkpoint) -> HFBackend:
+        from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
         from reason.models.plain_checkpoint import open_language_model
 
-        first = "" if is_cache_filled() else " and compiling for this machine, once"
-        with announce(f"loading model {Path(checkpoint.source).name}{first}"):
-            backend = open_language_model(
+        try:
+            return open_language_model(
                 checkpoint.source,
                 device=self.device,
                 dtype=self.dtype,
@@ -106,26 +137,65 @@ class LocalSettings(EngineSettings):
                 attention=self.attention,
                 graphs=self.graphs,
             )
-            parts = speculation(tokenizer, checkpoint.source) if speculation else Speculation()
-        if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
-            parts.controller.calibrate_cost(self._measure_costs(backend, checkpoint))
-        return LocalEngine(
-            backend,
-            decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
-            eos_ids=eos_ids(checkpoint.source, tokenizer),
-            kv_bytes=self._count_kv_bytes(backend),
-            max_running_requests=self.max_running_requests,
-            max_batched_tokens=self.max_batched_tokens,
-            speculation=parts,
-        )
+        except MEMORY_ERRORS as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ValueError(
+                f"device={self.device} has no memory for the weights of {checkpoint.source}; choose another device, "
+                f"dtype=bfloat16 or a smaller model ({error})"
+            ) from error
 
-    def _count_kv_bytes(self, backend: HFBackend) -> int:
+    def _start_engine(
+        self, backend: HFBackend, checkpoint: Checkpoint, tokenizer: PretrainedTokenizer, parts: Speculation
+    ) -> LocalEngine:
+        from decoding.engine import LocalEngine
+        from decoding.kv.out_of_memory import OutOfMemory
+
+        kv_bytes = self._count_kv_bytes(backend, parts)
+        while True:
+            try:
+                return LocalEngine(
+                    backend,
+                    decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
+                    eos_ids=eos_ids(checkpoint.source, tokenizer),
+                    kv_bytes=kv_bytes,
+                    max_running_requests=self.max_running_requests,
+                    max_batched_tokens=self.max_batched_tokens,
+                    speculation=parts,
+                )
+            except OutOfMemory as error:
+                if self.kv_mib != "auto" or kv_bytes < _LEAST_TOKENS * backend.kv_bytes_per_token:
+                    raise
+                # another process may have taken what was free
+                log.warning("half of that, then: %s", error)
+            kv_bytes //= 2
+
+    def _count_kv_bytes(self, backend: HFBackend, parts: Speculation) -> int:
         from decoding.kv.pool_memory import pick_pool_bytes
 
         if self.kv_mib != "auto":
             return self.kv_mib << 20
         slots = self.max_running_requests * backend.max_positions + 1
-        return pick_pool_bytes(backend.device, at_most=slots * backend.kv_bytes_per_token)
+        workspace = 0
+        if backend.device.type == "cuda":  # a CPU's memory is far more than a round takes
+            workspace = self._estimate_workspace(backend, parts).total
+        return pick_pool_bytes(backend.device, at_most=slots * backend.kv_bytes_per_token, workspace=workspace)
+
+    def _estimate_workspace(self, backend: HFBackend, parts: Speculation) -> Workspace:
+        from decoding.gpu_sampler import runs_kernels
+        from decoding.model.workspace import RoundSize
+        from decoding.speculation.acceptance.coupled import Coupled
+        from decoding.speculation.drafters.none import NoDraft
+
+        # a round has a token of each running request, and a chunk of a prompt; with drafts all may have logits
+        tokens = self.max_batched_tokens + self.max_running_requests
+        outputs = self.max_running_requests if isinstance(parts.drafter, NoDraft) else tokens
+        # its kernels read the logits as they are; other rules and samplers need distributions in float32
+        float_copies = 0 if runs_kernels(backend.device) and isinstance(parts.acceptance, Coupled) else 3
+        largest = RoundSize(tokens, outputs, backend.max_positions)
+        workspace = backend.estimate_workspace(largest, float_copies=float_copies)
+        log.info("kept for the largest round of %d tokens: %s", tokens, workspace)
+        return workspace
 
     def _measure_costs(self, backend: HFBackend, checkpoint: Checkpoint) -> Sequence[RoundCost]:
         """Returns the cost of rounds on this machine: those of an earlier start, or else timed now and kept."""
@@ -148,9 +218,44 @@ class LocalSettings(EngineSettings):
         }
         costs = read_costs(description) if self.keep_costs else None
         if costs is None:
-            # In another thread: this one may run an event loop, and the profile runs rounds on a loop of its own.
-            with announce("timing rounds on this machine"), ThreadPoolExecutor(1) as executor:
-                costs = executor.submit(profile_rounds, backend).result()
+            with announce("timing rounds on this machine"):
+                costs = _call_in_thread(profile_rounds, backend, row_counts=backend.row_counts)
             if self.keep_costs:
                 save_costs(description, costs)
         return costs
+
+
+def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[[], Speculation]) -> None:
+    """Compiles the loops of rounds with parts like these, unless an earlier start has.
+
+    Where a drafter has a model, the loops of drafting are left for the first request: the model would load twice.
+    """
+    from decoding.compiled import is_compiled_ahead, note_compiled
+    from decoding.round import Speculation
+    from decoding.warmup_profile import compile_loops, name_loops, runs_a_model
+
+    loops = name_loops(backend, parts)
+    if not is_compiled_ahead(loops):
+        with announce("compiling for this machine, once"):
+            others = Speculation() if runs_a_model(parts.drafter) else make_parts()
+            _call_in_thread(compile_loops, backend, others)
+        note_compiled(loops)
+
+
+def _call_in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Calls a function that runs rounds on an event loop of its own: this thread may run another one."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(function, *args, **kwargs).result()
+
+
+@cache
+def _warn_without_numba() -> None:
+    """Says once what is slower without Numba, where it is absent."""
+    from decoding.compiled import explain_no_numba
+
+    if (reason := explain_no_numba()) is not None:
+        log.warning(
+            "decoding is slower on a CPU, 2 to 4 times with a small model, which would run compiled, "
+            "and there are no drafts: %s",
+            reason,
+        )

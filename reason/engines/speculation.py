@@ -85,6 +85,12 @@ def validate_speculation(config: Settings) -> SpeculationSpec:
     if "source" not in node:
         instantiate("speculation", node)
         return SpeculationSpec(node, acceptance, controller)
+    from decoding.compiled import explain_no_numba
+
+    if (reason := explain_no_numba()) is not None:
+        raise ConfigError(
+            f"speculation cannot run, whose loops are compiled: {reason}. Without it, set speculation=off"
+        )
     # Sources with a model are constructed last, by `make_speculation`; here only their checkpoint is looked up.
     sources: list[DraftSource | None] = []
     for settings in _list_sources(node["source"]):

@@ -42,7 +42,7 @@ def open_language_model(source: str, *, device: Device, dtype: DType, **options:
     if model is None:
         with hidden_progress_bars():
             return HFBackend.from_pretrained(source, device=device, dtype=dtype, **options)
-    return HFBackend(model, device=device, dtype=dtype, **options)
+    return HFBackend(model, device=device, dtype=dtype, frees_model=True, **options)
 
 
 def load_plain_model(source: str, build: Callable[[Config], nn.Module], dtype: torch.dtype) -> Any:
@@ -62,7 +62,7 @@ def load_plain_model(source: str, build: Callable[[Config], nn.Module], dtype: t
             names = expected.keys() & set(opened.keys())
             if any(tuple(opened.get_slice(name).get_shape()) != expected[name] for name in names):
                 return None
-            weights |= {name: opened.get_tensor(name).to(dtype) for name in names}
+            weights |= {name: _copy_kept(name, opened.get_tensor(name).to(dtype)) for name in names}
     tied = {HEAD: weights.get(EMBEDDING)} if getattr(config, "tie_word_embeddings", False) and HEAD in expected else {}
     # a file with a head that its config ties to the embedding says two things
     if tied.keys() & weights.keys() or weights.keys() | tied.keys() != expected.keys():
@@ -200,6 +200,15 @@ class _PlainRotary(nn.Module):
         angles = positions_NT[..., None].float() * (1.0 / self._base**exponents)
         angles = torch.cat([angles, angles], dim=-1)
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+def _copy_kept(name: str, weight: Tensor) -> Tensor:
+    """Returns a copy of a weight that is not fused with others later, which the engine keeps as it is.
+
+    Weights of the dtype of their file are views of the mapped file, all of which stays mapped as long as there is one.
+    """
+    is_fused = ".layers." in name and weight.ndim == 2
+    return weight if is_fused else weight.clone()
 
 
 def _list_weight_files(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from decoding.core import Tokens
+from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.kv.slots import SlotPool
 from decoding.model.families import FAMILIES
 from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
@@ -29,14 +30,27 @@ def open_local_reader(
     """Returns the reader for the checkpoint at `source`; `label_token_ids` as in `base.PrmAdapter`.
 
     Raises: ValueError for a family the engine does not run (before weights are loaded), for a device that is not
-    there, for a cache too small for one token, or for a checkpoint without this head.
+    there or has no memory for it, for a cache too small for one token, or for a checkpoint without this head.
     """
     family = read_family(source)
     if family not in FAMILIES:
         raise ValueError(f"{source} is a {family} model; a reward model may be {', '.join(FAMILIES)} or mistral")
+    try:
+        return _open_reader(source, head, label_token_ids, device=device, dtype=dtype, kv_bytes=kv_mib << 20)
+    except MEMORY_ERRORS as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"kv_mib={kv_mib} and the weights of {source} do not fit the memory of device={device}; set a smaller "
+            f"kv_mib or device=cpu ({error})"
+        ) from error
+
+
+def _open_reader(
+    source: str, head: RewardHead, label_token_ids: Tokens, *, device: str, dtype: str, kv_bytes: int
+) -> OpenedReader:
     place = pick_device(device)
     parts = head.load_parts(source, label_token_ids, pick_dtype(dtype, place))
-    backend = HFBackend(parts.trunk, head=parts.head.to(place), device=device, dtype=dtype)
-    kv_bytes = kv_mib << 20
+    backend = HFBackend(parts.trunk, head=parts.head.to(place), device=device, dtype=dtype, frees_model=True)
     max_tokens = min(backend.max_positions, SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token).capacity)
     return OpenedReader(head.wrap_reader(PrefillEngine(backend, kv_bytes=kv_bytes)), max_tokens)

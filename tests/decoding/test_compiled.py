@@ -41,3 +41,14 @@ def test_compiled_code_has_another_cache_folder_after_a_change_in_any_file(
     compiled_module.hash_sources.cache_clear()
     assert cache_folder() != before
     assert (chosen and str(tmp_path / chosen)) == config.CACHE_DIR
+
+
+def test_notes_of_compiled_loops_belong_to_the_sources(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    assert not compiled_module.is_compiled_ahead("loops")
+    compiled_module.note_compiled("loops")
+    assert compiled_module.is_compiled_ahead("loops")
+    assert not compiled_module.is_compiled_ahead("others")
+    (sources / "constants.py").write_text("WIDTH = 8\n")
+    compiled_module.hash_sources.cache_clear()
+    assert not compiled_module.is_compiled_ahead("loops")

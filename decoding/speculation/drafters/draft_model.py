@@ -13,6 +13,8 @@ import numpy as np
 
 from decoding.core import Tokens
 from decoding.kv.kv_cache import KVCache
+from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
+from decoding.kv.pool_memory import open_pool
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.kv.slots import SlotPool
@@ -67,9 +69,12 @@ class DraftModel:
         require_count("vocab_size", vocab_size, at_least=1, or_null=True)
         self._backend, self._k, self._max_batched_tokens, self._vocab_size = backend, k, max_batched_tokens, vocab_size
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
-        self._pool = backend.new_kv_pool(self._kv.pool.capacity)
+        self._pool = open_pool(backend.new_kv_pool, self._kv.pool.capacity, backend.kv_bytes_per_token)
         self._scheduler: Scheduler[_DraftedText] = Scheduler(
-            self._kv, max_running_requests=max_running_requests, max_batched_tokens=max_batched_tokens
+            self._kv,
+            max_running_requests=max_running_requests,
+            max_batched_tokens=max_batched_tokens,
+            memory_advice="a smaller kv_mib of the draft model leaves more memory for its rounds",
         )
         self._texts: dict[int, _DraftedText] = {}
         self._nodes = DraftNodes((), k)
@@ -106,8 +111,9 @@ class DraftModel:
         # Parents first, so a cut at the free slots never leaves a fed node without its parent.
         unfed = self._nodes.unfed_nodes(state.tolist())[: self._kv.num_available]
         try:
-            for first in range(0, len(unfed), self._max_batched_tokens):
-                self._feed_nodes(unfed[first : first + self._max_batched_tokens])
+            most = min(self._max_batched_tokens, self._scheduler.limit.tokens)
+            for first in range(0, len(unfed), most):
+                self._feed_nodes(unfed[first : first + most])
         except BaseException:
             self._reset_state()
             raise
@@ -233,8 +239,21 @@ class DraftModel:
         self._nodes.store_top(rows, *self._run_model(batch))
 
     def _run_model(self, batch: TokenBatch) -> tuple[Ints, Floats]:
-        """Returns ids and log-probabilities `[W, K]` of the candidates after the output rows, best first."""
+        """Returns ids and log-probabilities `[W, K]` of the candidates after the output rows, best first.
+
+        Raises: what says that memory is used up; later passes are then smaller. This round has no drafts.
+        """
         self.num_fed_tokens += len(batch.tokens_T)
+        try:
+            outputs = self._compute_top(batch)
+        except MEMORY_ERRORS as error:
+            if is_out_of_memory(error):
+                self._scheduler.limit.shrink(len(batch.tokens_T), 0, error)
+            raise
+        self._scheduler.limit.count_fitted()
+        return outputs
+
+    def _compute_top(self, batch: TokenBatch) -> tuple[Ints, Floats]:
         hidden = self._backend.forward(batch, self._pool)
         if not len(batch.logits_indices):
             return np.empty((0, 0), dtype=np.int64), np.empty((0, 0), dtype=np.float32)

@@ -43,6 +43,7 @@ def _make_reader(rig: ReportRig, name: str) -> tuple[HFBackend, int]:
         head=lambda hidden: hidden @ head,
         device=str(rig.device),
         dtype=str(rig.dtype).removeprefix("torch."),
+        frees_model=True,
     )
     return backend, count_layer_weights(shape)
 

@@ -133,6 +133,7 @@ def _make_body(shape_name: str, device: torch.device, dtype: torch.dtype, decode
         dtype=str(dtype).removeprefix("torch."),
         decoder=decoder,
         attention=attention,
+        frees_model=True,
     )
 
 

@@ -44,7 +44,7 @@ class HttpEngine(ABC):
         total = len(request.prefix) + request.params.max_tokens
         if limit is not None and total > limit:
             terms = f"{len(request.prefix)} prefix tokens + max_tokens={request.params.max_tokens} = {total} tokens"
-            raise OversizedRequest(f"{terms} exceed the servers' limit of {limit} tokens")
+            raise OversizedRequest(f"{terms} exceed the servers' limit of {limit} tokens: lower sampling.max_tokens")
 
     def close(self) -> None:
         """Takes back the requests at the servers and ends the client's thread. Calling it twice is harmless."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -23,7 +23,7 @@ from decoding.model import round_graphs, transformers_checkpoint
 from decoding.model.backend import TokenBatch
 from decoding.model.batch import SequenceInput, pack_segments
 from decoding.model.fused_decoder import FusedDecoder
-from decoding.model.round_graphs import ROW_COUNTS, CudaGraphRecorder, RoundGraphs, RoundSizes
+from decoding.model.round_graphs import ROW_COUNTS, CudaGraphRecorder, LaunchGraph, RoundGraphs, RoundSizes
 from decoding.model.segments import SegmentTiles
 from decoding.model.transformers_checkpoint import HFBackend, picks_graphs
 from decoding.round import Speculation
@@ -156,6 +156,33 @@ def test_rows_without_an_output_and_long_rounds_run_as_they_are() -> None:
         assert recorder.replays == 0
         torch.testing.assert_close(row, graphs.run_batch(batch, fill_pool([inputs]))[-1], atol=1e-4, rtol=1e-4)
         assert recorder.replays == 1
+
+
+class ScarceRecorder(PretendedRecorder):
+    """Has no memory for a second graph: the recording breaks, and then its end does too."""
+
+    def record(self, run: Callable[[], Tensor]) -> tuple[LaunchGraph, Tensor]:
+        if not self.outputs:
+            return super().record(run)
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+
+@only_pretended
+def test_without_memory_for_another_graph_rounds_run_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = ScarceRecorder()
+    graphs = RoundGraphs(decoder(), recorder)
+    rounds = [draw_round(3, num_sequences) for num_sequences in (2, 1, 3, 2)]
+    pool = fill_pool([inputs for inputs, _ in rounds])
+    with torch.inference_mode():
+        for _, batch in rounds:
+            expected = decoder().run_batch(batch, pool.clone())
+            torch.testing.assert_close(graphs.run_batch(batch, pool), expected, atol=1e-4, rtol=1e-4)
+    assert (len(recorder.outputs), recorder.replays) == (1, 2)
+    (warning,) = caplog.messages
+    assert "engine.graphs=never" in warning
 
 
 @given(st.tuples(st.integers(1, ROW_COUNTS[-1]), *[st.integers(0, 10**6)] * 4))

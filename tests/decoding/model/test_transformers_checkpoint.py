@@ -157,7 +157,7 @@ def test_prefill_engine_is_exact_in_a_small_pool_and_refuses_wrong_inputs() -> N
         np.testing.assert_allclose(outputs, expected, atol=2e-4)
     with pytest.raises(ValueError, match="start"):
         asyncio.run(reader.encode([(1, 2)], [2]))
-    with pytest.raises(OversizedRequest, match="100 tokens exceeds the reader's 89"):
+    with pytest.raises(OversizedRequest, match=r"100 tokens exceeds .* pool of 89 tokens: raise scorer.kv_mib"):
         asyncio.run(reader.encode([(1,) * 100], [0]))
     reader.assert_invariants()
     reader.close()

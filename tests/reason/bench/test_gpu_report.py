@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -29,6 +28,7 @@ from reason.bench.gpu_report.steady import count_layer_weights
 from reason.bench.puppet import find_shape
 from reason.bench.workload import BundledTarget
 from reason.config.compose import load_option
+from tests.support.hidden_packages import hide_packages
 from tests.support.paths import ROOT
 from tests.support.pretended_gpu import pretended_gpu
 from tests.support.report_parts import make_part
@@ -36,13 +36,6 @@ from tests.support.report_parts import make_part
 Line = dict[str, Any]
 REHEARSE = RigSettings(rehearses=True, recordings=None, root=ROOT)
 ABSENT = ("hydra", "omegaconf", "math_verify")
-
-
-def hide_packages(folder: Path, *names: str) -> dict[str, str]:
-    """The environment of a machine without these packages, and without the plugins that they give pytest."""
-    for name in names:
-        (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n")
-    return {**os.environ, "PYTHONPATH": str(folder), "PYTEST_ADDOPTS": "-p no:hydra_pytest"}
 
 
 def run_script(out: Path, environment: dict[str, str], *arguments: str) -> list[Line]:

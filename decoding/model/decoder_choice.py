@@ -1,0 +1,42 @@
+"""Chooses how the layers of a model run: in one compiled call, or operation by operation. Needs no Numba."""
+
+from __future__ import annotations
+
+import torch
+
+from decoding.compiled import explain_no_numba
+from decoding.model.backend import DECODER_CHOICES
+from decoding.model.fused_decoder import SILU, FusedDecoder
+from decoding.stats import DecoderKind
+from decoding.validation import require_choice
+
+MAX_AUTO_WEIGHTS = 14_000_000
+"""Weights up to which `decoder=auto` is the compiled decoder: the eager one runs their rounds of up to 64 tokens in one
+thread (see `decoding.threads`), and the compiled one always does. In one thread it is faster at every size that was
+measured: at 90 M weights 1.9 times for one row. But helper threads make the eager one faster at many rows."""
+
+
+def explain_uncompiled(decoder: FusedDecoder) -> str | None:
+    """Returns what keeps the model from running compiled, or None where nothing does."""
+    if decoder.device.type != "cpu":
+        return f"its device is {decoder.device.type}, not cpu"
+    if decoder.dtype != torch.float32:
+        return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not float32"
+    if decoder.activation_name not in SILU:
+        return f"its activation is {decoder.activation_name}, not silu"
+    return explain_no_numba()
+
+
+def pick_decoder(choice: str, decoder: FusedDecoder, num_head_weights: int) -> DecoderKind:
+    """Returns how the model runs; `auto` is compiled for float32 on a CPU up to `MAX_AUTO_WEIGHTS`, else eager.
+
+    Raises: ValueError for an unknown choice, and for `compiled` with a model that cannot run so.
+    """
+    require_choice("decoder", choice, DECODER_CHOICES)
+    reason = explain_uncompiled(decoder)
+    if choice == "compiled" and reason is not None:
+        raise ValueError(f"decoder=compiled cannot run this model: {reason}; set decoder=auto or decoder=eager")
+    if choice == "auto":
+        is_small = decoder.num_weights + num_head_weights <= MAX_AUTO_WEIGHTS
+        return "compiled" if reason is None and is_small else "eager"
+    return "compiled" if choice == "compiled" else "eager"
