@@ -13,6 +13,7 @@ from decoding.core import Reader, Tokens
 if TYPE_CHECKING:  # torch, and the packages of the server client
     import torch
 
+    from decoding.prefill import Readout
     from reason.engines.sglang_client.head_queries import HeadQuery
     from reason.scorers.head_modules import ModelParts
 
@@ -42,9 +43,9 @@ class RewardHead:
         """
         raise NotImplementedError
 
-    def wrap_reader(self, reader: ClosableReader) -> ClosableReader:
-        """Returns the reader whose outputs formats get, from a reader of the head's own outputs."""
-        return reader
+    def make_readout(self) -> Readout | None:
+        """Returns what reduces the head's outputs on their device to those that formats get; None: these are they."""
+        return None
 
     def build_query(self, label_token_ids: Tokens) -> HeadQuery:
         """Returns the query for these outputs to an SGLang server. Raises: ValueError where a server returns none."""
@@ -142,11 +143,11 @@ class TokenStatisticsHead(RewardHead):
         model = load_complete(PlainLanguageModel, source, self.label, dtype)
         return ModelParts(model.model, model.lm_head)
 
-    def wrap_reader(self, reader: ClosableReader) -> ClosableReader:
+    def make_readout(self) -> Readout:
         """See `RewardHead`."""
-        from reason.scorers.token_statistics import NextTokenReader, token_statistics
+        from reason.scorers.token_statistics import token_statistics
 
-        return NextTokenReader(reader, token_statistics)
+        return token_statistics
 
 
 class NextTokenHead(TokenStatisticsHead):
@@ -154,11 +155,11 @@ class NextTokenHead(TokenStatisticsHead):
 
     label = "next_token"
 
-    def wrap_reader(self, reader: ClosableReader) -> ClosableReader:
+    def make_readout(self) -> Readout:
         """See `RewardHead`."""
-        from reason.scorers.token_statistics import NextTokenReader, log_ratio
+        from reason.scorers.token_statistics import log_ratio
 
-        return NextTokenReader(reader, log_ratio)
+        return log_ratio
 
     def build_query(self, label_token_ids: Tokens) -> HeadQuery:
         """See `RewardHead`."""

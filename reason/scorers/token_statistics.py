@@ -1,64 +1,33 @@
-"""Statistics of given tokens under a language model, computed from its next-token logits.
+"""Readouts of a language model's head: statistics of the token that followed, from the logits before it.
 
-Shapes: T tokens, V vocabulary.
+They run on the device of the logits, which stay there: of a vocabulary of 152 thousand tokens, one to three numbers a
+token are copied to the host.
+
+Shapes: W rows, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
-
-from decoding.core import HeadOutputs, Tokens
-from reason.scorers.heads import ClosableReader
-
-Logits = npt.NDArray[np.float32]
+import torch
+from torch import Tensor
 
 
-def log_ratio(logits_TV: Logits, tokens: Tokens) -> Logits:
-    """Returns log(p(token) / max p), `[T, 1]`, of T tokens that followed these logits.
+def log_ratio(logits_WV: Tensor, next_ids_W: Tensor) -> Tensor:
+    """Returns log(p(token) / max p), `[W, 1]`.
 
-    >>> log_ratio(np.log([[0.5, 0.25, 0.25]]), (1,)).round(3).tolist()
-    [[-0.693]]
+    >>> log_ratio(torch.tensor([[0.5, 0.25, 0.25]]).log(), torch.tensor([1])).round(decimals=3).tolist()
+    [[-0.6930000185966492]]
     """
-    chosen = np.take_along_axis(logits_TV, np.array(tokens)[:, None], axis=1)
-    ratio: Logits = chosen - logits_TV.max(axis=1, keepdims=True)
-    return ratio
+    return logits_WV.gather(1, next_ids_W[:, None]) - logits_WV.max(dim=1, keepdim=True).values
 
 
-def token_statistics(logits_TV: Logits, tokens: Tokens) -> Logits:
-    """Returns log p(token), log max p and entropy in nats, `[T, 3]`.
+def token_statistics(logits_WV: Tensor, next_ids_W: Tensor) -> Tensor:
+    """Returns log p(token), log max p and entropy in nats, `[W, 3]`.
 
-    >>> token_statistics(np.log([[0.5, 0.5]]), (1,)).round(3).tolist()
-    [[-0.693, -0.693, 0.693]]
+    >>> token_statistics(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([1])).round(decimals=2).tolist()
+    [[-0.6899999976158142, -0.6899999976158142, 0.6899999976158142]]
     """
-    log_p = logits_TV - np.logaddexp.reduce(logits_TV, axis=1, keepdims=True)
-    entropy = -(np.exp(log_p) * log_p).sum(axis=1)
-    return np.stack([log_p[np.arange(len(tokens)), list(tokens)], log_p.max(axis=1), entropy], axis=1)
-
-
-@dataclass(frozen=True)
-class NextTokenReader:
-    """A `core.Reader` whose outputs at a token are statistics of that token, from a reader of next-token logits.
-
-    logits    the reader underneath, closed with this one
-    measure   from the logits `[T, V]` before T tokens, and those tokens, to outputs `[T, num_outputs]`
-    """
-
-    logits: ClosableReader
-    measure: Callable[[Logits, Tokens], Logits]
-
-    async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[HeadOutputs]:
-        """Returns float32 `[len(sequence) - start, num_outputs]` per sequence; every start must be at least 1."""
-        # The logits of the token at i are the model's output at i - 1: read [start - 1, len - 1) for [start, len).
-        previous = [start - 1 for start in starts]
-        logits = await self.logits.encode([tokens[:-1] for tokens in sequences], previous)
-        return [
-            self.measure(rows, tokens[start:]) for tokens, start, rows in zip(sequences, starts, logits, strict=True)
-        ]
-
-    def close(self) -> None:
-        """Closes the reader underneath."""
-        self.logits.close()
+    log_p_WV = logits_WV.log_softmax(dim=1)
+    entropy_W = torch.special.entr(log_p_WV.exp()).sum(dim=1)
+    chosen_W1 = log_p_WV.gather(1, next_ids_W[:, None])
+    return torch.cat([chosen_W1, log_p_WV.max(dim=1, keepdim=True).values, entropy_W[:, None]], dim=1)

@@ -59,12 +59,15 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
 
 
 class PretendedGpu(TorchFunctionMode):
-    """Intercepts all functions of torch; `copies_to_host` counts copies and reads of values."""
+    """Intercepts all functions of torch; `copies_to_host` counts copies and reads of values.
+
+    largest_copy  numbers in the largest tensor that was copied to the host
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._cuda_storages: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
-        self.copies_to_host = 0
+        self.copies_to_host = self.largest_copy = 0
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -119,7 +122,9 @@ class PretendedGpu(TorchFunctionMode):
             moved = tensor if dtype is None else tensor.to(dtype)
             if moved is tensor and (copy or to_cuda != from_cuda):
                 moved = tensor.clone()
-        self.copies_to_host += from_cuda and not to_cuda
+        if from_cuda and not to_cuda:
+            self.copies_to_host += 1
+            self.largest_copy = max(self.largest_copy, moved.numel())
         return self._mark_on_cuda(moved) if to_cuda else moved
 
 

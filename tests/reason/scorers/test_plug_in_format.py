@@ -30,20 +30,8 @@ class LastTokenPrm(PrmAdapter):
         return SharedTokenFormat(score_outputs)
 
 
-class LikelihoodReader:
-    def __init__(self, logits):
-        self.logits = logits
-
-    async def encode(self, sequences, starts):
-        rows = await self.logits.encode([tokens[:-1] for tokens in sequences], [start - 1 for start in starts])
-        return [self.measure(row, tokens[start:]) for row, tokens, start in zip(rows, sequences, starts)]
-
-    def measure(self, logits, tokens):
-        log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-        return log_p[np.arange(len(tokens)), list(tokens)][:, None]
-
-    def close(self):
-        self.logits.close()
+def log_likelihood(logits, next_ids):
+    return logits.log_softmax(1).gather(1, next_ids[:, None])
 
 
 class LogLikelihoodHead(RewardHead):
@@ -52,8 +40,8 @@ class LogLikelihoodHead(RewardHead):
     def load_parts(self, source, label_token_ids, dtype):
         return NextTokenHead().load_parts(source, label_token_ids, dtype)
 
-    def wrap_reader(self, reader):
-        return LikelihoodReader(reader)
+    def make_readout(self):
+        return log_likelihood
 
 
 class VerifierLikelihood(PrmAdapter):
