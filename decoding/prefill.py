@@ -21,7 +21,6 @@ from decoding.model.batch import SequenceInput, pack_batch, pack_segments
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.validation import require_token_ids
 
-
 Readout = Callable[[Tensor, Tensor], Tensor]
 """Reduces outputs of a head `[W, O]`, on their device, to `[W, k]`, given the ids `[W]` of the tokens that followed."""
 

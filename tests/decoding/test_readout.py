@@ -66,6 +66,6 @@ def test_no_logits_are_copied_to_the_host(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("start", [0, 4, -1])
 def test_a_start_without_an_output_before_it_is_refused(start: int) -> None:
-    with closing(PrefillEngine(HashBackend(), kv_bytes=100, readout=log_ratio)) as reader:
-        with pytest.raises(ValueError, match="start must be within"):
-            asyncio.run(reader.encode([(1, 2, 3, 4)], [start]))
+    reader = PrefillEngine(HashBackend(), kv_bytes=100, readout=log_ratio)
+    with closing(reader), pytest.raises(ValueError, match="start must be within"):
+        asyncio.run(reader.encode([(1, 2, 3, 4)], [start]))
