@@ -71,15 +71,18 @@ def _add_completions(app: FastAPI, service: SearchService) -> None:
 
 
 def _add_models(app: FastAPI, service: SearchService) -> None:
-    def model_entry(name: str) -> dict[str, str | int]:
-        preset = service.find_preset(name)
+    def model_entry(name: str) -> dict[str, str | int | None]:
+        preset, spec = service.find_preset(name), service.catalog.spec
         return {
             "id": name,
             "object": "model",
             "created": service.created,
             "owned_by": "reason",
             "search": preset.search,
-            "writer": service.catalog.spec.names["model"],
+            "width": getattr(preset.strategy, "n", None),
+            "writer": spec.names["model"],
+            # the name that vLLM and SGLang have for it, which clients read
+            "max_model_len": spec.checkpoint.context_window,
         }
 
     @app.get("/v1/models")

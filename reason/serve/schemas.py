@@ -45,6 +45,7 @@ class CompletionRequest(StrictModel):
                  of every other answer by its votes, then repetitions. Fewer if the search found fewer
     seed         of the search; the server's seed if left out, so that the same request has the same answer
     max_tokens   of a solution
+    top_k, min_p  as vLLM and SGLang have them; top_k -1 and 0 keep all
     timeout      seconds, time in the queue included; then the best answer so far
     search       settings of the preset's search, by their names in `conf/search`
     budget       of the search
@@ -59,6 +60,8 @@ class CompletionRequest(StrictModel):
     max_tokens: PositiveInt | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_VALUE)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     timeout: Annotated[float, Field(gt=0, le=MAX_VALUE)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -98,7 +101,14 @@ class CompletionRequest(StrictModel):
     @property
     def sampling_settings(self) -> dict[str, object]:
         """The sampling settings that the request has, under their names in `SamplingParams`."""
-        given = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.length, "stop": self.stop}
+        given = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": None if self.top_k is None else max(0, self.top_k),
+            "min_p": self.min_p,
+            "max_tokens": self.length,
+            "stop": self.stop,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
     @property

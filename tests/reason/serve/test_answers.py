@@ -11,6 +11,7 @@ import pytest
 
 from decoding.core import Usage
 from reason.serve.choices import rank_candidates
+from reason.serve.schemas import CompletionRequest
 from search.strategy import Candidate, SearchResult
 from search.tree import SearchTree, Step
 from tests.support.toy_server import QUESTION, ToySearchService, chat_body, toy_server
@@ -179,6 +180,15 @@ def test_models_endpoint_lists_the_presets(toy: httpx.Client) -> None:
     assert [model["id"] for model in listed["data"]] == ["best-of-4", "majority-16"]
     assert toy.get("/v1/models/best-of-4").json() == listed["data"][0]
     assert listed["data"][1]["search"] == "self_consistency"
+    assert [model["width"] for model in listed["data"]] == [4, 16]
+    assert all(model["max_model_len"] is None or model["max_model_len"] > 0 for model in listed["data"])
+
+
+@pytest.mark.parametrize(("given", "top_k"), [({"top_k": 5, "min_p": 0.1}, 5), ({"top_k": -1, "min_p": 0.1}, 0)])
+def test_filters_are_fields_of_the_request_too(given: dict[str, float], top_k: int) -> None:
+    """As vLLM and SGLang have them: their clients send these."""
+    settings = CompletionRequest.model_validate({"model": "best-of-4", **given}).sampling_settings
+    assert settings == {"top_k": top_k, "min_p": 0.1}
 
 
 def test_metrics_endpoint_counts_requests_and_tokens(own_toy: tuple[httpx.Client, ToySearchService]) -> None:

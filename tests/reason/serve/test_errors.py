@@ -73,6 +73,8 @@ def test_unsupported_fields_with_neutral_values_are_accepted(toy: httpx.Client) 
         ({"seed": 2**63}, "seed"),
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.5}, "min_p"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
         ({"stop": [""]}, "stop.0"),

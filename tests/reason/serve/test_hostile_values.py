@@ -98,7 +98,7 @@ def test_extreme_search_settings_are_400_with_their_field(searching: httpx.Clien
             assert field in ("widening_power", "exploration")
 
 
-NUMBERS = ["n", "seed", "max_tokens", "max_completion_tokens", "temperature", "top_p", "timeout"]
+NUMBERS = ["n", "seed", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "timeout"]
 
 
 @pytest.mark.parametrize("field", [*NUMBERS, "budget.tokens", "budget.calls", "budget.forwards"])
@@ -110,7 +110,7 @@ def test_extreme_request_numbers_are_400_with_their_field(searching: httpx.Clien
             assert response.status_code == 400, (value, response.text)
             assert error_of(response)["param"] == field
         else:
-            assert (field, value) in (("seed", 0), ("temperature", 0))
+            assert (field, value) in (("seed", 0), ("temperature", 0), ("top_k", 0), ("top_k", -1), ("min_p", 0))
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-6])
