@@ -19,8 +19,9 @@ from typing import Literal
 RoundKind = Literal["plain", "learning", "drafted"]
 """A plain round without drafts, one that the drafter learns from, or one with drafts, from which it learns too."""
 
-_ALLOWANCE = 0.0075  # share of the time of all rounds that trials may lose
-_LEARNING = 0.004  # share of the time of plain rounds that learning from some of them may take
+_ALLOWANCE = 0.015  # share of the time of all rounds that trials may lose, for few branches
+_MANY_BRANCHES = 8  # of which the share is half: the more rows a round has, the less drafts can win
+_LEARNING = 0.008  # share of the time of plain rounds that learning from some of them may take
 _STAKE = 1.5  # plain rounds: what a trial may lose
 _MOST_STAKE = 3.0  # plain rounds: savings beyond it go to the balance, lest old ones pay for drafts of today
 _MOST_BALANCE = 6.0  # plain rounds
@@ -114,7 +115,8 @@ class SpeculationGate:
         plain = record.plain_factor * curve_seconds
         if not self._has_credit and record.num_plain == 2:  # one round may have been a slow one
             self.balance, self._has_credit = _STAKE * plain, True
-        self.balance = min(self.balance + _ALLOWANCE * min(seconds, 2 * plain), _MOST_BALANCE * plain)
+        allowance = _ALLOWANCE * _MANY_BRANCHES / (_MANY_BRANCHES + branches)
+        self.balance = min(self.balance + allowance * min(seconds, 2 * plain), _MOST_BALANCE * plain)
         if kind == "learning":
             record.observe_learning(seconds / plain)
         elif kind == "drafted" and record.stake is not None:

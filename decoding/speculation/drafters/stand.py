@@ -31,6 +31,8 @@ MAX_CAPACITY = 100_000_000  # entries; at the default width about 10 GB
 LOAD_CAPACITY = range(400_000, 4_000_001)
 """Entries of a table that is sized from the load: 64 to 640 MB at the default width, when they are used."""
 _MAX_PROBLEMS = 4096  # with a remembered salt; the entries of older ones were evicted long before
+_MAX_REQUESTS = 8192  # of which it is remembered how much was learned
+_MOST_MISSED = 256  # tokens that one update learns of rounds that it has not seen: about a quarter of a millisecond
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Stand:
     has_probabilities: bool = True
     table: NGramTable = field(init=False, repr=False, compare=False)
     _salts: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    # request -> number of its tokens that were learned
+    _learned_lengths: dict[int, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("max_order", "min_order", "width"):
@@ -133,6 +137,10 @@ class Stand:
     def observe(self, feedback: Sequence[Feedback]) -> None:
         if not feedback:
             return
+        self._learn_missed([outcome.branch for outcome in feedback])
+        for outcome in feedback:
+            # the rows of this round: after its last token, and after each accepted node
+            self._learned_lengths[outcome.branch.request_id] += 1 + len(outcome.accepted_nodes)
         salts = np.repeat(
             [self._salt_of(outcome.branch) for outcome in feedback], [1 + len(outcome.draft) for outcome in feedback]
         )
@@ -140,6 +148,40 @@ class Stand:
         # In float32, the type of the entries: Numba would compile every function once more for float64.
         p = np.exp(np.concatenate([outcome.topk_logprobs for outcome in feedback]), dtype=np.float32)
         self.table.add_observations(self._salt_columns(salts), self._fed_tails(feedback), self.min_order, ids, p)
+
+    def _learn_missed(self, branches: Sequence[Branch]) -> None:
+        """Learns what branches have written in rounds without feedback, the newest tokens first. *Mutates*.
+
+        A token is known there and not its distribution. It is not stored under the shared salt, which doubles the time.
+        """
+        missed = []
+        for branch in branches:
+            length = len(branch.tokens)
+            begin = self._learned_lengths.pop(branch.request_id, None)
+            if begin is None:  # the text before the request was learned with others, or is the prompt
+                begin = length - (branch.params.max_tokens - branch.remaining)
+            if 0 < begin < length:
+                missed.append((branch, begin))
+            # popped and added again: the first in order is the least recently used
+            self._learned_lengths[branch.request_id] = length
+        while len(self._learned_lengths) > max(_MAX_REQUESTS, len(branches)):
+            del self._learned_lengths[next(iter(self._learned_lengths))]
+        if not missed:
+            return
+        most, orders = max(1, _MOST_MISSED // len(missed)), self.max_order
+        tails, ids, salts = [], list[int](), list[int]()
+        for branch, begin in missed:
+            length = len(branch.tokens)
+            begin = max(begin, length - most)
+            before = branch.tokens[max(0, begin - orders) : length - 1]
+            padded = np.array((-1,) * (orders - begin) + before, dtype=np.int64)
+            tails.append(np.lib.stride_tricks.sliding_window_view(padded, orders))
+            ids += branch.tokens[begin:]
+            salts += [self._salt_of(branch)] * (length - begin)
+        ids_F1 = np.array(ids, dtype=np.int64)[:, None]
+        salts_F1 = np.array(salts, dtype=np.uint64)[:, None]
+        p_F1 = np.ones(ids_F1.shape, dtype=np.float32)
+        self.table.add_observations(salts_F1, np.concatenate(tails), self.min_order, ids_F1, p_F1)
 
     def _salt_columns(self, salts: npt.ArrayLike) -> Keys:
         # The order of the columns is that of the lookup: the problem's entries take their share first.

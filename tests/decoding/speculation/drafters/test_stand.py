@@ -26,7 +26,8 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def branch(*tokens: int, group: str = "a problem") -> Branch:
-    return Branch(1, group, tokens, 1, SamplingParams(), 100)
+    # a text is another request than its beginning: nothing of it counts as written in rounds without feedback
+    return Branch(hash(tokens), group, tokens, 1, SamplingParams(max_tokens=100), 100)
 
 
 def feedback_of(of: Branch, *rows: dict[int, float], draft: Draft | None = None, accepted: Tokens = ()) -> Feedback:
@@ -253,3 +254,35 @@ def test_a_problem_of_long_ago_is_learned_anew() -> None:
 def test_nonsense_is_refused_by_name(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Stand(**knobs)
+
+
+def test_what_was_written_in_rounds_without_feedback_is_learned_with_the_next() -> None:
+    source = Stand(max_order=3, prompt=False, shared=False)
+    prompt, text = (1, 2, 3), [4, 5, 6, 7, 8]
+    params = SamplingParams(max_tokens=50)
+
+    def view(length: int, request_id: int = 9) -> Branch:
+        return Branch(request_id, "a problem", (*prompt, *text[:length]), 1, params, 50 - length)
+
+    source.observe([feedback_of(view(3), {7: 0.9})])
+    assert list(after(source, branch(2, 3))) == [4], "its first token, though no round of it was seen"
+    assert list(after(source, branch(5, 6))) == [7]
+    assert list(after(source, branch(0, 1))) == [], "the prompt was there before the request"
+    # two tokens further on, of which one was seen: neither twice
+    source.observe([feedback_of(view(5), {1: 0.9})])
+    assert list(after(source, branch(6, 7))) == [8]
+    twice = Stand(max_order=3, prompt=False, shared=False)
+    for length in range(5):
+        twice.observe([feedback_of(view(length), {text[length]: 1.0})])
+    for at in range(1, 5):
+        seen = branch(*prompt, *text[:at])
+        assert list(after(source, seen)) == list(after(twice, seen))
+    assert len(source.table) == len(twice.table) + 3, "the contexts before the last token"
+
+
+def test_of_long_pauses_only_the_newest_tokens_are_learned() -> None:
+    source = Stand(max_order=2, prompt=False, shared=False)
+    text = tuple(range(1, 2000))
+    source.observe([feedback_of(Branch(9, "a problem", text, 1, SamplingParams(max_tokens=1998), 0), {1: 0.9})])
+    assert list(after(source, branch(1997, 1998))) == [1999]
+    assert list(after(source, branch(10, 11))) == []
