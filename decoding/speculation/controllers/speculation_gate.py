@@ -23,6 +23,7 @@ _ALLOWANCE = 0.015  # share of the time of all rounds that trials may lose, for 
 _MANY_BRANCHES = 8  # of which the share is half: the more rows a round has, the less drafts can win
 _LEARNING = 0.008  # share of the time of plain rounds that learning from some of them may take
 _STAKE = 1.5  # plain rounds: what a trial may lose
+_CREDIT = 2.0  # plain rounds: the balance at the start, enough for a first trial where rounds become slower
 _MOST_STAKE = 3.0  # plain rounds: savings beyond it go to the balance, lest old ones pay for drafts of today
 _MOST_BALANCE = 6.0  # plain rounds
 _FIRST_TRIAL = 16  # rounds before the first trial, in which the drafter learns; then between trials, twice as many each
@@ -114,7 +115,7 @@ class SpeculationGate:
             record.observe_plain(seconds / curve_seconds)
         plain = record.plain_factor * curve_seconds
         if not self._has_credit and record.num_plain == 2:  # one round may have been a slow one
-            self.balance, self._has_credit = _STAKE * plain, True
+            self.balance, self._has_credit = _CREDIT * plain, True
         allowance = _ALLOWANCE * _MANY_BRANCHES / (_MANY_BRANCHES + branches)
         self.balance = min(self.balance + allowance * min(seconds, 2 * plain), _MOST_BALANCE * plain)
         if kind == "learning":
