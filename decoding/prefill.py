@@ -21,17 +21,14 @@ from decoding.model.batch import SequenceInput, pack_batch, pack_segments
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.validation import require_token_ids
 
-Readout = Callable[[Tensor, Tensor], Tensor]
+OutputReducer = Callable[[Tensor, Tensor], Tensor]
 """Reduces outputs of a head `[W, O]`, on their device, to `[W, k]`, given the ids `[W]` of the tokens that followed."""
-
-_READOUT_ROWS = 512
-"""Rows of which the head's outputs are in memory together: a vocabulary of 152 thousand takes .3 GB for so many."""
 
 
 class EncodeRequest(TokenSequence):
     """A sequence to run. Only the tokens before `start` may come from the cache: the others need an output.
 
-    next_tokens  those that follow each token from `start` on; empty without a readout
+    next_tokens  those that follow each token from `start` on; empty without a reducer
     """
 
     def __init__(self, tokens: Tokens, start: int, next_tokens: Tokens = ()) -> None:
@@ -53,7 +50,8 @@ class PrefillEngine:
     that share a prefix compute it once, also when they arrive together. A pass for which there is no memory runs
     again in parts (see `decoding.kv.round_limit`).
 
-    readout            reduces the outputs before they are copied to the host; see `encode`
+    reducer            reduces the outputs before they are copied to the host; see `encode`
+    reduced_rows       rows that it gets at a time: 512 of a vocabulary of 152 thousand take .3 GB
     processed_tokens   tokens fed so far by all calls, those read from the cache excluded
     """
 
@@ -64,9 +62,10 @@ class PrefillEngine:
         kv_bytes: int = 1 << 29,
         max_running_requests: int = 256,
         max_batched_tokens: int = 2048,
-        readout: Readout | None = None,
+        reducer: OutputReducer | None = None,
+        reduced_rows: int = 512,
     ) -> None:
-        self._backend, self._readout = backend, readout
+        self._backend, self._reducer, self._reduced_rows = backend, reducer, reduced_rows
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
         self._pool: Tensor | None = open_pool(backend.new_kv_pool, self._kv.pool.capacity, backend.kv_bytes_per_token)
         self._scheduler: Scheduler[EncodeRequest] = Scheduler(
@@ -81,7 +80,7 @@ class PrefillEngine:
     async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[HeadOutputs]:
         """Returns float32 `[len(sequence) - start, outputs]` per sequence: the head after each token from `start` on.
 
-        With a readout it is what that makes, for each of these tokens, of the head's output before it and the token
+        With a reducer it is what that makes, for each of these tokens, of the head's output before it and the token
         itself; then `start` is at least 1, and the last token is not fed.
 
         Raises: ValueError for a start outside these limits or an id outside the vocabulary; OversizedRequest for a
@@ -89,7 +88,7 @@ class PrefillEngine:
         """
         requests = []
         for tokens, start in zip(sequences, starts, strict=True):
-            if self._readout is None:
+            if self._reducer is None:
                 self._validate_sequence(tokens, start)
                 requests.append(EncodeRequest(tokens, start))
             else:
@@ -174,13 +173,13 @@ class PrefillEngine:
             batch, ordered = pack_batch(inputs, group_by_prefix([item.sequence for item in inputs]))
         assert self._pool is not None, "the pool was released"
         hidden = self._backend.forward(batch, self._pool)
-        outputs = self._read_outputs(hidden, ordered).cpu().numpy() if len(batch.logits_indices) else None
+        outputs = self._reduce_outputs(hidden, ordered).cpu().numpy() if len(batch.logits_indices) else None
         self.processed_tokens += len(batch.tokens_T)
         return ordered, outputs
 
-    def _read_outputs(self, hidden_WD: Tensor, inputs: Sequence[SequenceInput[EncodeRequest]]) -> Tensor:
+    def _reduce_outputs(self, hidden_WD: Tensor, inputs: Sequence[SequenceInput[EncodeRequest]]) -> Tensor:
         """Returns the outputs of a forward pass in float32, on their device."""
-        if self._readout is None:
+        if self._reducer is None:
             return self._backend.apply_head(hidden_WD).float()
         next_ids: list[int] = []
         for item in inputs:
@@ -188,8 +187,9 @@ class PrefillEngine:
             first = request.num_computed + item.first_output - request.start
             next_ids += request.next_tokens[first : first + item.num_tokens - item.first_output]
         next_ids_W = torch.tensor(next_ids).to(hidden_WD.device)
-        parts = zip(hidden_WD.split(_READOUT_ROWS), next_ids_W.split(_READOUT_ROWS), strict=True)
-        return torch.cat([self._readout(self._backend.apply_head(rows).float(), ids) for rows, ids in parts])
+        rows = self._reduced_rows
+        parts = zip(torch.split(hidden_WD, rows), torch.split(next_ids_W, rows), strict=True)
+        return torch.cat([self._reducer(self._backend.apply_head(hidden).float(), ids) for hidden, ids in parts])
 
     def _store_outputs(
         self, inputs: Sequence[SequenceInput[EncodeRequest]], outputs_WO: HeadOutputs | None

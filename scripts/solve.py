@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
@@ -73,7 +74,8 @@ def solve_task(cfg: DictConfig) -> None:
     with compose.as_config_error():
         check_saved_rows(folder, list(task)[: config["limit"]], metadata)
     if about is None:
-        resume.save_settings(folder, config=config, choices=choices, about=metadata)
+        command = f"python scripts/solve.py {shlex.join(HydraConfig.get().overrides.task)}".strip()
+        resume.save_settings(folder, config=config, choices=choices, about=metadata, command=command)
     with closing(task), spec.load_solver(task) as solver:
         freeze_imports()
         run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"])
@@ -104,6 +106,7 @@ def solve_task(cfg: DictConfig) -> None:
             "page": str(run.start_page),
         }
     write_json(folder / SUMMARY, summary)
+    run.write_index(results, summary)
     with printing():
         if config["question"] is not None and results:
             print_solution(results[0], console)

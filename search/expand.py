@@ -223,8 +223,8 @@ class Expander:
     def _share_budget(self, num_paths: int, step_tokens: int, thought: ThoughtBudget) -> int | None:
         """Returns an equal share of the budget for each of some paths where it nears its end, else None.
 
-        It does where it has not as much as another step of each thought and then the answers. Whoever thought on would
-        take the room of the others' answers.
+        It does where it has not as much as another step of each thought and then the answers. A path that thought on
+        would take the room of the others' answers.
         """
         remaining = self._budget.remaining_tokens
         if remaining is None or not num_paths or remaining >= num_paths * (step_tokens + thought.answer_tokens):

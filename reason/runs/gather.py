@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,7 @@ class FoundRun:
     """One run on disk.
 
     label     settings in which it differs from the other runs
+    differences  the same as names and values: options of groups, and single settings with a dotted name
     metadata  names of task, model, search and so on
     state     `done`, `interrupted`, `unfinished` or `refused`
     broken    why there is no measurement, None if there is one
@@ -63,6 +65,7 @@ class FoundRun:
     measured: RunMeasurement | None
     broken: str | None
     page: Path | None
+    differences: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def lossy(self) -> str | None:
@@ -72,7 +75,7 @@ class FoundRun:
 
 
 def find_runs(folders: Iterable[Path]) -> list[FoundRun]:
-    """Returns each run at or below the folders, in the order of their paths; changes nothing on disk.
+    """Returns each run at or below the folders, in the order of their paths and numbers; changes nothing on disk.
 
     A run with a broken row, or with settings that were changed after it had begun, is not measured: it is listed with
     the reason (`broken`), and the other runs are measured.
@@ -83,34 +86,51 @@ def find_runs(folders: Iterable[Path]) -> list[FoundRun]:
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(f"{folder}: there is no such folder")
-        homes += sorted(file.parent for file in (*folder.rglob(FILE), *folder.rglob(REFUSED)))
+        below = {file.parent for file in (*folder.rglob(FILE), *folder.rglob(REFUSED))}
+        homes += sorted(below, key=lambda home: [_rank_name(name) for name in home.parts])
     if not homes:
         raise ValueError(f"no run (a folder with {FILE}) in {', '.join(map(str, folders))}")
     unique = list(dict.fromkeys(home.resolve() for home in homes))
-    labels = distinguishing_labels([_load_settings_or_none(home) for home in unique])
-    return [_read_run(home, label) for home, label in zip(unique, labels, strict=True)]
+    differences = find_differences([_load_settings_or_none(home) for home in unique])
+    return [_read_run(home, differing) for home, differing in zip(unique, differences, strict=True)]
 
 
-def distinguishing_labels(runs: Sequence[tuple[Mapping[str, object], Mapping[str, str]]]) -> list[str]:
-    """Returns a label per (settings, choices): options of the groups that differ, then single settings that differ
-    between runs with the same option.
+def find_differences(
+    runs: Sequence[tuple[Mapping[str, object], Mapping[str, str]]],
+) -> list[dict[str, object]]:
+    """Returns what differs, per (settings, choices): options of the groups that differ, then single settings that
+    differ between runs with the same option.
 
-    >>> distinguishing_labels([({"search": {"n": 4}}, {"search": "ets"}), ({"search": {"n": 8}}, {"search": "ets"})])
-    ['search.n=4', 'search.n=8']
+    >>> find_differences([({"search": {"n": 4}}, {"search": "ets"}), ({"search": {"n": 8}}, {"search": "ets"})])
+    [{'search.n': 4}, {'search.n': 8}]
     """
     choices = [{key: value for key, value in chosen.items() if not key.startswith("hydra")} for _, chosen in runs]
     settings = [flatten_settings(config) for config, _ in runs]
     groups = sorted({key for chosen in choices for key in chosen if len({c[key] for c in choices if key in c}) > 1})
     named = []
     for flat, chosen in zip(settings, choices, strict=True):
-        parts = [f"{group}={chosen[group]}" for group in groups if group in chosen]
+        parts: dict[str, object] = {group: chosen[group] for group in groups if group in chosen}
         for key, value in flat.items():
             group = key.split(".")[0]
             peers = [s for s, c in zip(settings, choices, strict=True) if c.get(group) == chosen.get(group)]
             if any(peer.get(key, value) != value for peer in peers):
-                parts.append(f"{key}={value}")
-        named.append(" ".join(parts) or "run")
+                parts[key] = value
+        named.append(parts)
     return named
+
+
+def _rank_name(name: str) -> tuple[int, str]:
+    """Ranks job 2 of a sweep before job 10, and numbers before names."""
+    return (int(name), name) if name.isdecimal() else (sys.maxsize, name)
+
+
+def format_label(differences: Mapping[str, object]) -> str:
+    """Formats what differs in the spelling of the command line.
+
+    >>> format_label({"search": "ets", "search.n": 8}), format_label({})
+    ('search=ets search.n=8', 'run')
+    """
+    return " ".join(f"{key}={value}" for key, value in differences.items()) or "run"
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -135,7 +155,7 @@ def _load_settings_or_none(home: Path) -> tuple[Mapping[str, object], Mapping[st
     return config, choices
 
 
-def _read_run(home: Path, label: str) -> FoundRun:
+def _read_run(home: Path, differences: Mapping[str, object]) -> FoundRun:
     if (home / REFUSED).exists() and not (home / FILE).exists():
         return _read_refused(home)
     metadata: Mapping[str, object] = {}
@@ -152,7 +172,14 @@ def _read_run(home: Path, label: str) -> FoundRun:
         broken = f"{type(error).__name__}: {error}"
     pages = (home / INDEX, home / PAGES)
     return FoundRun(
-        home, label, metadata, state, measured, broken, next((page for page in pages if page.exists()), None)
+        home,
+        format_label(differences),
+        metadata,
+        state,
+        measured,
+        broken,
+        next((page for page in pages if page.exists()), None),
+        differences,
     )
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from decoding.core import Usage
+from reason.runs.pages.explanation import voting_rule_of_row
 from reason.runs.result import ProblemResult
 from reason.runs.summary import CHOSEN, RunSummary
 
@@ -16,6 +17,14 @@ MOST_CUT = 0.1
 
 
 NOT_TRUSTED = "not trusted: the score, or without a reward model the share of the votes, is below trusted_score"
+
+
+VOTE_NAMES = {
+    None: "votes",
+    "majority": "votes",
+    "weighted": "votes, as sums of scores",
+    "best": "best score of each answer",
+}
 
 
 def format_heading(names: Mapping[str, object], problems: int) -> str:
@@ -59,7 +68,8 @@ def print_solution(result: ProblemResult, console: Console) -> None:
         console.print(NOT_TRUSTED, style="yellow", markup=False, soft_wrap=True)
     votes = sorted(result.votes.items(), key=lambda item: -item[1])
     if votes:
-        console.print("votes  " + ", ".join(f"{answer}: {weight:.3g}" for answer, weight in votes), markup=False)
+        weights = ", ".join(f"{answer}: {weight:.3g}" for answer, weight in votes)
+        console.print(f"{VOTE_NAMES[voting_rule_of_row(result)]}  {weights}", markup=False)
 
 
 def print_summary(summary: RunSummary, console: Console) -> None:
@@ -68,12 +78,8 @@ def print_summary(summary: RunSummary, console: Console) -> None:
     table.add_column(style="cyan")
     table.add_column(justify="right")
     table.add_column(style="dim")
-    for name, metric in summary["metrics"].items():
-        error = "" if metric["stderr"] is None else f"± {metric['stderr']:.3f}"
-        note = "the answers the search chose" if name == CHOSEN else ""
-        table.add_row(name, f"{metric['value']:.3f} {error}".strip(), note)
-    for name, value, note in _cost_rows(summary):
-        table.add_row(name, value, note)
+    for row in summary_rows(summary):
+        table.add_row(*row)
     console.print()
     console.print(table)
     if summary["cut"] > MOST_CUT * summary["solutions"]:
@@ -83,6 +89,24 @@ def print_summary(summary: RunSummary, console: Console) -> None:
         console.print(text, style="yellow", markup=False, soft_wrap=True)
     console.print(f"results in {summary['folder']}", markup=False, soft_wrap=True)
     console.print(f"to look at in a browser: {summary['page']}", markup=False, soft_wrap=True)
+
+
+def summary_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
+    """Returns (name, value, note) of the metrics and of the compute used, as the terminal and the index page show them.
+
+    >>> from dataclasses import asdict
+    >>> summary = {"metrics": {"maj@4": {"value": 0.5, "stderr": None}}, "problems": 2, "errors": 0}
+    >>> summary |= {"usage": asdict(Usage(tokens=7)), "unscored": 0, "cut": 0, "out_of_budget": 0}
+    >>> summary |= {"engine_totals": {}, "seconds": 1.25, "total": 2, "resumed": 0}
+    >>> [f"{name} {value}" for name, value, _ in summary_rows(summary)]
+    ['maj@4 0.500', 'problems 2', 'tokens 7', 'scorer calls 0', 'seconds 1.2']
+    """
+    metrics = []
+    for name, metric in summary["metrics"].items():
+        error = "" if metric["stderr"] is None else f"± {metric['stderr']:.3f}"
+        note = "the answers the search chose" if name == CHOSEN else ""
+        metrics.append((name, f"{metric['value']:.3f} {error}".strip(), note))
+    return metrics + _cost_rows(summary)
 
 
 def _describe_cut(summary: RunSummary) -> str:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,18 +41,40 @@ def hash_settings(config: Mapping[str, object]) -> str:
 
 
 def save_settings(
-    folder: Path, *, config: Mapping[str, object], choices: Mapping[str, str], about: Mapping[str, object]
+    folder: Path,
+    *,
+    config: Mapping[str, object],
+    choices: Mapping[str, str],
+    about: Mapping[str, object],
+    command: str | None = None,
 ) -> None:
     """Writes `run.json`: the resolved settings, the chosen option of each group, and the run's metadata (`about`).
 
+    `started` is the date, in UTC, and `command` what was typed: for readers, and not compared.
     `hash` is that of all settings and `hashes` has one per setting: `load_settings` notices an edit and names it.
 
     Raises: ConfigError if the folder already holds a run, since its rows may come from other settings; OutputError.
     """
     hashes = {"hash": _hash_saved(config), "hashes": _hash_each(config)}
-    run = {"config": dict(config), "choices": dict(choices), "about": dict(about), **hashes}
+    origin = {"started": datetime.now(UTC).isoformat(" ", "minutes").replace("+00:00", " UTC"), "command": command}
+    run = {"config": dict(config), "choices": dict(choices), "about": dict(about), **origin, **hashes}
     if not OutputFolder(folder).create(FILE, format_json(run)):
         raise ConfigError(f"{folder} holds a run already; finish it with resume={folder}, or give another folder")
+
+
+def load_origin(folder: Path) -> dict[str, str]:
+    """Returns when the run in `folder` began (`started`) and its `command`, as far as they are known.
+
+    Raises: OutputError, also where `run.json` is broken.
+    """
+    data = OutputFolder(folder).read(FILE)
+    try:
+        saved = None if data is None else parse_json(data)
+    except ValueError as error:
+        raise OutputError(f"{folder / FILE}: {error}") from error
+    if not isinstance(saved, dict):
+        return {}
+    return {name: saved[name] for name in ("started", "command") if isinstance(saved.get(name), str)}
 
 
 class SavedRun(NamedTuple):

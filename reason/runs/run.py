@@ -13,7 +13,8 @@ from reason.runs.output_folder import OutputError, OutputFolder
 from reason.runs.pages import index_page, tree_page
 from reason.runs.pages.records import TreeRecord
 from reason.runs.result import ProblemResult, ResultFile
-from reason.runs.resume import require_rows_of_run
+from reason.runs.resume import load_origin, require_rows_of_run
+from reason.runs.summary import RunSummary
 from reason.solver import Solver
 from reason.tasks.base import Task
 from search.strategy import Strategy
@@ -96,12 +97,18 @@ class TaskRun:
             raise OutputError(
                 f"{self.file.path} has lost {len(lost)} of the rows that were saved, {min(lost)} among them"
             )
+        self.write_index(results)
+        return results
+
+    def write_index(self, results: Sequence[ProblemResult], summary: RunSummary | None = None) -> None:
+        """Writes the index page of these rows; with the run's summary it shows its numbers. *Mutates* the folder.
+
+        Raises: OutputError, also where `run.json` is broken.
+        """
         pages = {result.id: f"{PAGES}/{safe_file_name(result.id)}.html" for result in results}
         links = {problem_id: page for problem_id, page in pages.items() if (self.folder / page).exists()}
-        names = ("task", "model", "search")
-        title = ", ".join(str(self.run_metadata[name]) for name in names if name in self.run_metadata)
-        self._output.replace(INDEX, index_page(results, links, title or "results").encode())
-        return results
+        about = {**self.run_metadata, **load_origin(self.folder)}
+        self._output.replace(INDEX, index_page(results, links, about, summary).encode())
 
     def _write_result(self, problem: Problem, outcome: Solution | Exception) -> ProblemResult:
         if isinstance(outcome, Exception):

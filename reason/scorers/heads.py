@@ -13,7 +13,7 @@ from decoding.core import Reader, Tokens
 if TYPE_CHECKING:  # torch, and the packages of the server client
     import torch
 
-    from decoding.prefill import Readout
+    from decoding.prefill import OutputReducer
     from reason.engines.sglang_client.head_queries import HeadQuery
     from reason.scorers.head_modules import ModelParts
 
@@ -43,7 +43,7 @@ class RewardHead:
         """
         raise NotImplementedError
 
-    def make_readout(self) -> Readout | None:
+    def make_reducer(self) -> OutputReducer | None:
         """Returns what reduces the head's outputs on their device to those that formats get; None: these are they."""
         return None
 
@@ -143,7 +143,7 @@ class TokenStatisticsHead(RewardHead):
         model = load_complete(PlainLanguageModel, source, self.label, dtype)
         return ModelParts(model.model, model.lm_head)
 
-    def make_readout(self) -> Readout:
+    def make_reducer(self) -> OutputReducer:
         """See `RewardHead`."""
         from reason.scorers.token_statistics import token_statistics
 
@@ -155,7 +155,7 @@ class NextTokenHead(TokenStatisticsHead):
 
     label = "next_token"
 
-    def make_readout(self) -> Readout:
+    def make_reducer(self) -> OutputReducer:
         """See `RewardHead`."""
         from reason.scorers.token_statistics import log_ratio
 

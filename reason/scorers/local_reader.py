@@ -53,4 +53,4 @@ def _open_reader(
     parts = head.load_parts(source, label_token_ids, pick_dtype(dtype, place))
     backend = HFBackend(parts.trunk, head=parts.head.to(place), device=device, dtype=dtype, frees_model=True)
     max_tokens = min(backend.max_positions, SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token).capacity)
-    return OpenedReader(PrefillEngine(backend, kv_bytes=kv_bytes, readout=head.make_readout()), max_tokens)
+    return OpenedReader(PrefillEngine(backend, kv_bytes=kv_bytes, reducer=head.make_reducer()), max_tokens)

@@ -1,4 +1,4 @@
-"""Readouts of a language model's head: statistics of the token that followed, from the logits before it.
+"""Reducers of the outputs of a language model: statistics of the token that followed, from the logits before it.
 
 They run on the device of the logits, which stay there: of a vocabulary of 152 thousand tokens, one to three numbers a
 token are copied to the host.

@@ -16,6 +16,7 @@ from reason.runs.pages import tree_page
 from reason.runs.pages.records import TreeRecord
 from reason.runs.result import ProblemResult
 from reason.runs.run import strategy_settings, tree_record
+from search.kv import measure_kv
 from search.strategy import Strategy
 
 TREE_ID = re.compile(r"[0-9a-f]{32}")
@@ -42,7 +43,13 @@ class TreeStore:
         record: StoredTree = {
             **tree_record(solution),
             "strategy": strategy_settings(strategy),
-            "row": {"gold": None, "usage": asdict(solution.usage)},
+            "row": {
+                "gold": None,
+                "answer": solution.answer,
+                "is_trusted": solution.is_trusted,
+                "kv": asdict(measure_kv(solution.result)),
+                "usage": asdict(solution.usage),
+            },
         }
         self._packed[tree_id] = zlib.compress(json.dumps(record).encode("ascii"), level=1)
         while len(self._packed) > self._keep:

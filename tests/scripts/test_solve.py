@@ -156,7 +156,7 @@ def test_solve_prints_solution_score_and_votes_of_a_question(settings: list[str]
     assert code == 0, err
     assert "answer " in out
     assert "score 0." in out
-    assert "votes  " in out
+    assert "best score of each answer  " in out
     assert summary(out)["task"] == "question"
 
 

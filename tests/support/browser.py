@@ -37,5 +37,17 @@ def pixels(page: Page, variable: str) -> int:
     return count
 
 
+def source_text(page: Page, selector: str) -> str:
+    """Returns the text of an element with the LaTeX of its formulas in the place of what is drawn."""
+    text: str = page.locator(selector).evaluate(
+        """(element) => {
+          const copy = element.cloneNode(true);
+          for (const drawn of copy.querySelectorAll(".math")) drawn.replaceWith(drawn.title);
+          return copy.textContent.trim();
+        }"""
+    )
+    return text
+
+
 def slide(page: Page, place: int) -> None:
     page.get_by_role("slider", name="Place in the search").fill(str(place))

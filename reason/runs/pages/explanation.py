@@ -1,10 +1,11 @@
-"""Explains in one sentence why an answer won."""
+"""Explains in one sentence why an answer won, and in a few words which of the solutions with it was chosen."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
-from reason.runs.pages.records import TreeRecord, grade_label_of
+from reason.runs.pages.records import CandidateRecord, TreeRecord, grade_label_of
 from reason.runs.result import ProblemResult
 from search.voting import VOTING_RULES, tally_votes
 
@@ -28,6 +29,33 @@ def explain_answer(record: TreeRecord, result: ProblemResult | None) -> str:
     return "; ".join(clause for clause in clauses if clause) + "."
 
 
+def describe_choice(record: TreeRecord) -> str:
+    """Returns which solution was chosen, such as `the best scored of 3 solutions with the answer 4`; "" without one.
+
+    >>> candidates = [{"node": 0, "answer": "4", "score": None}, {"node": 1, "answer": "4", "score": None}]
+    >>> describe_choice({"best": 0, "answer": "4", "candidates": candidates})
+    'the first of 2 solutions with the answer 4'
+    """
+    best, answer = record.get("best"), record.get("answer")
+    if best is None:
+        return ""
+    which = "without an answer" if answer is None else f"with the answer {answer}"
+    mine = [candidate for candidate in record.get("candidates") or [] if candidate.get("answer") == answer]
+    if len(mine) < 2:
+        return f"the only solution {which}" if mine else f"the solution {which}"
+    return f"{_place_among(mine, best)} of {len(mine)} solutions {which}"
+
+
+def _place_among(candidates: Sequence[CandidateRecord], best: int) -> str:
+    """Names the place of the solution that ends in `best`: a claim that its score is the highest needs scores."""
+    scores = {candidate["node"]: candidate.get("score") for candidate in candidates}
+    known, mine = [score for score in scores.values() if score is not None], scores.get(best)
+    if len(set(known)) > 1 and mine == max(known):
+        return "the best scored"
+    places = {candidates[-1]["node"]: "the last", candidates[0]["node"]: "the first"}
+    return places.get(best, "one")
+
+
 def voting_rule_of(record: TreeRecord) -> str | None:
     """Returns the rule that gives the votes of a record; the declared one is tried first. None if no rule does."""
     votes, candidates = record.get("votes") or {}, record.get("candidates") or []
@@ -41,6 +69,17 @@ def voting_rule_of(record: TreeRecord) -> str | None:
             # without scores every rule counts solutions
             return "majority" if all(score is None for score in scores) else str(rule)
     return None
+
+
+def voting_rule_of_row(result: ProblemResult) -> str | None:
+    """Returns the rule that gives the votes of a row, as `voting_rule_of`."""
+    settings = result.metadata.get("settings")
+    known = settings if isinstance(settings, Mapping) else {}
+    declared = {name: known[f"search.{name}"] for name in ("select", "unscored") if f"search.{name}" in known}
+    candidates: list[CandidateRecord] = [
+        {"node": sample.node, "answer": sample.answer, "score": sample.score} for sample in result.samples
+    ]
+    return voting_rule_of({"votes": result.votes, "candidates": candidates, "strategy": declared})
 
 
 def correct_answers(record: TreeRecord, result: ProblemResult | None) -> set[str]:
@@ -71,7 +110,10 @@ def _won(record: TreeRecord) -> str:
     if answer is None and not candidates:
         return "No answer was recorded"
     if answer is None:
-        return f"No answer: none of the {_solutions(record)} states one; the best scored is shown"
+        shown = _place_among(candidates, record["best"] or 0)
+        if len(candidates) == 1:
+            return "No answer: the only solution states none"
+        return f"No answer: none of the {_solutions(record)} states one; {shown} is shown"
     if not candidates:
         return f"{answer} won"
     return f"{answer} won: {_support(record, str(answer))}"
@@ -85,10 +127,14 @@ def _support(record: TreeRecord, answer: str) -> str:
         return f"all {_solutions(record)} agree" if count > 1 else "it is the only solution"
     if rule == "best":
         others = {1: "alone", 2: "as does 1 other"}.get(count, f"as do {count - 1} others")
-        return f"the best scored of {_solutions(record)} gives it ({format_number(votes[answer])}), {others}"
+        return f"the best scored of {_solutions(record)} gives it (score {format_number(votes[answer])}), {others}"
     support = f"{count} of {_solutions(record)} {'gives' if count == 1 else 'give'} it"
     if rule == "majority":
-        return f"{support} (majority)"
+        equals = [other for other in votes if votes[other] == votes[answer]]
+        if len(equals) > 1:
+            rest = "1 other answer has" if len(equals) == 2 else f"{len(equals) - 1} other answers have"
+            return f"{support}; {rest} as many" + (", and the first one wins" if equals[0] == answer else "")
+        return f"{support}{' (majority)' if 2 * count > len(candidates) else ', more than any other answer'}"
     if len(votes) <= 1:
         return support
     mine, total = votes.get(answer, 0), math.fsum(votes.values())
@@ -99,9 +145,10 @@ def _support(record: TreeRecord, answer: str) -> str:
 def _solutions(record: TreeRecord) -> str:
     """Counts the solutions, and those that ended with a stop or an end-of-sequence token."""
     candidates, nodes = record.get("candidates") or [], record.get("nodes") or []
-    finished = sum(nodes[c["node"]].get("finish") in ("eos", "stop") for c in candidates if c["node"] < len(nodes))
+    finishes = [nodes[c["node"]].get("finish") for c in candidates if c["node"] < len(nodes)]
+    finished = sum(finish in ("eos", "stop") for finish in finishes)
     count = f"{len(candidates)}{' finished' if finished == len(candidates) else ''}"
-    cut = f" ({finished} finished)" if 0 < finished < len(candidates) else ""
+    cut = f" ({finished or 'none'} finished)" if finished < len(finishes) else ""
     return f"{count} solution{'s' if len(candidates) != 1 else ''}{cut}"
 
 
@@ -123,13 +170,15 @@ def _correct(record: TreeRecord, result: ProblemResult | None) -> str:
 def _missed(record: TreeRecord, result: ProblemResult | None) -> str:
     right = correct_answers(record, result)
     count = sum(candidate.get("answer") in right for candidate in record.get("candidates") or [])
-    votes = math.fsum(number for answer, number in (record.get("votes") or {}).items() if answer in right)
+    votes = [number for answer, number in (record.get("votes") or {}).items() if answer in right]
     if not count:
         return "which no solution found"
-    give = "give" if count > 1 else "gives"
-    return (
-        f"which {count} {give}{'' if voting_rule_of(record) == 'majority' else f', with {format_number(votes)} votes'}"
-    )
+    missed, rule = f"which {count} {'give' if count > 1 else 'gives'}", voting_rule_of(record)
+    if rule == "majority" or not votes:
+        return missed
+    if rule == "best":
+        return f"{missed}, with a score of {format_number(max(votes))}{' at best' if count > 1 else ''}"
+    return f"{missed}, with {format_number(math.fsum(votes))} votes"
 
 
 def _is_close(a: float, b: float) -> bool:

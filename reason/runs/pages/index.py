@@ -1,34 +1,73 @@
-"""Builds the index page of a run: one table row per problem, with a link to the page of its tree."""
+"""Builds the index page of a run: what was run, its numbers, and a row per problem with a link to its tree."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
-from reason.runs.metrics import mean_metric
 from reason.runs.pages.embed import fill_template
-from reason.runs.pages.explanation import format_number
 from reason.runs.pages.records import GRADE_LABELS, grade_label_of
+from reason.runs.present import summary_rows
 from reason.runs.result import ProblemResult
-from reason.runs.summary import mean_shape
+from reason.runs.summary import RunSummary, mean_shape, summarise_results
 
 MAX_QUESTION_CHARS = 240
+NAMES = ("task", "model", "search")
+PARTS = ("model", "scorer", "engine", "speculation", "router", "early_exit", "effort")
 
 
-def index_page(results: Sequence[ProblemResult], links: Mapping[str, str], title: str) -> str:
+def index_page(
+    results: Sequence[ProblemResult],
+    links: Mapping[str, str],
+    about: Mapping[str, object],
+    summary: RunSummary | None = None,
+) -> str:
     """Returns a self-contained HTML page with a row per result, in their order.
 
-    `links` maps a problem's id to the relative address of its page; a problem that is not in it gets no link.
+    links    relative addresses of pages by the problem's id; a problem that is not in it gets no link
+    about    metadata of the run, and when it was `started` by which `command`, as far as they are known
+    summary  the run's summary; without it, the numbers are those of the rows
     """
     data = {
-        "title": title,
-        "totals": _totals(results),
+        "title": ", ".join(str(about[name]) for name in NAMES if name in about) or "results",
+        "facts": [*_facts(about, summary), *_tree_facts(results)],
+        "settings": list(_known_mapping(about, "settings").items()),
+        "totals": _totals(results, summary),
         "labels": {kind: label._asdict() for kind, label in GRADE_LABELS.items()},
         "rows": [_row_data(result, links) for result in results],
     }
     return fill_template("index.html", data)
+
+
+def _facts(about: Mapping[str, object], summary: RunSummary | None) -> Iterator[tuple[str, str]]:
+    """Yields (name, text) pairs about the run; unknown ones are left out."""
+    settings, versions = _known_mapping(about, "settings"), _known_mapping(about, "versions")
+    if summary is not None and summary.get("stopped", "done") != "done":
+        yield "state", str(summary["stopped"])
+    for name in ("started", "command"):
+        if name in about:
+            yield name, str(about[name])
+    if "search.n" in settings:
+        yield "n", str(settings["search.n"])
+    for name in ("seed", *PARTS, "stands_in_for", "lossy"):
+        if about.get(name) not in (None, "off", "none"):
+            path = about.get(f"{name}_path")
+            yield name.replace("_", " "), f"{about[name]}{f' ({path})' if path else ''}"
+    if versions:
+        yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _tree_facts(results: Sequence[ProblemResult]) -> Iterator[tuple[str, str]]:
+    """Yields the mean shape of the trees, where there are any."""
+    shape = mean_shape(results)
+    if shape:
+        form = f"{shape['steps']:.1f} steps, depth {shape['depth']:.1f}, branching {shape['branching']:.1f}"
+        yield "mean of a tree", f"{form}, {shape['shared']:.0%} of the tokens of all paths shared"
+
+
+def _known_mapping(about: Mapping[str, object], name: str) -> Mapping[str, object]:
+    value = about.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _row_data(result: ProblemResult, links: Mapping[str, str]) -> dict[str, object]:
@@ -37,6 +76,7 @@ def _row_data(result: ProblemResult, links: Mapping[str, str]) -> dict[str, obje
         "question": textwrap.shorten(result.question, MAX_QUESTION_CHARS, placeholder=" …"),
         "grade": grade_label_of(result).kind,
         "answer": result.answer,
+        "trusted": result.is_trusted,
         "gold": result.gold,
         "tokens": result.usage.tokens,
         "seconds": result.usage.seconds,
@@ -47,23 +87,12 @@ def _row_data(result: ProblemResult, links: Mapping[str, str]) -> dict[str, obje
     }
 
 
-def _totals(results: Sequence[ProblemResult]) -> list[tuple[str, str]]:
-    """Returns (name, number) pairs for the top of the page; unknown ones are left out."""
-    tokens, seconds = sum(result.usage.tokens for result in results), sum(result.usage.seconds for result in results)
-    totals = [("problems", format_number(len(results)))]
-    correct = [result.is_correct for result in results if result.has_gold]
-    if correct:
-        accuracy = mean_metric(np.array(correct, dtype=np.float64), "accuracy", 1)
-        error = "" if accuracy.stderr is None else f" ± {accuracy.stderr:.3f}"
-        totals += [("accuracy", f"{accuracy.value:.3f}{error}"), ("correct", f"{sum(correct):,} of {len(correct):,}")]
-    if tokens:
-        per_problem = format_number(round(tokens / len(results)))
-        totals += [("tokens", format_number(tokens)), ("tokens per problem", per_problem)]
-    if seconds:
-        totals.append(("seconds, summed", f"{seconds:,.1f}"))
-    shape = mean_shape(results)
-    if shape:
-        totals += [(f"{name} of a tree, mean", f"{shape[name]:.1f}") for name in ("steps", "depth", "branching")]
-        totals.append(("tokens shared by paths", f"{shape['shared']:.0%}"))
-    lossy = next((result.lossy for result in results if result.lossy is not None), None)
-    return totals if lossy is None else [*totals, ("lossy", lossy)]
+def _totals(results: Sequence[ProblemResult], summary: RunSummary | None) -> list[tuple[str, str, str]]:
+    """Returns (name, value, note), as the terminal's summary has them."""
+    if summary is None:
+        known = summarise_results(results)
+        summed = {"engine_totals": {}, "total": len(results), "resumed": 0, "seconds": known["usage"]["seconds"]}
+        rows = summary_rows(known | summed)
+        rows[-1] = ("seconds", rows[-1][1], "summed over problems")
+        return rows
+    return summary_rows(summary)

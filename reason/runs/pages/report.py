@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reason.runs.gather import COSTS, FoundRun, RunMeasurement, pareto_front
 from reason.runs.pages.embed import fill_template
+from reason.runs.pages.report_names import name_runs
 
 
 def report_page(runs: Sequence[FoundRun], title: str, home: Path) -> str:
@@ -16,7 +17,7 @@ def report_page(runs: Sequence[FoundRun], title: str, home: Path) -> str:
         "title": title,
         "costs": COSTS,
         "fronts": {cost: front_of_runs(runs, cost) for cost in COSTS},
-        "runs": [_row_data(run, home) for run in runs],
+        "runs": [_row_data(run, home) | name._asdict() for run, name in zip(runs, name_runs(runs), strict=True)],
     }
     return fill_template("report.html", data)
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from decoding.core import Usage
 from reason.runs.pages.embed import fill_template
-from reason.runs.pages.explanation import correct_answers, explain_answer, format_number, voting_rule_of
+from reason.runs.pages.explanation import (
+    correct_answers,
+    describe_choice,
+    explain_answer,
+    format_number,
+    voting_rule_of,
+)
+from reason.runs.pages.formulas import MATHML, can_convert, convert_formulas
 from reason.runs.pages.records import TreeRecord, grade_label_of
 from reason.runs.result import ProblemResult
 
@@ -31,11 +39,15 @@ def tree_page_data(record: TreeRecord, result: ProblemResult | None) -> dict[str
         "why": explain_answer(record, result),
         "grade": grade_label_of(result)._asdict(),
         "best": record.get("best"),
+        "choice": describe_choice(record),
         "strategy": str(strategy.get("_target_", "")).rpartition(".")[2],
         "settings": list(_flat_settings(strategy)),
         "facts": list(_facts(record, result)),
         "rule": voting_rule_of(record),
         "votes": _vote_rows(record, result),
+        "math": convert_formulas(_texts(record, result), [*(record.get("votes") or {}), record.get("answer") or ""]),
+        "mathNamespace": MATHML,
+        "mathNote": "" if can_convert() else "Formulas are shown as they were written: latex2mathml is not installed.",
         "candidates": [[c["node"], c.get("answer"), c.get("score")] for c in candidates],
         "nodes": _node_columns(record["nodes"]) | _thought_column(record) | _context_columns(record),
         "contexts": [
@@ -44,6 +56,19 @@ def tree_page_data(record: TreeRecord, result: ProblemResult | None) -> dict[str
         ],
         "selections": [_selection_data(selection) for selection in record.get("selections") or []],
     }
+
+
+def _texts(record: TreeRecord, result: ProblemResult | None) -> Iterator[str]:
+    """Yields the texts with formulas, those that are seen first before the others: formulas have a limit."""
+    nodes = record["nodes"]
+    yield record.get("question") or ("" if result is None else result.question)
+    best = record.get("best")
+    at = -1 if best is None else best
+    while 0 <= at < len(nodes):
+        yield str(nodes[at].get("text", ""))
+        at = nodes[at]["parent"]
+    for node in nodes:
+        yield str(node.get("text", ""))
 
 
 def _node_columns(nodes: Sequence[Mapping[str, Any]]) -> dict[str, list[object]]:
@@ -95,18 +120,23 @@ def _selection_data(selection: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _vote_rows(record: TreeRecord, result: ProblemResult | None) -> list[dict[str, object]]:
-    """Returns each answer's votes, most first; `right` is None where the correct answer is unknown."""
-    correct = correct_answers(record, result)
-    answers = [candidate.get("answer") for candidate in record.get("candidates") or []]
+    """Returns each answer's votes, most first, then answers without votes: together they count every solution.
+
+    `right` is None where the correct answer is unknown.
+    """
+    correct, votes = correct_answers(record, result), dict(record.get("votes") or {})
+    solutions = Counter(candidate.get("answer") for candidate in record.get("candidates") or [])
+    silent = sorted((answer for answer in solutions if answer not in votes), key=lambda answer: answer is None)
+    rows = sorted(votes.items(), key=lambda item: -item[1]) + [(answer, None) for answer in silent]
     return [
         {
             "answer": answer,
-            "votes": _round5(votes),
-            "solutions": answers.count(answer),
-            "right": answer in correct if correct else None,
-            "won": answer == record.get("answer"),
+            "votes": _round5(number),
+            "solutions": solutions[answer],
+            "right": answer in correct if correct and answer is not None else None,
+            "won": answer is not None and answer == record.get("answer"),
         }
-        for answer, votes in sorted((record.get("votes") or {}).items(), key=lambda item: -item[1])
+        for answer, number in rows
     ]
 
 
@@ -121,9 +151,8 @@ def _facts(record: TreeRecord, result: ProblemResult | None) -> Iterator[tuple[s
     if usage.seconds:
         yield "seconds", f"{usage.seconds:,.1f}"
     yield "steps", format_number(len(nodes))
-    peak = max((selection.get("kv_tokens") or 0 for selection in record.get("selections") or []), default=0)
-    if peak:
-        yield "peak KV tokens", format_number(peak)
+    if result is not None and result.kv.peak_tokens:
+        yield "peak KV tokens", format_number(result.kv.peak_tokens)
     if result is not None and result.shape is not None:
         yield "depth", format_number(result.shape.max_depth)
         yield "mean branching", f"{result.shape.mean_branching:.2f}"

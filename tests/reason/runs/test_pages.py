@@ -39,9 +39,10 @@ def test_embedded_text_cannot_close_its_script_element(text: str) -> None:
     record = make_record(text=lambda _: text) | {"question": text, "id": text, "answer": text, "votes": {text: 1.0}}
     result = ProblemResult.from_json({"id": text, "gold": text, "grade": "wrong", "reason": text})
     bare_result = ProblemResult(id=text, question=text, answer=text)
+    about = {"task": text, "command": text, "settings": {text: text}}
     for page, bare in (
         (tree_page(record, result), read_template("tree.html")),
-        (index_page([bare_result], {text: text}, text), read_template("index.html")),
+        (index_page([bare_result], {text: text}, about), read_template("index.html")),
     ):
         before, after = bare.split("__DATA__")
         assert page.startswith(before)
@@ -116,7 +117,7 @@ def test_pruning_reasons_are_found_under_int_and_text_keys() -> None:
         (
             solutions(("42", 0.9), ("7", 0.5), ("7", 0.6), rule="best"),
             {"grade": "wrong", "gold": "8"},
-            "42 won: the best scored of 3 finished solutions gives it (0.90), alone; "
+            "42 won: the best scored of 3 finished solutions gives it (score 0.90), alone; "
             "it is wrong (gold answer 8, which no solution found).",
         ),
         (
@@ -130,6 +131,27 @@ def test_pruning_reasons_are_found_under_int_and_text_keys() -> None:
             {"grade": "no_answer", "gold": "3"},
             "No answer: none of the 2 finished solutions states one; the best scored is shown; the gold answer is 3.",
         ),
+        (
+            solutions((None, None), (None, None)),
+            {},
+            "No answer: none of the 2 finished solutions states one; the first is shown.",
+        ),
+        (
+            solutions(("7", None), ("8", None), ("9", None)),
+            {},
+            "7 won: 1 of 3 finished solutions gives it; 2 other answers have as many, and the first one wins.",
+        ),
+        (
+            solutions(("7", None), ("7", None), ("8", None), ("9", None), (None, None)),
+            {},
+            "7 won: 2 of 5 finished solutions give it, more than any other answer.",
+        ),
+        (
+            solutions(("42", 0.9), ("7", 0.5), ("7", 0.6), rule="best"),
+            {"grade": "wrong", "gold": "7"},
+            "42 won: the best scored of 3 finished solutions gives it (score 0.90), alone; "
+            "it is wrong (gold answer 7, which 2 give, with a score of 0.60 at best).",
+        ),
         ({"best": None, "nodes": []}, {}, "No answer: no solution was finished."),
         ({"nodes": []}, {"error": "RuntimeError: out of pages"}, "The problem failed: RuntimeError: out of pages"),
     ],
@@ -139,8 +161,9 @@ def test_explanation_of_the_answer_is_one_sentence(record: TreeRecord, row: dict
     assert explain_answer(record, result) == sentence
 
 
-def test_totals_have_a_standard_error_and_leave_out_unknown_values() -> None:
-    totals = dict(embedded(index_page(make_results(10), {}, "run"))["totals"])
-    assert totals["accuracy"] == "0.500 ± 0.189"  # 4 of 8: sqrt(.25 * 8/7 / 8)
-    assert dict(embedded(index_page([ProblemResult(id="a")], {}, "run"))["totals"]) == {"problems": "1"}
-    assert embedded(index_page([], {}, "empty"))["rows"] == []
+def test_numbers_of_the_rows_stand_in_for_a_summary() -> None:
+    totals = {name: value for name, value, _ in embedded(index_page(make_results(10), {}, {}))["totals"]}
+    assert totals["chosen"] == "0.500 ± 0.189"  # 4 of 8: sqrt(.25 * 8/7 / 8)
+    bare = {name: value for name, value, _ in embedded(index_page([ProblemResult(id="a")], {}, {}))["totals"]}
+    assert bare == {"problems": "1", "tokens": "0", "scorer calls": "0", "seconds": "0.0"}
+    assert embedded(index_page([], {}, {}))["rows"] == []

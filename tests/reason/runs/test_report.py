@@ -17,7 +17,7 @@ from decoding.core import Usage
 from reason.problem import Problem
 from reason.runs import resume
 from reason.runs.export_trees import export_trees
-from reason.runs.gather import COSTS, distinguishing_labels, find_runs, measure_results, pareto_front
+from reason.runs.gather import COSTS, find_differences, find_runs, format_label, measure_results, pareto_front
 from reason.runs.json_files import REFUSED, write_json
 from reason.runs.pages.report import front_of_runs, report_page
 from reason.runs.result import ResultFile
@@ -95,13 +95,14 @@ def test_refused_job_of_a_sweep_is_listed_with_the_reason(runs: Path) -> None:
 def test_run_labels_hold_the_settings_that_differ() -> None:
     one = {"search": {"n": 4, "width": 2}, "seed": 0}
     other = {"search": {"n": 8, "penalty": 1}, "seed": 0}
-    assert distinguishing_labels([(one, {"search": "rebase"}), (other, {"search": "ets"})]) == [
-        "search=rebase",
-        "search=ets",
-    ]
+
+    def labels(runs: list[tuple[dict[str, Any], dict[str, str]]]) -> list[str]:
+        return [format_label(differences) for differences in find_differences(runs)]
+
+    assert labels([(one, {"search": "rebase"}), (other, {"search": "ets"})]) == ["search=rebase", "search=ets"]
     more = [(one, {"search": "rebase"}), ({**one, "seed": 1}, {"search": "rebase"}), (other, {"search": "ets"})]
-    assert distinguishing_labels(more) == ["search=rebase seed=0", "search=rebase seed=1", "search=ets seed=0"]
-    assert distinguishing_labels([(one, {"search": "rebase"})]) == ["run"]
+    assert labels(more) == ["search=rebase seed=0", "search=rebase seed=1", "search=ets seed=0"]
+    assert labels([(one, {"search": "rebase"})]) == ["run"]
 
 
 def test_pareto_front_holds_runs_that_no_other_run_dominates() -> None:
@@ -176,7 +177,7 @@ def test_the_shape_of_the_trees_is_in_rows_summary_index_and_report(run_folder: 
     depth = sum(shape.max_depth for shape in shapes) / 2
     assert summarise_results(results)["tree_shape"]["depth"] == depth
     assert measure_results(results).shape["depth"] == depth
-    assert f'["depth of a tree, mean","{depth:.1f}"]' in (run_folder / "index.html").read_text()
+    assert f"depth {depth:.1f}, branching" in (run_folder / "index.html").read_text()
 
 
 def test_report_script_exports_trees(run_folder: Path, tmp_path: Path) -> None:

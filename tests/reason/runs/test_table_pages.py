@@ -23,7 +23,7 @@ def ids(page: Page) -> list[str]:
 
 def test_index_page_sorts_filters_and_links(visit: Opener) -> None:
     rows = make_results(40)
-    page = visit(index_page(rows, {"aime/3": "trees/3.html"}, "aime, best_of_n"))
+    page = visit(index_page(rows, {"aime/3": "trees/3.html"}, {"task": "aime", "search": "best_of_n"}))
     assert ids(page) == [row.id for row in rows]
     head = page.get_by_role("columnheader", name="tokens")
     by_tokens = [row.id for row in sorted(rows, key=lambda row: -row.usage.tokens)]
@@ -41,7 +41,7 @@ def test_index_page_sorts_filters_and_links(visit: Opener) -> None:
 
 
 def test_index_page_holds_a_thousand_rows(visit: Opener) -> None:
-    page = visit(index_page(make_results(1000), {}, "many"))
+    page = visit(index_page(make_results(1000), {}, {}))
     page.get_by_role("columnheader", name="seconds").get_by_role("button").click()
     page.get_by_role("searchbox").fill("out of pages")
     assert page.get_by_role("status").inner_text() == "20 of 1000 problems"
@@ -62,9 +62,9 @@ def test_report_page_draws_every_run_against_each_cost_with_a_link(visit: Opener
     points = page.locator("#plot a")
     hrefs = [points.nth(i).get_attribute("href") for i in range(points.count())]
     assert hrefs == ["2/index.html", "0/index.html", "1/index.html"]  # those of the front above the beaten one
-    assert page.locator("#plot circle.best").count() == 2
+    assert page.locator("#plot .mark.best").count() == 2
     page.get_by_role("group", name="Cost").get_by_role("button", name="forwards").click()
-    best = page.locator("#plot a:has(circle.best)")
+    best = page.locator("#plot a:has(.mark.best)")
     assert [best.nth(i).get_attribute("data-place") for i in range(best.count())] == ["1", "2"]
     rows = page.get_by_role("row")
     assert "OSError: gone" in rows.nth(4).inner_text()

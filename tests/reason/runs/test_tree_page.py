@@ -11,7 +11,7 @@ from reason.runs.pages.explanation import explain_answer
 from reason.runs.pages.records import TreeRecord
 from reason.runs.result import ProblemResult
 from search.tree import SearchTree
-from tests.support.browser import Opener, pixels, slide, tree_shown
+from tests.support.browser import Opener, pixels, slide, source_text, tree_shown
 from tests.support.search_records import NASTY, make_record, make_results, result_of
 
 
@@ -185,17 +185,17 @@ def test_step_text_is_shown_and_never_runs(visit: Opener, text: str) -> None:
     record = make_record(n=4, levels=3, text=lambda _: text) | {"question": text, "id": text, "votes": {text: 1.0}}
     page = visit(tree_page(record, ProblemResult.from_json({"id": text, "gold": text, "grade": "wrong"})))
     page.keyboard.press("Home")
-    assert page.locator("#text").inner_text() == text.strip()
-    assert page.locator("#question").inner_text() == text
+    assert source_text(page, "#text") == text.strip()
+    assert source_text(page, "#question") == text.strip()
     assert page.evaluate("window.hacked") is None
-    table = visit(index_page([ProblemResult(id=text, question=text, error=text)], {}, text))
+    table = visit(index_page([ProblemResult(id=text, question=text, error=text)], {}, {"task": text, "command": text}))
     assert table.evaluate("window.hacked") is None
     assert table.get_by_role("heading").inner_text() == text
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_tree_page_fits_small_windows_and_dark_mode(visit: Opener, tree_text: str, scheme: str) -> None:
-    for text in (tree_text, index_page(make_results(30), {}, "aime, best_of_n")):
+    for text in (tree_text, index_page(make_results(30), {}, {"task": "aime", "search": "best_of_n"})):
         page = visit(text, width=400, height=800, scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")

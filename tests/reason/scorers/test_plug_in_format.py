@@ -40,7 +40,7 @@ class LogLikelihoodHead(RewardHead):
     def load_parts(self, source, label_token_ids, dtype):
         return NextTokenHead().load_parts(source, label_token_ids, dtype)
 
-    def make_readout(self):
+    def make_reducer(self):
         return log_likelihood
 
 

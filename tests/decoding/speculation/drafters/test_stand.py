@@ -275,8 +275,8 @@ def test_what_was_written_in_rounds_without_feedback_is_learned_with_the_next() 
     for length in range(5):
         twice.observe([feedback_of(view(length), {text[length]: 1.0})])
     for at in range(1, 5):
-        seen = branch(*prompt, *text[:at])
-        assert list(after(source, seen)) == list(after(twice, seen))
+        context = branch(*prompt, *text[:at])
+        assert list(after(source, context)) == list(after(twice, context))
     assert len(source.table) == len(twice.table) + 3, "the contexts before the last token"
 
 

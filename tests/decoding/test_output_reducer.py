@@ -1,4 +1,4 @@
-"""A readout reduces the outputs of a head where they are, and gives what it would give of all of them at once."""
+"""A reducer makes less of the outputs of a head where they are, and gives what it would give of all of them at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from decoding import prefill
 from decoding.core import Tokens
 from decoding.model.transformers_checkpoint import HFBackend
-from decoding.prefill import PrefillEngine, Readout
+from decoding.prefill import OutputReducer, PrefillEngine
 from reason.scorers.token_statistics import log_ratio, token_statistics
 from tests.support.fakes import HashBackend
 from tests.support.pretended_gpu import pretended_gpu
@@ -33,23 +32,20 @@ def sequences_of(count: int) -> tuple[list[Tokens], list[int]]:
     return sequences, [dice.randint(1, len(tokens) - 1) for tokens in sequences]
 
 
-@pytest.mark.parametrize("readout", [log_ratio, token_statistics])
+@pytest.mark.parametrize("reducer", [log_ratio, token_statistics])
 @pytest.mark.parametrize("max_batched_tokens", [7, 2048])
-def test_a_readout_gives_what_it_gives_of_the_whole_output(
-    readout: Readout, max_batched_tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prefill, "_READOUT_ROWS", 5)
+def test_a_reducer_gives_what_it_gives_of_the_whole_output(reducer: OutputReducer, max_batched_tokens: int) -> None:
     sequences, starts = sequences_of(20)
     backend = HashBackend(VOCABULARY, scale=4.0)
     with closing(PrefillEngine(backend, kv_bytes=300, max_batched_tokens=max_batched_tokens)) as whole:
         logits = asyncio.run(whole.encode(sequences, [0] * len(sequences)))
     options = {"kv_bytes": 300, "max_batched_tokens": max_batched_tokens}
-    with closing(PrefillEngine(backend, readout=readout, **options)) as reduced:
+    with closing(PrefillEngine(backend, reducer=reducer, reduced_rows=5, **options)) as reduced:
         for _ in range(2):  # the second time from the cache
             outputs = asyncio.run(reduced.encode(sequences, starts))
             for tokens, start, rows, output in zip(sequences, starts, logits, outputs, strict=True):
                 before = torch.from_numpy(rows[start - 1 : -1])
-                expected = readout(before, torch.tensor(tokens[start:])).numpy()
+                expected = reducer(before, torch.tensor(tokens[start:])).numpy()
                 np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6)
         reduced.assert_invariants()
 
@@ -59,13 +55,13 @@ def test_no_logits_are_copied_to_the_host(monkeypatch: pytest.MonkeyPatch) -> No
     outputs = sum(len(tokens) - start for tokens, start in zip(sequences, starts, strict=True))
     with pretended_gpu(monkeypatch) as gpu:
         backend = HFBackend(random_model("qwen2"), device="cuda", dtype="float32")
-        with closing(PrefillEngine(backend, kv_bytes=1 << 20, readout=token_statistics)) as reader:
+        with closing(PrefillEngine(backend, kv_bytes=1 << 20, reducer=token_statistics)) as reader:
             asyncio.run(reader.encode(sequences, starts))
     assert 0 < gpu.largest_copy <= 3 * outputs
 
 
 @pytest.mark.parametrize("start", [0, 4, -1])
 def test_a_start_without_an_output_before_it_is_refused(start: int) -> None:
-    reader = PrefillEngine(HashBackend(), kv_bytes=100, readout=log_ratio)
+    reader = PrefillEngine(HashBackend(), kv_bytes=100, reducer=log_ratio)
     with closing(reader), pytest.raises(ValueError, match="start must be within"):
         asyncio.run(reader.encode([(1, 2, 3, 4)], [start]))
