@@ -78,5 +78,6 @@ def test_agent_example_runs_against_a_server(tmp_path: Path) -> None:
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=60)
-    assert sum(line.startswith("best-of-4: votes {") for line in lines) == 2
-    assert sum("\\boxed{" in line for line in lines) == 2
+    assert sum(line.startswith("best-of-4: score ") for line in lines) == 2
+    answers = [line for line in lines if "\\boxed{" in line]
+    assert ["\\boxed{15}" in answers[0], "\\boxed{2}" in answers[1]] == [True, True]

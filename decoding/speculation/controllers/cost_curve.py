@@ -56,22 +56,24 @@ class CostCurve:
     warmup_costs: tuple[RoundCost, ...] = ()
     row_counts: tuple[int, ...] = ()
     _steps: Floats = field(init=False, repr=False)  # base by count of rows
+    _lowest_base: float = field(init=False, repr=False)
     _seconds_per: tuple[float, float, float] = field(init=False, repr=False)  # branch, draft node, context token
-    _factors: Floats = field(init=False, repr=False)  # on plain rounds, on draft nodes
+    _factors: tuple[float, float] = field(init=False, repr=False)  # on plain rounds, on draft nodes
     _moments: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         fitted = _fit_costs(self.warmup_costs, self.row_counts) if self.warmup_costs else _UNMEASURED
-        self._steps = fitted[:-3]
+        self._steps, self._lowest_base = fitted[:-3], float(fitted[0])
         branch, node, context = fitted[-3:].tolist()
         self._seconds_per = branch, node, context
-        self._factors = np.ones(2)
+        self._factors = 1.0, 1.0
         self._moments = _PRIOR_ROUNDS / 2 * (np.outer((1, 0, 1), (1, 0, 1)) + np.outer((0, 1, 1), (0, 1, 1)))
 
     def round_seconds(self, branches: int, drafted: int, context: int) -> float:
         """Returns the expected seconds of a round with `drafted` draft nodes."""
         plain, nodes = self._cost_terms(branches, drafted, context)
-        return float(self._factors[0] * plain + self._factors[1] * nodes)
+        plain_factor, node_factor = self._factors
+        return plain_factor * plain + node_factor * nodes
 
     def estimate_cost(
         self, branches: int, most: int, context: int, *, plain_factor: float = 1.0, node_factor: float = 1.0
@@ -91,7 +93,7 @@ class CostCurve:
     @property
     def seconds_per_node(self) -> float:
         """Expected seconds of one more draft node, apart from those of a larger count of rows."""
-        return float(self._factors[1] * self._seconds_per[1])
+        return self._factors[1] * self._seconds_per[1]
 
     def observe(self, cost: RoundCost) -> None:
         """Refines the factors with a measured round. *Mutates*."""
@@ -102,12 +104,13 @@ class CostCurve:
         # Ridge on the difference of the factors: rounds that do not separate them move both.
         tie = _RATIO_ROUNDS / self._factors[0] ** 2 * np.array([[1, -1], [-1, 1]])
         solution = np.linalg.solve(self._moments[:2, :2] + tie, self._moments[:2, 2])
-        self._factors = np.maximum(solution, 0.05)  # noise may solve to a negative cost
+        plain, node = np.maximum(solution, 0.05).tolist()  # noise may solve to a negative cost
+        self._factors = plain, node
 
     def _cost_terms(self, branches: int, drafted: int, context: int) -> tuple[float, float]:
         # single numbers: for so few, arrays take ten times as long, and every round asks
         per_branch, per_node, per_context = self._seconds_per
-        base = float(self._steps[0]) if not self.row_counts else float(self._base_of(np.array(branches + drafted)))
+        base = float(self._base_of(np.array(branches + drafted))) if self.row_counts else self._lowest_base
         return base + per_branch * branches + per_context * context, per_node * drafted
 
     def _base_of(self, rows: npt.NDArray[np.int64]) -> Floats:

@@ -31,7 +31,7 @@ _MOST_REST = 256
 _PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
 _NEWEST = 1 / 8  # weight of the newest round in the factor of plain rounds
 _MOST_LEARNING_INTERVAL = 64
-_FIRST_LEARNING_COST = 0.1  # of a plain round, until it is measured
+_FIRST_LEARNING_COST = 0.5  # of a plain round, until it is measured
 _MOST_CHANGE = 1.25  # of a factor that one round may suggest: one that another process slowed down says little
 
 
@@ -98,12 +98,14 @@ class SpeculationGate:
             return "plain" if record.since_plain > _PLAIN_INTERVAL else "drafted"
         record.rest -= 1
         stake = _STAKE * record.plain_factor * curve_seconds
-        if record.rest <= 0 and self.balance >= stake:
+        can_try = self.balance >= stake
+        if record.rest <= 0 and can_try:
             self.balance -= stake
             record.stake = stake
             return "drafted"
         record.since_learning += 1
-        if record.since_learning >= min(record.learning_cost / _LEARNING, _MOST_LEARNING_INTERVAL):
+        is_next = record.rest == 1 and can_try  # a trial must know what was written until now
+        if is_next or record.since_learning >= min(record.learning_cost / _LEARNING, _MOST_LEARNING_INTERVAL):
             record.since_learning = 0
             return "learning"
         return "plain"
