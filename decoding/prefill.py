@@ -11,7 +11,7 @@ from torch import Tensor
 from decoding.core import HeadOutputs, OversizedRequest, Tokens
 from decoding.engine_loop import EngineLoop
 from decoding.kv.kv_cache import KVCache
-from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
+from decoding.kv.out_of_memory import MEMORY_ERRORS
 from decoding.kv.pool_memory import open_pool
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import group_by_prefix
@@ -127,28 +127,15 @@ class PrefillEngine:
         """Runs one forward pass; yields each request that is complete, with its outputs."""
         self._scheduler.admit_waiting()
         scheduled = self._scheduler.schedule_round()
-        while (computed := self._compute_round(scheduled)) is None:
-            scheduled = self._scheduler.cut_parts(scheduled)
+        while True:
+            slots = self._kv.allocate(sum(part.num_tokens for part in scheduled))
+            try:
+                computed = self._run_model(self._place_parts(scheduled, slots))
+                break
+            except MEMORY_ERRORS as error:
+                scheduled = self._scheduler.undo_round(scheduled, slots, 0, error)
         self._scheduler.limit.count_fitted()
         yield from self._store_outputs(*computed)
-
-    def _compute_round(
-        self, scheduled: Sequence[ScheduledSequence[EncodeRequest]]
-    ) -> tuple[list[SequenceInput[EncodeRequest]], HeadOutputs | None] | None:
-        """Returns the inputs of a forward pass and their outputs; None where there is no memory for it.
-
-        Then nothing has changed. Raises: OutOfMemory where a smaller round is not possible.
-        """
-        slots = self._kv.allocate(sum(part.num_tokens for part in scheduled))
-        try:
-            return self._run_model(self._place_parts(scheduled, slots))
-        except MEMORY_ERRORS as error:
-            if not is_out_of_memory(error):
-                raise
-            self._kv.pool.free(slots)
-            self._scheduler.limit.shrink(len(slots), 0, error)
-        # only here: until the error has been handled, it keeps what the round has computed
-        return None
 
     @staticmethod
     def _place_parts(

@@ -146,18 +146,13 @@ class RoundRunner:
         slots: Slots,
         error: RuntimeError | MemoryError,
     ) -> tuple[list[ScheduledSequence[Request]], dict[int, Draft]]:
-        """Frees the slots of a round for which there was no memory, of which nothing has been committed.
+        """Undoes a round for which there was no memory, of which nothing has been committed.
 
-        Returns the parts and drafts of the next attempt; a draft keeps its first nodes. Raises: the error, if it says
-        something else; OutOfMemory where a smaller round is not possible.
+        Returns the parts and drafts of the next attempt; a draft keeps its first nodes. Raises: as `undo_round`.
         """
-        if not is_out_of_memory(error):
-            raise error
-        self._kv.pool.free(slots)
-        self._stats.out_of_memory += 1
         num_drafted = sum(map(len, drafts.values()))
-        self._scheduler.limit.shrink(len(slots), num_drafted, error)
-        scheduled = self._scheduler.cut_parts(scheduled)
+        self._stats.out_of_memory += is_out_of_memory(error)
+        scheduled = self._scheduler.undo_round(scheduled, slots, num_drafted, error)
         spare, shorter = self._scheduler.limit.tokens - sum(part.num_tokens for part in scheduled), {}
         for arrival, draft in drafts.items():
             if len(draft):

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from decoding.kv.kv_cache import KVCache
+from decoding.kv.out_of_memory import is_out_of_memory
 from decoding.kv.prefix_cache import common_length
 from decoding.kv.round_limit import RoundLimit
 from decoding.kv.sequence import TokenSequence
+from decoding.kv.slots import Slots
 from decoding.validation import require_count
 
 S = TypeVar("S", bound=TokenSequence)
@@ -131,6 +133,23 @@ class Scheduler(Generic[S]):
             room -= num_tokens[part.sequence.arrival]
         cut = (ScheduledSequence(part.sequence, num_tokens[part.sequence.arrival]) for part in scheduled)
         return [part for part in cut if part.num_tokens]
+
+    def undo_round(
+        self,
+        scheduled: list[ScheduledSequence[S]],
+        slots: Slots,
+        num_drafted: int,
+        error: RuntimeError | MemoryError,
+    ) -> list[ScheduledSequence[S]]:
+        """Frees the slots of a round for which there was no memory; returns the parts of the next attempt. *Mutates*.
+
+        Raises: the error, if it says something else; OutOfMemory where a smaller round is not possible.
+        """
+        if not is_out_of_memory(error):
+            raise error
+        self._kv.pool.free(slots)
+        self.limit.shrink(len(slots), num_drafted, error)
+        return self.cut_parts(scheduled)
 
     def count_spare_tokens(self, scheduled: Sequence[ScheduledSequence[S]]) -> int:
         """Returns the number of draft tokens that may be added to these parts without a preemption."""

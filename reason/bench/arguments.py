@@ -15,6 +15,8 @@ from rich.console import Console
 
 from decoding.core import MAX_TEMPERATURE
 from decoding.validation import MAX_VALUE, is_count, is_number, require_count
+from reason.config.errors import ConfigError
+from reason.runs.output_folder import OutputError
 
 
 def positive_int(text: str) -> int:
@@ -120,3 +122,25 @@ def run_benchmark(
     logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
     console = Console(stderr=not sys.stdout.isatty(), width=120)
     print(json.dumps(measure(args, console)))
+
+
+def run_comparison(parser: argparse.ArgumentParser, compare: Callable[[argparse.Namespace, Console], str]) -> int:
+    """Parses the command line, compares, and writes the report to stdout and to `--out`; returns the exit status.
+
+    The runs are in `--folder`, where the same command continues them after an interruption.
+    """
+    args = parser.parse_intermixed_args()
+    logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
+    console = Console(stderr=True, highlight=False)
+    try:
+        text = compare(args, console)
+    except (ConfigError, ValueError, OutputError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print(f"stopped; the same command continues (runs are in {args.folder})", markup=False)
+        return 130
+    if args.out:
+        args.out.write_text(text, encoding="utf-8")
+    print(text)
+    return 0

@@ -74,6 +74,19 @@ def validate_runs(specs: Sequence[RunSpec]) -> None:
         build.validate_settings(*compose_settings(spec.overrides))
 
 
+def execute_runs(specs: Sequence[RunSpec], folder: Path, console: Console) -> list[RunOutcome]:
+    """Executes runs in folders below `folder`, one after the other, or reads the finished ones.
+
+    All settings are validated first. Raises: as `execute_run`.
+    """
+    validate_runs(specs)
+    outcomes = []
+    for number, spec in enumerate(specs, 1):
+        console.print(f"{number} of {len(specs)}: {spec.search}, width {spec.width}", style="bold", markup=False)
+        outcomes.append(execute_run(spec, folder / spec.folder_name, console))
+    return outcomes
+
+
 def execute_run(spec: RunSpec, folder: Path, console: Console) -> RunOutcome:
     """Solves the missing problems of a run in `folder`, or reads a finished run. *Mutates* the folder.
 

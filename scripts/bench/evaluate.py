@@ -13,22 +13,14 @@ folder: the same command continues a stopped comparison.
 from __future__ import annotations
 
 import argparse
-import logging
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from reason import ConfigError
-from reason.bench.arguments import positive_int
+from reason.bench.arguments import positive_int, run_comparison
 from reason.config.compose import list_options
-from reason.runs.output_folder import OutputError
-
-if TYPE_CHECKING:
-    from reason.bench.runs import RunOutcome, RunSpec
 
 DEFAULTS = ("speculation=off",)  # at the load of this comparison plain decoding is about as fast, and steadier
 BUNDLED = ("+task=synthetic", "task.size={problems}")
@@ -60,7 +52,7 @@ def compare_searches(args: argparse.Namespace, console: Console) -> str:
     """Returns the report on searches at equal compute; writes its plots."""
     from reason.bench.engine import describe_machine
     from reason.bench.evaluation_report import draw_plots, format_report
-    from reason.bench.runs import RunSpec
+    from reason.bench.runs import RunSpec, execute_runs
 
     settings = common_settings(args)
     searches = args.searches or [name for name in list_options("search") if name not in NOT_BY_DEFAULT]
@@ -76,6 +68,7 @@ def compare_searches(args: argparse.Namespace, console: Console) -> str:
 def compare_budgets(args: argparse.Namespace, console: Console) -> str:
     """Returns the report on budgets of the thought; draws its plot."""
     from reason.bench.engine import describe_machine
+    from reason.bench.runs import execute_runs
     from reason.bench.thinking_report import draw_budgets, format_budgets, plan_runs, summarize_budget
 
     runs = plan_runs(args.searches or ["self_consistency"], args.widths, args.think_tokens, common_settings(args))
@@ -95,38 +88,17 @@ def common_settings(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(setting.format(problems=args.problems) for setting in common)
 
 
-def execute_runs(specs: Sequence[RunSpec], folder: Path, console: Console) -> list[RunOutcome]:
-    """Executes the runs, one after the other, or reads the finished ones. Raises: as `execute_run`."""
-    from reason.bench.runs import execute_run, validate_runs
+def compare(args: argparse.Namespace, console: Console) -> str:
+    """Returns the report that the arguments ask for."""
+    from reason.bench.plots import require_matplotlib
 
-    validate_runs(specs)
-    outcomes = []
-    for number, spec in enumerate(specs, 1):
-        console.print(f"{number} of {len(specs)}: {spec.search}, width {spec.width}", style="bold", markup=False)
-        outcomes.append(execute_run(spec, folder / spec.folder_name, console))
-    return outcomes
+    if args.out:
+        require_matplotlib()
+    return compare_budgets(args, console) if args.think_tokens else compare_searches(args, console)
 
 
 def main() -> int:
-    args = make_parser().parse_intermixed_args()
-    logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
-    console = Console(stderr=True, highlight=False)
-    from reason.bench.plots import require_matplotlib
-
-    try:
-        if args.out:
-            require_matplotlib()
-        text = compare_budgets(args, console) if args.think_tokens else compare_searches(args, console)
-    except (ConfigError, ValueError, OutputError) as error:
-        console.print(str(error), style="red", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        console.print(f"stopped; the same command continues (runs are in {args.folder})", markup=False)
-        return 130
-    if args.out:
-        args.out.write_text(text, encoding="utf-8")
-    print(text)
-    return 0
+    return run_comparison(make_parser(), compare)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,13 @@ its own folder: the same command continues a stopped comparison.
 from __future__ import annotations
 
 import argparse
-import logging
 import shlex
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from reason import ConfigError
-from reason.bench.arguments import positive_int
-from reason.runs.output_folder import OutputError
+from reason.bench.arguments import positive_int, run_comparison
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -40,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
 def compare_with_singles(args: argparse.Namespace, console: Console) -> str:
     """Returns the report."""
     from reason.bench.engine import describe_machine
-    from reason.bench.runs import execute_run, validate_runs
+    from reason.bench.runs import execute_runs
     from reason.bench.single_thoughts import format_singles, join_seeds, plan_runs, pool_thoughts
 
     common = (f"limit={args.problems}", f"task.size={args.problems}", "speculation=off", *args.settings)
@@ -48,11 +45,7 @@ def compare_with_singles(args: argparse.Namespace, console: Console) -> str:
     sampling = [f"self_consistency {settings}".strip() for settings in args.thoughts]
     sampled = plan_runs(sampling, [args.samples], args.seeds, common)
     specs = [*sampled, *runs]
-    validate_runs(specs)
-    outcomes = {}
-    for number, spec in enumerate(specs, 1):
-        console.print(f"{number} of {len(specs)}: {spec.search}, width {spec.width}", style="bold", markup=False)
-        outcomes[spec] = execute_run(spec, args.folder / spec.folder_name, console)
+    outcomes = dict(zip(specs, execute_runs(specs, args.folder, console), strict=True))
     pools = [
         pool_thoughts(settings, [outcomes[spec] for spec, (of, _) in sampled.items() if of == search], args.samples)
         for settings, search in zip(args.thoughts, sampling, strict=True)
@@ -67,21 +60,7 @@ def compare_with_singles(args: argparse.Namespace, console: Console) -> str:
 
 
 def main() -> int:
-    args = make_parser().parse_intermixed_args()
-    logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
-    console = Console(stderr=True, highlight=False)
-    try:
-        text = compare_with_singles(args, console)
-    except (ConfigError, ValueError, OutputError) as error:
-        console.print(str(error), style="red", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        console.print(f"stopped; the same command continues (runs are in {args.folder})", markup=False)
-        return 130
-    if args.out:
-        args.out.write_text(text, encoding="utf-8")
-    print(text)
-    return 0
+    return run_comparison(make_parser(), compare_with_singles)
 
 
 if __name__ == "__main__":

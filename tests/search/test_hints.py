@@ -20,8 +20,8 @@ from search.steps import DelimiterSteps, StepRule
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
 from search.strategy import Budget, SearchResult
-from search.thought import ThoughtBudget, ThoughtHistory
-from tests.support.scripted_thinker import CLOSING, FORCED_END, PROBE, is_thinking
+from search.thought import ThoughtHistory
+from tests.support.scripted_thinker import CLOSING, FORCED_END, PROBE, limit_thoughts
 from tests.support.searches import search_classes
 from tests.support.toy_search import ROOT, ToyEngine, decode_bytes, extract_answer, run_search
 
@@ -73,15 +73,7 @@ def search(rule: EarlyExit, engine: ToyEngine, strategy: Any = None, **changes: 
     )
     waits = {name: changes.pop(name) for name in ("waits", "wait") if name in changes}
     max_tokens = changes.pop("max_tokens", None)
-    thought = ThoughtBudget(
-        is_open=is_thinking,
-        forced_end=tuple(FORCED_END.encode()),
-        max_tokens=max_tokens,
-        answer_tokens=60,
-        closing=CLOSING,
-        probes=probes,
-        **waits,
-    )
+    thought = limit_thoughts(max_tokens=max_tokens, probes=probes, **waits)
     return run_search(strategy or BestOfN(n=2, sampling=SAMPLING), **({"engine": engine, "thought": thought} | changes))
 
 

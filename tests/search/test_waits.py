@@ -14,8 +14,7 @@ from search.steps import DelimiterSteps
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
 from search.strategy import Budget, SearchResult
-from search.thought import ThoughtBudget
-from tests.support.scripted_thinker import CLOSING, FORCED_END, is_thinking
+from tests.support.scripted_thinker import CLOSING, FORCED_END, limit_thoughts
 from tests.support.searches import search_classes
 from tests.support.toy_search import ROOT, ToyEngine, run_search
 
@@ -36,15 +35,7 @@ def hasty(seed: int, prefix: Tokens) -> str:
 
 
 def search(waits: int, strategy: Any = None, *, max_tokens: int | None = None, **changes: Any) -> SearchResult:
-    thought = ThoughtBudget(
-        is_open=is_thinking,
-        forced_end=tuple(FORCED_END.encode()),
-        max_tokens=max_tokens,
-        answer_tokens=60,
-        closing=CLOSING,
-        waits=waits,
-        wait=tuple(WAIT.encode()),
-    )
+    thought = limit_thoughts(max_tokens=max_tokens, waits=waits, wait=tuple(WAIT.encode()))
     arguments = {"engine": ToyEngine(hasty), "thought": thought}
     return run_search(strategy or BestOfN(n=2, sampling=SAMPLING), **(arguments | changes))
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from decoding.core import Generation, GenerationRequest, Tokens
+from search.thought import ThoughtBudget
 from tests.support.toy_search import EOS, ROOT, ToyEngine
 
 NUM_PARAGRAPHS = 400
@@ -50,6 +52,14 @@ def scripted_thinker(answer_at: Callable[[int], str] = lambda _: "7") -> ToyEngi
 def is_thinking(text: str) -> bool:
     """Whether a text is inside its thought, where the prompt opens it."""
     return CLOSING not in text
+
+
+def limit_thoughts(*, max_tokens: int | None = None, **changes: Any) -> ThoughtBudget:
+    """Returns a budget for thoughts that the prompt opens, with room for an answer of 60 tokens."""
+    end = tuple(FORCED_END.encode())
+    return ThoughtBudget(
+        is_open=is_thinking, forced_end=end, max_tokens=max_tokens, answer_tokens=60, closing=CLOSING, **changes
+    )
 
 
 class RandomThinker(ToyEngine):

@@ -150,10 +150,7 @@ class Stand:
         self.table.add_observations(self._salt_columns(salts), self._fed_tails(feedback), self.min_order, ids, p)
 
     def _learn_missed(self, branches: Sequence[Branch]) -> None:
-        """Learns what branches have written in rounds without feedback, the newest tokens first. *Mutates*.
-
-        A token is known there and not its distribution. It is not stored under the shared salt, which doubles the time.
-        """
+        """Learns what branches have written in rounds without feedback, the newest tokens first. *Mutates*."""
         missed = []
         for branch in branches:
             length = len(branch.tokens)
@@ -166,21 +163,28 @@ class Stand:
             self._learned_lengths[branch.request_id] = length
         while len(self._learned_lengths) > max(_MAX_REQUESTS, len(branches)):
             del self._learned_lengths[next(iter(self._learned_lengths))]
-        if not missed:
+        most = max(1, _MOST_MISSED // max(1, len(missed)))
+        self._learn_texts([(branch, max(begin, len(branch.tokens) - most)) for branch, begin in missed])
+
+    def _learn_texts(self, texts: Sequence[tuple[Branch, int]]) -> None:
+        """Learns what followed each context of these branches, from their token number `begin` >= 1 on. *Mutates*.
+
+        A token is known there and not its distribution. It is not stored under the shared salt: prompts of other
+        problems do not predict answers, and it would double the time.
+        """
+        if not texts:
             return
-        most, orders = max(1, _MOST_MISSED // len(missed)), self.max_order
         tails, ids, salts = [], list[int](), list[int]()
-        for branch, begin in missed:
-            length = len(branch.tokens)
-            begin = max(begin, length - most)
-            before = branch.tokens[max(0, begin - orders) : length - 1]
-            padded = np.array((-1,) * (orders - begin) + before, dtype=np.int64)
-            tails.append(np.lib.stride_tricks.sliding_window_view(padded, orders))
+        for branch, begin in texts:
+            before = branch.tokens[max(0, begin - self.max_order) : len(branch.tokens) - 1]
+            padded = np.array((-1,) * (self.max_order - begin) + before, dtype=np.int64)
+            tails.append(np.lib.stride_tricks.sliding_window_view(padded, self.max_order))
             ids += branch.tokens[begin:]
-            salts += [self._salt_of(branch)] * (length - begin)
+            salts += [self._salt_of(branch)] * (len(branch.tokens) - begin)
         ids_F1 = np.array(ids, dtype=np.int64)[:, None]
         salts_F1 = np.array(salts, dtype=np.uint64)[:, None]
         p_F1 = np.ones(ids_F1.shape, dtype=np.float32)
+        # `concatenate` gives a contiguous copy: Numba compiles again for other layouts
         self.table.add_observations(salts_F1, np.concatenate(tails), self.min_order, ids_F1, p_F1)
 
     def _salt_columns(self, salts: npt.ArrayLike) -> Keys:
@@ -201,15 +205,8 @@ class Stand:
             del self._salts[next(iter(self._salts))]
         salt = int.from_bytes(hashlib.blake2b(branch.group.encode(), digest_size=7).digest(), "little")
         self._salts[branch.group] = salt
-        tokens = branch.tokens
-        if self.prompt and len(tokens) > 1:
-            padded = np.array((-1,) * (self.max_order - 1) + tokens[:], dtype=np.int64)
-            # Without the last window, which no token follows. Contiguous: Numba compiles again for other layouts.
-            tails = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(padded, self.max_order)[:-1])
-            ids = np.array(tokens[1:], dtype=np.int64)[:, None]
-            # Not under the shared salt: prompts of other problems do not predict answers.
-            salts_F1 = np.full((len(tails), 1), salt, dtype=np.uint64)
-            self.table.add_observations(salts_F1, tails, self.min_order, ids, np.ones(ids.shape, dtype=np.float32))
+        if self.prompt and len(branch.tokens) > 1:
+            self._learn_texts([(branch, 1)])
         return salt
 
     def _tail_of(self, branch: Branch) -> tuple[int, ...]:
