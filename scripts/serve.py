@@ -16,7 +16,6 @@ import json
 import sys
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from reason import ConfigError
@@ -32,7 +31,7 @@ def main(cfg: DictConfig) -> None:
     """Serves until a signal; a wrong setting ends the program with one sentence."""
     try:
         with report_config_errors("serve"):
-            serve(compose.resolve_settings(cfg)["serve"], HydraConfig.get().overrides.task)
+            serve(compose.resolve_settings(cfg)["serve"], compose.list_overrides())
     except KeyboardInterrupt:
         print("stopped", flush=True)
 

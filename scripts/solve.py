@@ -74,7 +74,7 @@ def solve_task(cfg: DictConfig) -> None:
     with compose.as_config_error():
         check_saved_rows(folder, list(task)[: config["limit"]], metadata)
     if about is None:
-        command = f"python scripts/solve.py {shlex.join(HydraConfig.get().overrides.task)}".strip()
+        command = f"python scripts/solve.py {shlex.join(compose.list_overrides())}".strip()
         resume.save_settings(folder, config=config, choices=choices, about=metadata, command=command)
     with closing(task), spec.load_solver(task) as solver:
         freeze_imports()
@@ -131,7 +131,7 @@ def settings_to_run(cfg: DictConfig) -> tuple[Settings, dict[str, str], dict[str
     if config["resume"] is None:
         return config, choices, None
     old, old_choices, about = resume.load_settings(Path(config["resume"]))
-    given = [override.lstrip("+~").partition("=")[0] for override in HydraConfig.get().overrides.task]
+    given = [override.lstrip("+~").partition("=")[0] for override in compose.list_overrides()]
     if set(given) - set(resume.NON_SEMANTIC):
         resume.require_same_settings(old, config)
     if missing := sorted(config.keys() - old.keys()):

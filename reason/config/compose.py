@@ -11,6 +11,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from hydra.utils import get_object
 from hydra.utils import instantiate as hydra_instantiate
@@ -49,6 +50,13 @@ def compose_settings(overrides: Sequence[str], config: str = "solve") -> tuple[S
     OmegaConf.set_struct(cfg, False)
     del cfg["hydra"]
     return resolve_settings(cfg), choices
+
+
+def list_overrides() -> list[str]:
+    """Returns the settings of the running command as they were typed: `${oc.env:KEY}` keeps its name, not its value."""
+    overrides = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    assert isinstance(overrides, list)
+    return [str(override) for override in overrides]
 
 
 def resolve_settings(cfg: object) -> Settings:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.support.paths import SCRIPTS
+from tests.support.scripted_openai_server import ScriptedOpenAIServer
 
 SCRIPT = SCRIPTS / "serve.py"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -50,6 +51,21 @@ def test_serve_prints_its_address_answers_and_stops_at_a_signal(tmp_path: Path) 
     assert line["request_id"] == response.headers["x-request-id"]
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
     assert len(list((tmp_path / "kept" / "pages").iterdir())) == 1
+
+
+def test_key_of_the_engine_comes_from_the_environment(tmp_path: Path) -> None:
+    upstream = ScriptedOpenAIServer(key="sk-secret")
+    settings = ["engine=openai", f"engine.urls=[{upstream.url}]", "engine.model=toy", "serve.presets=[majority-16]"]
+    command = [sys.executable, str(SCRIPT), *settings, "engine.api_key='${oc.env:A_KEY}'", "serve.port=0"]
+    pipe, environment = subprocess.PIPE, ENVIRONMENT | {"A_KEY": "sk-secret"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(3)]
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=300)
+    upstream.close()
+    assert lines[2] == "serving majority-16\n", (lines, err)  # after what it loads, and a warning
+    assert "sk-secret" not in "".join([*lines, out, err])
 
 
 @pytest.mark.parametrize(
