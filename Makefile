@@ -8,8 +8,8 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-solve: .venv/ready ## solve the bundled problem set
-	$(BIN)/python scripts/solve.py
+solve: .venv/core ## solve the bundled problem set
+	$(BIN)/reason solve
 
 check: lint types test wheel ## everything CI runs
 
@@ -47,9 +47,16 @@ train: .venv/ready ## train the bundled models from scratch (hours on a CPU)
 clean: ## remove what the targets made
 	rm -rf .venv .venv-sglang site build dist *.egg-info
 
-.venv/ready: pyproject.toml constraints.txt
+# What solves; the tools of developers come with the targets that need them.
+.venv/core: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, and \
+	$(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt pip
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	touch $@
+
+.venv/ready: .venv/core
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
 	touch $@
 

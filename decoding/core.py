@@ -90,6 +90,7 @@ class GenerationRequest:
     hidden    whether the generation carries the model's last hidden state, where the engine can give it
     num_top   how many of the most likely next tokens are measured at every token, and the entropy with them, where the
               engine can; 0 measures nothing
+    json_schema  text of a JSON schema that the generation is to match, from its first token; only servers take one
     """
 
     prefix: Tokens
@@ -99,6 +100,7 @@ class GenerationRequest:
     deadline: float | None = None
     hidden: bool = False
     num_top: int = 0
+    json_schema: str | None = None
 
     def __post_init__(self) -> None:
         # the first token is sampled from the logits after the last prefix token

@@ -64,6 +64,7 @@ class LocalEngine:
             StopRule(decode, frozenset(eos_ids)),
             self._stats,
         )
+        self._on_close = None if speculation is None else speculation.on_close
         self._loop: EngineLoop[Request, Generation] = EngineLoop(self._scheduler, self._round.run_round, name="engine")
 
     @property
@@ -87,6 +88,9 @@ class LocalEngine:
         """Cancels what is in flight, ends the worker thread and frees the KV pool. Calling it twice is harmless."""
         self._loop.close()  # first: a round in flight still writes to the pool
         self._round.release_pool()
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
     def assert_invariants(self) -> None:
         """Asserts every invariant of queue, cache and slots. Waits until nothing is in flight."""

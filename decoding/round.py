@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,11 +56,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Speculation:
-    """The three parts of a speculative round; the defaults make it plain decoding."""
+    """The three parts of a speculative round; the defaults make it plain decoding.
+
+    on_close  called once, when the engine has run its last round
+    """
 
     drafter: Drafter = field(default_factory=NoDraft)
     controller: Controller = field(default_factory=FixedController)
     acceptance: AcceptanceRule = field(default_factory=Coupled)
+    on_close: Callable[[], None] | None = None
 
 
 class RoundRunner:

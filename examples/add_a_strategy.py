@@ -1,17 +1,17 @@
 """Add a search by levels: continue the branches that score above the average.
 
 python examples/add_a_strategy.py                                 from Python
-python scripts/solve.py --config-dir examples/settings 'plugins=[examples/add_a_strategy.py]' search=above_average
+reason solve --config-dir examples/settings 'plugins=[examples/add_a_strategy.py]' search=above_average
 """
 
 from dataclasses import dataclass
 from statistics import fmean
 
-from decoding.core import SamplingParams
-from decoding.validation import require_not_negative
 from reason import load
-from search.allocation import allocate_to_best
-from search.level_search import Allocation, Frontier, LevelSearch
+from reason.decoding.core import SamplingParams
+from reason.decoding.validation import require_not_negative
+from reason.search.allocation import allocate_to_best
+from reason.search.level_search import Allocation, Frontier, LevelSearch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Adds a task: a list of problems, here terms of number sequences generated from a seed.
 
 python examples/add_a_task.py                                     from Python
-python scripts/solve.py --config-dir examples/settings 'plugins=[examples/add_a_task.py]' +task=terms task.size=8
+reason solve --config-dir examples/settings 'plugins=[examples/add_a_task.py]' +task=terms task.size=8
 """
 
 import random

@@ -1,6 +1,6 @@
 """An agent on the openai package, unmodified: it asks, and asks again with more search where the answer is not trusted.
 
-python scripts/serve.py                                  in another terminal
+reason serve                                             in another terminal
 python examples/agent.py                                 or: python examples/agent.py http://HOST:PORT/v1
 """
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decoding.validation import (
     MAX_INT,
@@ -32,12 +33,14 @@ from reason.engines.spec import EngineSpec, validate_engine
 from reason.engines.speculation import SpeculationSpec
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
 from reason.models.loading import announce, paused_collector
-from reason.problem import Problem
+from reason.problem import Problem, Solution
 from reason.prompt import Prompt, PromptFormat
 from reason.routing import spec as routing
 from reason.routing.spec import RouterSpec
+from reason.runs.notebook import register_display
 from reason.runs.resume import flatten_settings, hash_settings
 from reason.scorers.base import LoadableEmbedder, Scorer
+from reason.scorers.embedders.hidden_states import HiddenStateEmbedder
 from reason.scorers.part import PARTS
 from reason.solver import Solver
 from reason.tasks.base import Task
@@ -148,7 +151,10 @@ class SolveSpec:
                 tokenizer=tokenizer,
                 prompt=prompt,
                 # The small model does not draft tokens for itself where it already drafts them for the large one.
-                speculation=None if self.speculation.loads_a_model else self.speculation.make_speculation,
+                # And it remembers nothing: a folder keeps the tables of one model.
+                speculation=None
+                if self.speculation.loads_a_model
+                else replace(self.speculation, memory=None).make_speculation,
             )
         return Solver(
             strategy=self.strategy,
@@ -196,7 +202,31 @@ def load(*overrides: str) -> Solver:
     for override in overrides:
         if not isinstance(override, str):
             raise ConfigError(f"load takes settings as texts, load('search.n=4', ...), got {shorten(override)}")
+    register_display()
     return validate_settings(*compose_settings(overrides)).load_solver()
+
+
+def solve(question: str | Problem, *overrides: str) -> Solution:
+    """Loads the models, solves one problem and frees them; for more than one, `load` a solver.
+
+    >>> import reason
+    >>> question = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
+    >>> reason.solve(question, "search.n=16").answer
+    '15'
+
+    Raises: ConfigError naming the setting.
+    """
+    with load(*overrides) as solver:
+        return solver.solve(question)
+
+
+async def asolve(question: str | Problem, *overrides: str) -> Solution:
+    """Awaits what `solve` returns; the models are loaded in another thread."""
+    solver = await asyncio.to_thread(load, *overrides)
+    try:
+        return await solver.asolve(question)
+    finally:
+        await asyncio.to_thread(solver.close)
 
 
 def from_config(cfg: object) -> Solver:
@@ -364,6 +394,8 @@ def _make_embedder(config: Settings, choices: Mapping[str, str]) -> LoadableEmbe
     embedder: LoadableEmbedder = instantiate("embedder", config["embedder"])
     with as_config_error("embedder"):
         embedder.validate()
+    if isinstance(embedder, HiddenStateEmbedder):
+        embedder.warn_of_other_model(config["model"]["path"])
     if embedder.needs_hidden_states and choices.get("router", "off") != "off":
         raise ConfigError(
             "embedder=hidden_states cannot compare the steps of two models, which router="

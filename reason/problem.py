@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from decoding.core import Tokens, Usage
@@ -20,6 +20,9 @@ class Problem:
     `prompt` are the token ids the search starts from where the question alone does not determine them: a conversation,
     or a text to continue. Without them the model's prompt format renders the question.
 
+    `read_answer` reads what votes count from the text behind a thought, in place of the solver's rule: None is no vote.
+    `json_schema` constrains what is generated; only engines with `EngineSettings.constrains_json` take one.
+
     Raises: ValueError naming a field whose text is not Unicode.
     """
 
@@ -28,6 +31,8 @@ class Problem:
     answer: str | None = None
     prompt: Tokens | None = None
     meta: Mapping[str, object] = field(default_factory=dict)
+    read_answer: Callable[[str], str | None] | None = None
+    json_schema: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("id", "question", "answer", "meta"):

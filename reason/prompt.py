@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from decoding.core import Tokens
 from decoding.validation import require_text, shorten
 
 SLOT = "{question}"
+TOOL_FORMATS = ("hermes", "llama")
+"""How models write tool calls: `<tool_call>{...}</tool_call>`, or a bare JSON object with `name` and `parameters`."""
 
 
 class Tokenizer(Protocol):
@@ -18,7 +20,7 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str: ...
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, **options: object
+        self, conversation: list[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool, **options: object
     ) -> str: ...
 
 
@@ -32,6 +34,7 @@ class PromptFormat:
     answer_start  prefix of the model's answer (a think tag); the model continues it
     options       further arguments of the chat template (`enable_thinking`)
     delimiter     the text that ends a step
+    tool_calls    how the model writes calls of tools in its chat template (`TOOL_FORMATS`); null: it calls none
 
     Raises: ValueError naming the setting.
     """
@@ -42,6 +45,7 @@ class PromptFormat:
     answer_start: str = ""
     options: Mapping[str, object] = field(default_factory=dict)
     delimiter: str = "\n\n"
+    tool_calls: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("raw", "system", "user", "answer_start", "delimiter"):
@@ -53,11 +57,15 @@ class PromptFormat:
             require_text(f"model.prompt.{name}", text)
         if not self.delimiter:
             raise ValueError("model.prompt.delimiter must not be empty")
+        if self.tool_calls is not None and self.tool_calls not in TOOL_FORMATS:
+            raise ValueError(
+                f"model.prompt.tool_calls must be one of {', '.join(TOOL_FORMATS)} or null, got {self.tool_calls!r}"
+            )
 
     def build_conversation(
-        self, messages: Sequence[Mapping[str, str]], *, as_question: bool = True
-    ) -> list[dict[str, str]]:
-        """Returns the chat template's input for these messages, the last of which is the question.
+        self, messages: Sequence[Mapping[str, object]], *, as_question: bool = True
+    ) -> list[dict[str, object]]:
+        """Returns the chat template's input for these messages, the last of which is the question or a tool's result.
 
         The question is inserted into `user`, unless it is not `as_question`; `system` and the system messages become
         one, in this order.
@@ -67,12 +75,14 @@ class PromptFormat:
         [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'Q: 1+1?'}]
         """
         *before, question = messages
-        given = [message["content"] for message in before if message["role"] == "system"]
+        given = [str(message["content"]) for message in before if message["role"] == "system"]
         rules = given if self.system is None else [self.system, *given]
-        system = [{"role": "system", "content": "\n\n".join(rules)}] if rules else []
+        system: list[dict[str, object]] = [{"role": "system", "content": "\n\n".join(rules)}] if rules else []
         turns = [dict(message) for message in before if message["role"] != "system"]
+        if question["role"] != "user":
+            return [*system, *turns, dict(question)]
         user = self.user if as_question else SLOT
-        return [*system, *turns, {"role": "user", "content": user.replace(SLOT, question["content"])}]
+        return [*system, *turns, {"role": "user", "content": user.replace(SLOT, str(question["content"]))}]
 
 
 class Prompt:
@@ -117,10 +127,28 @@ class Prompt:
         """Returns the ids of a text that the model continues unchanged."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=True))
 
-    def encode_chat(self, messages: list[dict[str, str]], *, as_question: bool = True) -> Tokens:
+    @property
+    def is_rendered_by_server(self) -> bool:
+        """Whether a server renders conversations, which takes fields of a request beside them."""
+        return self.format.raw is None and bool(getattr(self._tokenizer, "takes_request_fields", False))
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the model's chat template, which is here, can show tools to the model."""
+        template = getattr(self._tokenizer, "chat_template", None)
+        return self.format.raw is None and not self.is_rendered_by_server and "tools" in str(template)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        as_question: bool = True,
+        more: Mapping[str, object] | None = None,
+    ) -> Tokens:
         """Returns the ids of a conversation that ends with a question, for a model with a chat template.
 
-        See `PromptFormat.build_conversation`. Raises: ValueError if the model has no template or the template refuses
+        `more` are further arguments of the template: `tools`, or `request_fields` where a server renders it. See
+        `PromptFormat.build_conversation`. Raises: ValueError if the model has no template or the template refuses
         the conversation.
         """
         from jinja2 import TemplateError
@@ -131,7 +159,7 @@ class Prompt:
         conversation = form.build_conversation(messages, as_question=as_question)
         try:
             text = self._tokenizer.apply_chat_template(
-                conversation, tokenize=False, add_generation_prompt=True, **form.options
+                conversation, tokenize=False, add_generation_prompt=True, **form.options, **(more or {})
             )
         except TemplateError as error:
             raise ValueError(f"this model's chat template refuses the conversation: {error}") from error

@@ -7,10 +7,12 @@ import copy
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from decoding.core import Engine, TokenGenerator, Tokens
+from reason.engines.constrained import ConstrainedGenerator
 from reason.engines.event_loop import EventLoopThread
 from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem, Solution
@@ -22,12 +24,15 @@ from reason.trust import TrustRule
 from search.expand import derive_seed
 from search.probes import EarlyExit, ThoughtProbes
 from search.problem_text import ProblemText
+from search.selection import Selection
 from search.steps import DelimiterSteps, StepRule
 from search.strategy import Budget, Resources, SearchResult, StepEmbedder, StepEvent, StepScorer, Strategy
 from search.thought import ThoughtBudget
 
 T = TypeVar("T")
 SolveOutcome = tuple[Problem, Solution | Exception]
+SearchEvent = StepEvent | Selection | Solution
+"""Of a running search: new steps, a decision over open branches, and last the solution."""
 SolveFuture = TypeVar("SolveFuture", "Future[Solution]", "asyncio.Future[Solution]")
 
 
@@ -118,6 +123,7 @@ class Solver:
         self.early_exit = early_exit
         self.trust = trust or TrustRule()
         self.on_step: Callable[[StepEvent], None] | None = None
+        self.on_selection: Callable[[Selection], None] | None = None
         self._find_answer = find_answer
         self._loop = EventLoopThread()
 
@@ -128,11 +134,12 @@ class Solver:
         budget: Budget | None = None,
         seed: int | None = None,
         on_step: Callable[[StepEvent], None] | None = None,
+        on_selection: Callable[[Selection], None] | None = None,
     ) -> Solver:
         """Returns this solver with another strategy, budget or seed; models, engine and loop are shared.
 
-        One `close` ends both. `on_step` is called with every generated continuation, on the solver's event loop: it
-        must return quickly.
+        One `close` ends both. `on_step` is called with every generated continuation, `on_selection` with every decision
+        over open branches; on the solver's event loop, so they must return quickly.
 
         >>> import reason
         >>> with reason.load("search.n=4") as solver:
@@ -145,6 +152,7 @@ class Solver:
         other.budget = self.budget if budget is None else budget
         other.seed = self.seed if seed is None else seed
         other.on_step = self.on_step if on_step is None else on_step
+        other.on_selection = self.on_selection if on_selection is None else on_selection
         return other
 
     def solve(self, question: str | Problem) -> Solution:
@@ -163,6 +171,45 @@ class Solver:
     def submit(self, question: str | Problem) -> Future[Solution]:
         """Starts the search and returns at once; cancelling the future cancels the search and frees its KV."""
         return self._loop.submit(self._solve(_as_problem(question)))
+
+    def stream(self, question: str | Problem) -> Iterator[SearchEvent]:
+        """Yields what happens in the search while it happens, and last its solution.
+
+        Closing the iterator ends the search.
+
+        >>> import reason
+        >>> with reason.load("search.n=4") as solver:
+        ...     events = solver.stream("What is the remainder when 7^2 is divided by 5?")
+        ...     names = [type(event).__name__ for event in events]
+        >>> sorted(set(names)), names[-1]
+        (['Solution', 'StepEvent'], 'Solution')
+        """
+        events: SimpleQueue[StepEvent | Selection | Future[Solution]] = SimpleQueue()
+        future = self.with_options(on_step=events.put, on_selection=events.put).submit(question)
+        future.add_done_callback(events.put)
+        try:
+            while not isinstance(event := events.get(), Future):
+                yield event
+            yield event.result()
+        finally:
+            future.cancel()
+
+    async def astream(self, question: str | Problem) -> AsyncIterator[SearchEvent]:
+        """Yields what `stream` yields, for `async for`."""
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[StepEvent | Selection | Future[Solution]] = asyncio.Queue()
+
+        def put(event: StepEvent | Selection | Future[Solution]) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        future = self.with_options(on_step=put, on_selection=put).submit(question)
+        future.add_done_callback(put)
+        try:
+            while not isinstance(event := await events.get(), Future):
+                yield event
+            yield event.result()
+        finally:
+            future.cancel()
 
     def solve_many(self, questions: Iterable[str | Problem]) -> Iterator[SolveOutcome]:
         """Yields each problem with its solution, or with the exception that ended it, in order of completion.
@@ -220,11 +267,14 @@ class Solver:
         if scorer is not None:
             scorer = read_part(scorer, self.scorer_reads, self.scorer_window, reader)
         engine = self.engine if self.router is None else self.router.bind(problem.question, root, scorer)
+        if problem.json_schema is not None:
+            engine = ConstrainedGenerator(engine, problem.json_schema)
+        read_answer = problem.read_answer or self.extract_answer
         resources = Resources(
             engine=engine,
             scorer=scorer,
             decode=self.prompt.decode,
-            extract_answer=lambda solution: self.extract_answer(reader.answer_part(solution)),
+            extract_answer=lambda solution: read_answer(reader.answer_part(solution)),
             step_rule=self.step_rule,
             thought=self._make_thought_budget(reader),
             problem_text=self._make_problem_text(problem, root, reader),
@@ -236,6 +286,7 @@ class Solver:
             scorer_timeout=self.scorer_timeout,
             num_top=max(self.scorer.num_top, self.step_rule.num_top, getattr(self.strategy, "num_top", 0)),
             on_step=self.on_step,
+            on_selection=self.on_selection,
         )
         return self._to_solution(problem, await self.strategy(root, resources), reader)
 
@@ -301,7 +352,7 @@ class Solver:
     def _to_solution(self, problem: Problem, result: SearchResult, reader: SolutionReader) -> Solution:
         full_text = "" if result.best is None else result.tree.path_text(result.best)
         thought, text, _ = reader.split(full_text)
-        answer = self.extract_answer(reader.answer_part(full_text))
+        answer = (problem.read_answer or self.extract_answer)(reader.answer_part(full_text))
         return Solution(
             problem=problem,
             answer=answer,

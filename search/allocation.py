@@ -3,7 +3,51 @@
 from __future__ import annotations
 
 import math
+import statistics
+import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+
+from decoding.validation import require_choice
+
+NORMALISATIONS = ("none", "rank", "zscore", "logit")
+
+_LOWEST, _HIGHEST = sys.float_info.min, 1 - 1e-7
+"""Scores beyond these count as these in a logit, so that it is finite."""
+
+
+def validate_normalisation(name: str) -> None:
+    """Checks the name of a normalisation. Raises: ValueError naming the valid choices."""
+    require_choice("normalise", name, NORMALISATIONS)
+
+
+def normalise_scores(scores: Sequence[float], how: str, among: Sequence[float] | None = None) -> list[float]:
+    """Returns scores on a scale that does not depend on the reward model's; their order stays.
+
+    none    as they are
+    rank    share of the others that are worse, from 0 to 1; equals count half, and one alone is in the middle
+    zscore  standard deviations above the mean; 0 where all are equal
+    logit   log(score / (1 - score)): a softmax of it at temperature 1 is proportional to the odds
+    among   the scores to compare with, `scores` among them; None: `scores` alone
+
+    >>> normalise_scores([1e-9, 1e-27, 0.5, 1e-27], "rank"), normalise_scores([1.0, 3.0], "zscore")
+    ([0.6666666666666666, 0.16666666666666666, 1.0, 0.16666666666666666], [-1.0, 1.0])
+    """
+    validate_normalisation(how)
+    if how == "none" or not scores:
+        return list(scores)
+    if how == "logit":
+        limited = [min(max(score, _LOWEST), _HIGHEST) for score in scores]
+        return [math.log(score) - math.log1p(-score) for score in limited]
+    ordered = sorted(scores if among is None else among)
+    if how == "rank":
+        others = len(ordered) - 1
+        # scores below and at most this one, itself included in the latter
+        return [
+            (bisect_left(ordered, s) + bisect_right(ordered, s) - 1) / (2 * others) if others else 0.5 for s in scores
+        ]
+    mean, deviation = statistics.fmean(ordered), statistics.pstdev(ordered)
+    return [(score - mean) / deviation if deviation else 0.0 for score in scores]
 
 
 def allocate_by_softmax(scores: Sequence[float], width: int, temperature: float) -> list[int]:
@@ -18,7 +62,7 @@ def allocate_by_softmax(scores: Sequence[float], width: int, temperature: float)
     if not scores:
         return []
     highest = max(scores)  # subtracted, so that a low temperature cannot overflow `exp`
-    weights = [math.exp((score - highest) / temperature) for score in scores]
+    weights = [1.0 if score == highest else math.exp((score - highest) / temperature) for score in scores]
     total = math.fsum(weights)
     shares = [width * weight / total for weight in weights]
     widths = [math.floor(share) for share in shares]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from decoding.core import Tokens
 from decoding.validation import require_switch
+from search.allocation import normalise_scores
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategy import Resources, SearchResult
@@ -17,7 +18,7 @@ from search.tree import SearchTree
 
 @dataclass(frozen=True)
 class Frontier:
-    """Open branches of a level, in the order of their requests, and their path scores."""
+    """Open branches of a level, in the order of their requests, and their path scores, normalised."""
 
     state: StepSearchState
     nodes: Sequence[int]
@@ -67,7 +68,8 @@ class LevelSearch(StepSearch, ABC):
                 break
             if state.update_decided(num_remaining=width * (levels_left if self.keep_width else 1)):
                 break
-            allocation = await self.allocate_widths(Frontier(state, nodes, state.scores_of_nodes(nodes)), width)
+            scores = normalise_scores(state.scores_of_nodes(nodes), self.normalise)
+            allocation = await self.allocate_widths(Frontier(state, nodes, scores), width)
             state.record_decision(nodes, allocation.widths, reasons=allocation.reasons, note=allocation.note)
             parents = [node for node, count in zip(nodes, allocation.widths, strict=True) for _ in range(count)]
         return state.build_result(still_open=nodes)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams
 from decoding.validation import is_number, require_count, require_switch, shorten
+from search.allocation import validate_normalisation
 from search.voting import validate_aggregation, validate_unscored, validate_voting_rule
 
 
@@ -17,6 +18,8 @@ class StepSearch:
     depth         maximum steps of a path, None: only tokens limit it; a branch open then is a candidate as it is
     step_tokens   maximum tokens per step; a longer one goes on in the next step. Of no effect where all have one length
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
+    normalise     scale of the scores by which the width is given, among the branches of one depth: `none`, `rank`,
+                  `zscore` or `logit`. Of no effect where their order alone counts. Votes have the scores as they are
     select        how the answer is chosen: `weighted`, `majority` or `best`
     unscored      the vote of a solution without a score: `median` of the others, or `ignore`
     merge         whether siblings with the same meaning count as one branch, with the highest of their scores, whose
@@ -32,6 +35,7 @@ class StepSearch:
     depth: int | None = None
     step_tokens: int = 256
     agg_strategy: str = "last"
+    normalise: str = "none"
     select: str = "weighted"
     unscored: str = "median"
     merge: bool = False
@@ -46,6 +50,7 @@ class StepSearch:
             require_count(name, getattr(self, name), at_least=1)
         require_count("depth", self.depth, at_least=1, or_null=True)
         validate_aggregation(self.agg_strategy)
+        validate_normalisation(self.normalise)
         validate_voting_rule(self.select)
         validate_unscored(self.unscored)
         require_switch("merge", self.merge)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from decoding.core import Tokens
+from search.allocation import normalise_scores
 from search.clustering import cluster_steps
 from search.expand import Expander, ExpansionBatch
 from search.open_paths import OpenPaths
@@ -35,6 +37,8 @@ class StepSearchState:
         self.num_closed = 0
         self.is_decided = False
         self._answers: dict[int, str | None] = {}
+        self._scores_at: dict[int, list[float]] = {}  # depth -> path scores of the nodes there, sorted
+        self._num_compared = 0  # nodes of the tree that are in it
         self._turns: dict[int, list[int]] = {}  # representative of a merged branch -> its members, the next one first
         self._representatives: dict[int, int] = {}  # member of a merged branch -> its representative
         step_tokens = resources.step_rule.max_tokens or strategy.step_tokens
@@ -113,7 +117,8 @@ class StepSearchState:
 
     def start_solution(self, parent: int) -> ExpansionBatch:
         """Starts a continuation of one node to the end of its solution, without waiting."""
-        room = self.strategy.sampling.max_tokens - self.tree.nodes[parent].num_path_tokens
+        written = 0 if parent == SearchTree.ROOT else self.tree.nodes[parent].num_path_tokens
+        room = self.strategy.sampling.max_tokens - written
         remaining = replace(self.strategy.sampling, max_tokens=max(1, room))
         return self.expander.start_batch([parent], remaining, one_step=False)
 
@@ -153,6 +158,20 @@ class StepSearchState:
         lowest = min((score for score in scores if score is not None), default=0.0)
         return [lowest if score is None else score for score in scores]
 
+    def find_value(self, node: int) -> float | None:
+        """Returns the path score of a node on the scale of `normalise`, among all nodes of its depth so far; None if
+        it is not scored."""
+        score = self.tree.path_score(node, self.strategy.agg_strategy)
+        if score is None or self.strategy.normalise == "none":
+            return score
+        for other in range(self._num_compared, len(self.tree)):
+            known = self.tree.path_score(other, self.strategy.agg_strategy)
+            if known is not None:
+                insort(self._scores_at.setdefault(self.tree.nodes[other].depth, []), known)
+        self._num_compared = len(self.tree)
+        among = self._scores_at[self.tree.nodes[node].depth]
+        return normalise_scores([score], self.strategy.normalise, among)[0]
+
     def record_decision(
         self,
         nodes: Sequence[int],
@@ -163,9 +182,10 @@ class StepSearchState:
         note: Mapping[str, float | str] | None = None,
     ) -> None:
         """Appends a decision to the records of the search; arguments as in `record_selection`. *Mutates*."""
-        self.expander.selections.append(
-            record_selection(self.tree, nodes, widths, reasons=reasons, still_open=still_open, note=note)
-        )
+        decision = record_selection(self.tree, nodes, widths, reasons=reasons, still_open=still_open, note=note)
+        self.expander.selections.append(decision)
+        if self.expander.resources.on_selection is not None:
+            self.expander.resources.on_selection(decision)
 
     def update_decided(self, num_remaining: float) -> bool:
         """Whether the vote is decided (`early_stop`) with `num_remaining` solutions still to come. *Mutates*: a search
@@ -178,10 +198,16 @@ class StepSearchState:
         is_unscored = any(s is None and a is not None for a, s in zip(answers, scores, strict=True))
         if is_unscored and self.strategy.select != "majority":
             return False  # the next score moves the median, and with it the votes of all solutions without a score
-        votes = sorted(tally_votes(answers, scores, self.strategy.select).values(), reverse=True)
-        first, second = [*votes, 0.0, 0.0][:2]
-        # Each remaining solution adds a vote of at most 1 to the second answer: scores are in [0, 1].
-        self.is_decided = first > 0 and first - second >= share * num_remaining
+        votes = tally_votes(answers, scores, self.strategy.select)
+        # Each remaining solution adds a vote of at most 1 to another answer: scores are in [0, 1].
+        first, margin = max(votes.values(), default=0.0), share * num_remaining
+        self.is_decided = first > 0 and first >= margin
+        is_before = True  # the answers before the leader would win a tie
+        for vote in votes.values():
+            if is_before and vote == first:
+                is_before = False
+            elif first - vote < margin or (is_before and first - vote == margin):
+                self.is_decided = False
         return self.is_decided
 
     def build_result(self, still_open: Sequence[int] = ()) -> SearchResult:

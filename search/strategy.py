@@ -110,6 +110,7 @@ class Resources:
     floor           below which confidence whole solutions are dropped while they are being written; None: none is
     on_step         called with each continuation when it is generated, possibly long before it is in the tree; runs on
                     the event loop, so it must return quickly
+    on_selection    called with each decision over open branches, in the same way
     """
 
     engine: TokenGenerator
@@ -128,6 +129,7 @@ class Resources:
     num_top: int = 0
     floor: ConfidenceFloor | None = None
     on_step: Callable[[StepEvent], None] | None = None
+    on_selection: Callable[[Selection], None] | None = None
 
 
 @dataclass(frozen=True)

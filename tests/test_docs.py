@@ -14,11 +14,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from reason import build
+from reason.commands.names import COMMANDS, list_benches
+from reason.commands.solve import quote_question
 from reason.config.compose import compose_settings
 from tests.support.paths import CONF, ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
-COMMAND = re.compile(r"^python scripts/([\w/]+)\.py.*$", re.MULTILINE)
+COMMAND = re.compile(r"^(?:python scripts/[\w/]+\.py|reason [a-z-]+).*$", re.MULTILINE)
+SOLVING = ("python scripts/solve.py ", "reason solve ", "reason sweep ")
+SERVING = ("python scripts/serve_models.py ", "reason serve-models ")
 NOT_AT_HAND = ("FOLDER", "model=", "scorer=", "routers/mine")
 """Settings with these name models that a test has not; they are composed and no more."""
 REPLY_KEYS = {"search.lossy", "search.usage"}
@@ -41,7 +45,12 @@ def commands() -> list[str]:
 
 
 def solving() -> list[str]:
-    return [line for line in commands() if line.startswith("python scripts/solve.py") and "resume=" not in line]
+    return [line for line in commands() if f"{line} ".startswith(SOLVING) and "resume=" not in line]
+
+
+def arguments_of(line: str) -> list[str]:
+    """The settings of a documented command, without its first two words."""
+    return shlex.split(line, comments=True)[2:] + ["-m"] * line.startswith("reason sweep")
 
 
 def chosen(arguments: list[str]) -> list[str]:
@@ -58,26 +67,33 @@ def chosen(arguments: list[str]) -> list[str]:
 
 def test_documentation_has_commands_to_check() -> None:
     assert len(solving()) > 12
-    assert {"report", "serve", "doctor", "train_router"} <= {line.split("/")[1].split(".")[0] for line in commands()}
+    named = {re.split(r"[/ .]", line.removeprefix("python scripts/").removeprefix("reason "))[0] for line in commands()}
+    assert {"report", "serve", "doctor"} <= named
+    assert named & {"train_router", "train-router"}
 
 
 @pytest.mark.parametrize("line", commands())
-def test_every_documented_script_exists(line: str) -> None:
-    assert (ROOT / shlex.split(line, comments=True)[1]).is_file()
+def test_every_documented_command_exists(line: str) -> None:
+    program, name, *arguments = shlex.split(line, comments=True)
+    if program == "python":
+        assert (ROOT / name).is_file()
+    else:
+        assert name in COMMANDS
+        assert name != "bench" or arguments[:1] == [] or arguments[0] in list_benches()
 
 
 @pytest.mark.parametrize("line", solving())
 def test_every_documented_setting_is_valid(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    arguments = loaded(ROOT / "scripts" / "solve.py").quote_question(shlex.split(line, comments=True)[2:])
+    arguments = quote_question(arguments_of(line))
     config, choices = compose_settings(chosen(arguments))
     if not any(name in line for name in NOT_AT_HAND):
         build.validate_settings(config, choices)
 
 
-@pytest.mark.parametrize("line", [line for line in commands() if line.startswith("python scripts/serve_models.py")])
+@pytest.mark.parametrize("line", [line for line in commands() if f"{line} ".startswith(SERVING)])
 def test_every_documented_server_setting_is_valid(line: str) -> None:
-    compose_settings(shlex.split(line, comments=True)[2:], "serve_models")
+    compose_settings(arguments_of(line), "serve_models")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: str(page.name))

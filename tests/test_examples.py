@@ -45,6 +45,13 @@ def test_strategy_example_runs_from_python(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d+ \{.*\} \d+ steps, \d+ tokens", lines)
 
 
+def test_watching_example_prints_the_search_and_draws_its_tree(tmp_path: Path) -> None:
+    *lines, last = run(str(EXAMPLES / "watch_a_search.py"), folder=tmp_path)
+    assert {line.split()[0] for line in lines} == {"step", "continued"}
+    assert last.startswith("answer 15 of ")
+    assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_task_and_strategy_examples_run_by_their_settings(tmp_path: Path) -> None:
     """Both at once, from another folder than the repository's."""
     plugins = f"plugins=[{EXAMPLES}/add_a_task.py,{EXAMPLES}/add_a_strategy.py]"

@@ -24,6 +24,7 @@ BELOW = {
 }
 LAYERS = ("decoding", "search", "reason")
 HOUSE = {"decoding", "search", "reason", "scripts", "conf", "tests"}
+COMMANDS = ROOT / "reason" / "commands"
 TESTS = ROOT / "tests"
 MAX_TEST_LINES = 400
 PRIVATE_ATTRIBUTES_OF_OTHERS = {
@@ -37,6 +38,7 @@ PRIVATE_ATTRIBUTES_OF_OTHERS = {
 """Private attributes of other packages that tests may read, with the reason."""
 HEAVY = (
     *("torch", "transformers", "hydra", "networkx", "math_verify", "datasets", "scipy", "rich", "httpx2", "sglang"),
+    *("numpy", "reason.solver"),
 )
 
 
@@ -198,8 +200,16 @@ def test_only_the_plugin_imports_sglang() -> None:
 def test_only_settings_and_commands_import_hydra() -> None:
     doors = (ROOT / "reason" / "config" / "compose.py", ROOT / "reason" / "runs" / "command.py")
     for file in (file for layer in LAYERS for file in layer_files(layer) if file not in doors):
+        if file.is_relative_to(COMMANDS):
+            continue
         for imported in file_imports(file):
             assert imported.module.partition(".")[0] not in ("hydra", "omegaconf"), str(imported)
+
+
+def test_commands_are_the_top_of_reason() -> None:
+    for file in (file for layer in LAYERS for file in layer_files(layer) if not file.is_relative_to(COMMANDS)):
+        for imported in file_imports(file):
+            assert not f"{imported.module}.".startswith("reason.commands."), str(imported)
 
 
 def test_importing_reason_loads_nothing_heavy() -> None:

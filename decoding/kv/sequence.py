@@ -66,6 +66,16 @@ class TokenSequence:
         self._slots[self.num_computed : end] = slots
         self.num_computed = end
 
+    def view_slots(self, first: int, next_slots: Slots) -> Slots:
+        """Returns a view of the slots from token `first` on, with `next_slots` for tokens whose KV is not there yet.
+
+        Valid until the next method that mutates. `num_computed` stays: those slots need not become this sequence's.
+        """
+        end = self.num_computed + len(next_slots)
+        self._reserve_slots(end)
+        self._slots[self.num_computed : end] = next_slots
+        return self._slots[first:end]
+
     def clear_slots(self) -> None:
         """Removes all KV; the caller has already freed the slots and released the lock. *Mutates*."""
         self.prefix_node, self.num_computed, self.num_cached = None, 0, 0

@@ -9,6 +9,8 @@ Slot 0 is scratch: padding reads it, and no sequence holds it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +19,18 @@ from decoding.validation import MAX_INT, require_count
 Slots = npt.NDArray[np.int64]
 SCRATCH_SLOT = 0
 NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
+
+
+def pad_slots(lists: Sequence[Slots]) -> Slots:
+    """Returns the lists as `[N, longest]`, filled up with the scratch slot.
+
+    >>> pad_slots([np.array([5, 6]), np.array([7])]).tolist()
+    [[5, 6], [7, 0]]
+    """
+    padded: Slots = np.full((len(lists), max(map(len, lists))), SCRATCH_SLOT, dtype=np.int64)
+    for row, slots in zip(padded, lists, strict=True):
+        row[: len(slots)] = slots
+    return padded
 
 
 class OutOfSlots(RuntimeError):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoding.kv.slots import pad_slots
 from decoding.model.backend import AttentionBlock, Bools
 
 Array = npt.NDArray[np.int64] | Bools
@@ -61,8 +62,9 @@ class DeviceBlock:
         cls, block: AttentionBlock, *, num_kv_heads: int, queries_per_kv: int, device: torch.device, dtype: torch.dtype
     ) -> DeviceBlock:
         """Copies a block to the device and turns its boolean masks into additive ones."""
-        num_sequences, num_rows, _ = block.visible_NRP.shape
-        num_groups, num_shared = block.shared_GS.shape
+        num_sequences, num_rows, _ = block.visible_NRU.shape
+        shared_GS, visible_NRP = pad_slots(block.shared), block.find_visible()
+        num_groups, num_shared = shared_GS.shape
 
         def to_device(array: Array) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
@@ -71,13 +73,14 @@ class DeviceBlock:
             return torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(~to_device(visible), _MASKED)
 
         shared_bias = private_bias = None
-        if (block.shared_len_G < num_shared).any():
-            visible_GS = np.arange(num_shared) < block.shared_len_G[:, None]
+        shared_len_G = np.array([len(slots) for slots in block.shared])
+        if (shared_len_G < num_shared).any():
+            visible_GS = np.arange(num_shared) < shared_len_G[:, None]
             # repeat, not repeat_interleave: KV heads are the outer axis of `[K * G]`, in the scores below as well
             shared_bias = make_bias(visible_GS)[:, None].repeat(num_kv_heads, 1, 1)
-        if not block.visible_NRP.all():
+        if not visible_NRP.all():
             # the Q queries of a row follow each other in `[R * Q]` and see the same keys
-            per_query = make_bias(block.visible_NRP).repeat_interleave(queries_per_kv, dim=1)
+            per_query = make_bias(visible_NRP).repeat_interleave(queries_per_kv, dim=1)
             private_bias = per_query.repeat(num_kv_heads, 1, 1)
         gather = None
         if block.real_rows is not None:
@@ -91,9 +94,9 @@ class DeviceBlock:
             num_groups=num_groups,
             num_sequences=num_sequences,
             num_rows=num_rows,
-            shared=_find_shared_run(block) or (to_device(block.shared_GS.reshape(-1)) if num_shared else None),
+            shared=_find_shared_run(shared_GS) or (to_device(shared_GS.reshape(-1)) if num_shared else None),
             shared_bias=shared_bias,
-            private_NP=to_device(block.private_NP.reshape(-1)),
+            private_NP=to_device(pad_slots(block.private).reshape(-1)),
             private_bias=private_bias,
             gather=gather,
             real_rows=None if block.real_rows is None else to_device(block.real_rows),
@@ -112,12 +115,12 @@ class BlockAttention:
         return attend_blocks(q_THD.contiguous(), kv_KPE, self.blocks, self.scale)
 
 
-def _find_shared_run(block: AttentionBlock) -> slice | None:
+def _find_shared_run(shared_GS: Array) -> slice | None:
     """Returns the shared slots as a slice where they are consecutive, so that they are read without a copy."""
-    num_groups, length = block.shared_GS.shape
+    num_groups, length = shared_GS.shape
     if num_groups != 1 or length == 0:
         return None
-    slots = block.shared_GS[0]
+    slots = shared_GS[0]
     # the first test is cheap and refuses nearly all others
     if slots[-1] - slots[0] != length - 1 or not (np.diff(slots) == 1).all():
         return None

@@ -3,17 +3,20 @@
 All arrays of a batch are numpy, int64 unless stated otherwise.
 
 Shapes: T packed tokens, W tokens whose output is needed; per attention block G groups of B sequences with R rows each
-(N = G * B), S keys shared by a group, P private keys of a sequence. A row is a token's place in a padded block.
+(N = G * B), S keys shared by a group, P private keys of a sequence, U of them new. A row is a token's place in a
+padded block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from decoding.kv.slots import Slots
 from decoding.model.segments import SegmentPlan, SegmentTiles
 from decoding.stats import DecoderKind
 
@@ -35,22 +38,35 @@ GRAPHS_CHOICES = ("auto", "always", "never")
 class AttentionBlock:
     """Tokens `[first, first + count)` of a batch, attended together.
 
-    Every row of group g sees all of `shared_GS[g]` (read once per group) and, of its own sequence's
-    `private_NP[n]`, the slots where `visible_NRP` is true, its own slot among them. The rows' slots are
-    written before they are read. Entries beyond a group's or a sequence's length are the scratch slot
-    and not visible.
+    Every row of group g sees all keys of `shared[g]` (read once per group). Of the keys of its own sequence,
+    `private[n]`, it sees all old ones and of the last `num_new_N[n]` those where `visible_NRU` is true, its own among
+    them. The rows' slots are written before they are read. A padding sequence has one key, the scratch slot.
 
-    shared_len_G  number of keys in each group's `shared_GS` that are visible
+    Slots are views, not copies: making a block costs nothing for keys of earlier passes.
+
     real_rows     flat `[N * R]` places of the tokens, in packed order; None when no row is padding
     """
 
     first: int
     count: int
-    shared_GS: Ints
-    shared_len_G: Ints
-    private_NP: Ints
-    visible_NRP: Bools
+    shared: Sequence[Slots]
+    private: Sequence[Slots]
+    num_new_N: Ints
+    visible_NRU: Bools
     real_rows: Ints | None = None
+
+    def find_visible(self) -> Bools:
+        """Returns bool `[N, R, P]`: which private keys each row sees; those beyond a sequence's own it does not."""
+        old_N = np.array([len(slots) for slots in self.private]) - self.num_new_N
+        num_sequences, num_rows, _ = self.visible_NRU.shape
+        visible_NRP = np.empty((num_sequences, num_rows, max(map(len, self.private))), dtype=np.bool_)
+        # contexts of thousands of keys differ in their last ones: the others are filled, not compared
+        least = int(old_N.min())
+        visible_NRP[:, :, :least] = True
+        visible_NRP[:, :, least:] = np.arange(least, visible_NRP.shape[2]) < old_N[:, None, None]
+        for n, (old, new) in enumerate(zip(old_N.tolist(), self.num_new_N.tolist(), strict=True)):
+            visible_NRP[n, :, old : old + new] = self.visible_NRU[n, :, :new]
+        return visible_NRP
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Packs the inputs of a round into one batch, with attention blocks or segments that read shared prefixes once.
 
-Shapes: G groups x B sequences = N, R tokens of a sequence, S shared and P private keys.
+Shapes: G groups x B sequences = N, R tokens of a sequence, U of its keys are new.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import SharedPrefixGroup
-from decoding.kv.slots import Slots
+from decoding.kv.slots import SCRATCH_SLOT, Slots
 from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
 from decoding.speculation.draft import Draft
@@ -21,6 +21,8 @@ from decoding.speculation.draft import Draft
 S = TypeVar("S", bound=TokenSequence)
 
 EMPTY_DRAFT = Draft()
+
+_SCRATCH: Slots = np.array([SCRATCH_SLOT], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def pack_segments(inputs: Sequence[SequenceInput[S]], tiles: SegmentTiles) -> tu
 
 def _list_keys(item: SequenceInput[S]) -> SequenceRows:
     sequence, committed = item.sequence, item.num_committed
-    own_slots = np.concatenate([sequence.slots[sequence.num_cached :], item.slots[:committed]])
+    own_slots = sequence.view_slots(sequence.num_cached, item.slots[:committed])
     node_bits = ancestor_bits(item.draft.parents)
     return SequenceRows(sequence.prefix_node, own_slots, committed, item.slots[committed:], node_bits)
 
@@ -167,46 +169,32 @@ def _count_private_keys(item: SequenceInput[S], group: SharedPrefixGroup) -> int
 
 def _build_block(layout: _BlockLayout[S], groups: Sequence[SharedPrefixGroup], first: int) -> AttentionBlock:
     count, rows, width = len(layout.groups), layout.num_rows, max(map(len, layout.groups.values()))
-    shared_G = np.array([groups[number].shared_length for number in layout.groups], dtype=np.int64)
-    # Zeros are the scratch slot: what lies beyond a group's or a sequence's length is read and masked.
-    shared_GS = np.zeros((count, layout.num_shared), dtype=np.int64)
-    private_NP = np.zeros((count * width, layout.num_private), dtype=np.int64)
-    computed_N = np.zeros(count * width, dtype=np.int64)  # private keys with KV from earlier rounds
-    # ones: a padding sequence then sees one scratch key, so that no softmax is over nothing
+    shared: list[Slots] = []
+    # a padding sequence sees one scratch key, so that no softmax is over nothing
+    private: list[Slots] = [_SCRATCH] * (count * width)
     committed_N = np.ones(count * width, dtype=np.int64)
+    new_N = np.ones(count * width, dtype=np.int64)
     rows_N = np.zeros(count * width, dtype=np.int64)
     drafted: list[tuple[int, SequenceInput[S]]] = []
-    for g, (shared, members) in enumerate(zip(shared_G, layout.groups.values(), strict=True)):
-        shared_GS[g, :shared] = members[0].sequence.slots[:shared]
+    for g, (number, members) in enumerate(layout.groups.items()):
+        num_shared = groups[number].shared_length
+        shared.append(members[0].sequence.slots[:num_shared])
         for n, item in enumerate(members, start=g * width):
-            computed = item.sequence.num_computed - shared
-            # [0, computed) earlier rounds, [computed, computed + num_tokens) this one, the rest padding
-            private_NP[n, :computed] = item.sequence.slots[shared:]
-            private_NP[n, computed : computed + item.num_tokens] = item.slots
-            computed_N[n], committed_N[n], rows_N[n] = computed, item.num_committed, item.num_tokens
+            private[n] = item.sequence.view_slots(num_shared, item.slots)
+            committed_N[n], new_N[n], rows_N[n] = item.num_committed, item.num_tokens, item.num_tokens
             if len(item.draft):
                 drafted.append((n, item))
-    # Row i of the committed tokens sees the keys before it and itself (hence + 1). Draft rows see all committed
+    # Row i of the committed tokens sees those before it and itself (hence + 1). Draft rows see all committed
     # tokens: the minimum stops at the last of them, and what they see of each other is set below.
     row_R = np.arange(rows)
-    limit_NR = computed_N[:, None] + np.minimum(row_R, committed_N[:, None] - 1) + 1
-    visible_NRP = _first_keys(limit_NR, layout.num_private)
+    limit_NR = np.minimum(row_R, committed_N[:, None] - 1) + 1
+    visible_NRU: Bools = np.arange(int(new_N.max())) < limit_NR[:, :, None]
     for n, item in drafted:
-        row, key = item.num_committed, computed_N[n] + item.num_committed
-        visible_NRP[n, row : row + len(item.draft), key : key + len(item.draft)] = ancestor_mask(item.draft)
+        row = item.num_committed
+        visible_NRU[n, row : row + len(item.draft), row : row + len(item.draft)] = ancestor_mask(item.draft)
     total = int(rows_N.sum())
     real_rows = None if total == len(rows_N) * rows else np.flatnonzero(row_R < rows_N[:, None])
-    return AttentionBlock(first, total, shared_GS, shared_G, private_NP, visible_NRP, real_rows)
-
-
-def _first_keys(limit_NR: Ints, num_keys: int) -> Bools:
-    """Returns bool `[N, R, num_keys]`: true for the first `limit_NR` keys."""
-    visible_NRP: Bools = np.empty((*limit_NR.shape, num_keys), dtype=np.bool_)
-    # Contexts of thousands of keys differ in their last ones: the others are filled, not compared.
-    least = int(limit_NR.min())
-    visible_NRP[:, :, :least] = True
-    visible_NRP[:, :, least:] = np.arange(least, num_keys) < limit_NR[:, :, None]
-    return visible_NRP
+    return AttentionBlock(first, total, shared, private, new_N, visible_NRU, real_rows)
 
 
 def ancestor_mask(draft: Draft) -> Bools:

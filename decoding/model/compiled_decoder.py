@@ -9,11 +9,14 @@ A row's result has the same bits whatever else is in its batch (see `compiled_la
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from decoding.kv.pool_memory import allocate_zeros
+from decoding.kv.slots import NO_SLOTS, Slots
 from decoding.model.backend import AttentionBlock, TokenBatch
 from decoding.model.compiled_layers import (
     SCORES_PADDING,
@@ -80,9 +83,8 @@ class CompiledDecoder:
 
     def _compile(self) -> None:
         """Loads the machine code, which the first run on a machine compiles: not during the first request."""
-        zero, none = np.zeros(1, dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
-        visible = np.ones((1, 1, 1), dtype=np.bool_)
-        block = AttentionBlock(0, 1, none, zero, zero[:, None] + 1, visible)
+        zero = np.zeros(1, dtype=np.int64)
+        block = AttentionBlock(0, 1, [NO_SLOTS], [zero + 1], zero + 1, np.ones((1, 1, 1), dtype=np.bool_))
         self.run_batch(TokenBatch(zero, zero, zero + 1, zero, (block,)), self.new_kv_pool(1))
 
 
@@ -110,21 +112,34 @@ class CompiledHead:
 def _list_batch_keys(batch: TokenBatch) -> KeyLists:
     """Returns the slots that each token attends to."""
     num_tokens = len(batch.tokens_T)
-    num_keys = sum(
-        len(block.private_NP) * (block.shared_GS.shape[1] + block.private_NP.shape[1]) for block in batch.blocks
-    )
+    slots = [part for block in batch.blocks for part in _list_slots(block)]
     # room for as many as there are entries; memory that is not written is not taken
-    num_extra = sum(block.visible_NRP.size for block in batch.blocks)
+    num_extra = sum(block.visible_NRU.size for block in batch.blocks)
     counts = [np.empty(num_tokens, dtype=np.int64) for _ in range(5)]
-    keys = KeyLists(np.empty(num_keys, dtype=np.int64), np.empty(num_extra, dtype=np.int64), *counts)
+    keys = KeyLists(np.concatenate(slots), np.empty(num_extra, dtype=np.int64), *counts)
     at = extra_at = 0
     for block in batch.blocks:
         rows = np.arange(block.count) if block.real_rows is None else block.real_rows
-        at, extra_at = list_keys(
-            block.first, block.shared_GS, block.shared_len_G, block.private_NP, block.visible_NRP, rows,
-            keys, at, extra_at,
-        )  # fmt: skip
+        shared_len_G, private_len_N = _count_slots(block.shared), _count_slots(block.private)
+        ends_N = at + np.cumsum(np.repeat(shared_len_G, len(block.private) // len(block.shared)) + private_len_N)
+        start_N = np.concatenate([[at], ends_N[:-1]])
+        extra_at = list_keys(
+            block.first, shared_len_G, private_len_N - block.num_new_N, block.visible_NRU, rows, start_N, keys, extra_at
+        )
+        at = int(ends_N[-1])
     return keys
+
+
+def _list_slots(block: AttentionBlock) -> Iterator[Slots]:
+    """Yields the keys of each sequence: those of its group, then its own."""
+    per_group = len(block.private) // len(block.shared)
+    for n, private in enumerate(block.private):
+        yield block.shared[n // per_group]
+        yield private
+
+
+def _count_slots(lists: Sequence[Slots]) -> Ints:
+    return np.array([len(slots) for slots in lists], dtype=np.int64)
 
 
 def _lay_out_weights(

@@ -94,45 +94,39 @@ class KeyLists(NamedTuple):
 
 @compiled
 def list_keys(
-    first: int, shared_GS: Ints, shared_len_G: Ints, private_NP: Ints, visible_NRP: npt.NDArray[np.bool_],
-    row_R: Ints, lists: KeyLists, at: int, extra_at: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Fills in the lists of the tokens of one block, whose flat rows are `row_R`. *Mutates* `lists`.
+    first: int, shared_len_G: Ints, old_N: Ints, visible_NRU: npt.NDArray[np.bool_], row_R: Ints, start_N: Ints,
+    lists: KeyLists, extra_at: int,
+) -> int:  # fmt: skip
+    """Fills in the lists of the tokens of one block, whose flat rows are `row_R`, but for `slots`. *Mutates* `lists`.
 
-    Returns the new ends of its `slots` and `extra_slots`.
+    `slots` has the keys of sequence n from `start_N[n]` on: those of its group, `old_N[n]` of its own, and new ones.
+    Returns the new end of `extra_slots`.
     """
-    num_sequences, num_rows, num_private = visible_NRP.shape
+    num_sequences, num_rows, num_new = visible_NRU.shape
     per_group = num_sequences // len(shared_len_G)
-    sequence, start, before = -1, 0, -1
+    before = -1
     for i in range(len(row_R)):
         t, n, r = first + i, row_R[i] // num_rows, row_R[i] % num_rows
         group = n // per_group
         shared = shared_len_G[group]
-        if n != sequence:
-            sequence, start = n, at
-            for i_key in range(shared):
-                lists.slots[at + i_key] = shared_GS[group, i_key]
-            for i_key in range(num_private):
-                lists.slots[at + shared + i_key] = private_NP[n, i_key]
-            at += shared + num_private
-        visible = visible_NRP[n, r]
-        count = 0
-        while count < num_private and visible[count]:
+        visible = visible_NRU[n, r]
+        count, old = 0, shared + old_N[n]
+        while count < num_new and visible[count]:
             count += 1
-        lists.start_T[t], lists.count_T[t], lists.extra_start_T[t] = start, shared + count, extra_at
-        for key in range(count, num_private):
+        lists.start_T[t], lists.count_T[t], lists.extra_start_T[t] = start_N[n], old + count, extra_at
+        for key in range(count, num_new):
             if visible[key]:
-                lists.extra_slots[extra_at] = private_NP[n, key]
+                lists.extra_slots[extra_at] = lists.slots[start_N[n] + old + key]
                 extra_at += 1
         lists.extra_count_T[t] = extra_at - lists.extra_start_T[t]
         if i == 0 or before != group:
             lists.common_T[t] = 0
-        elif lists.start_T[t - 1] == start:
+        elif lists.start_T[t - 1] == start_N[n]:
             lists.common_T[t] = min(lists.count_T[t - 1], lists.count_T[t])
         else:
             lists.common_T[t] = shared
         before = group
-    return at, extra_at
+    return extra_at
 
 
 @compiled

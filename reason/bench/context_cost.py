@@ -104,12 +104,15 @@ def measure_context_cost(
     for length in contexts:
         first, last = np.searchsorted(context, [length * 7 / 8, length])
         last = min(last, len(context) - 1)
-        num_rounds = rounds[last] - rounds[first]
+        first = min(first, last - 1)  # a quick run has few points
+        new_rounds, gaps = np.diff(rounds[first : last + 1]), np.diff(seconds[first : last + 1])
+        # the median: other work on the machine makes some rounds much longer
+        round_seconds = np.median(gaps[new_rounds > 0] / new_rounds[new_rounds > 0])
         costs.append(
             ContextCost(
                 length,
-                1e6 * float(seconds[last] - seconds[first]) / num_rounds / num_branches,
-                (tokens[last] - tokens[first]) / num_rounds / num_branches,
+                1e6 * float(round_seconds) / num_branches,
+                float((tokens[last] - tokens[first]) / new_rounds.sum() / num_branches),
             )
         )
     return costs

@@ -94,13 +94,13 @@ def module_cost(
     """
     import numpy as np
 
+    from decoding.kv.slots import NO_SLOTS
     from decoding.model.backend import AttentionBlock, TokenBatch
 
     ids = torch.zeros(rows, 1, dtype=torch.long, device=model.device)
     rows_T = np.arange(rows, dtype=np.int64)
-    block = AttentionBlock(
-        0, rows, np.zeros((1, 0), np.int64), np.zeros(1, np.int64), rows_T[:, None] + 1, np.ones((rows, 1, 1), bool)
-    )
+    own_slots, one_each = list(rows_T[:, None] + 1), np.ones(rows, np.int64)
+    block = AttentionBlock(0, rows, [NO_SLOTS], own_slots, one_each, np.ones((rows, 1, 1), bool))
     batch = TokenBatch(np.zeros(rows, np.int64), np.zeros(rows, np.int64), rows_T + 1, rows_T, (block,))
     pool = backend.new_kv_pool(rows)
 

@@ -27,6 +27,7 @@ from omegaconf.errors import (
 
 from reason.config import plugins
 from reason.config.errors import ConfigError, rejected_setting, unknown_key, unknown_option
+from reason.config.prefix import installed_name
 from reason.config.renamed_settings import OURS, is_ours, rename_arguments, rename_overrides, rename_settings
 
 Settings = dict[str, Any]
@@ -84,7 +85,7 @@ def drop_empty_groups(overrides: Sequence[str]) -> list[str]:
     empty = [override for override in overrides if override.partition("=")[1:] in (("=", ""), ("=", "null"))]
     if not empty:
         return list(overrides)
-    defaults = OmegaConf.create(files("conf").joinpath("solve.yaml").read_text(encoding="utf-8")).defaults
+    defaults = OmegaConf.create(files("reason.conf").joinpath("solve.yaml").read_text(encoding="utf-8")).defaults
     options = {
         str(group): option for entry in defaults if isinstance(entry, DictConfig) for group, option in entry.items()
     }
@@ -103,7 +104,7 @@ def list_options(group: str) -> list[str]:
 
 def load_option(group: str, name: str) -> Settings:
     """Returns one of our yamls as plain data. Raises: ConfigError naming the options."""
-    file = files("conf").joinpath(group, f"{name}.yaml")
+    file = files("reason.conf").joinpath(group, f"{name}.yaml")
     if not file.is_file():
         raise ConfigError(unknown_option(group, name, list_options(group)))
     return resolve_settings(OmegaConf.create(file.read_text(encoding="utf-8")))
@@ -119,12 +120,12 @@ def instantiate(key: str, node: Mapping[str, Any], **more: object) -> Any:
         settings = dict(node)
         if not is_ours(settings.get("_target_")):
             settings = rename_arguments(key, settings, load_target(settings))
-        return hydra_instantiate(settings, _convert_="all", **more)
+        return hydra_instantiate(_name_installed(settings), _convert_="all", **more)
 
 
 def load_target(node: Mapping[str, Any]) -> Any:
     """Returns the class that `_target_` names; `check_trusted_targets` comes first."""
-    return get_object(node["_target_"])
+    return get_object(installed_name(node["_target_"]))
 
 
 def check_trusted_targets(key: str, node: object) -> None:
@@ -222,13 +223,22 @@ def _hydra_initialized() -> Iterator[GlobalHydra]:
     if GlobalHydra.instance().is_initialized():
         yield GlobalHydra.instance()
     else:
-        with initialize_config_module("conf", version_base="1.3"):
+        with initialize_config_module("reason.conf", version_base="1.3"):
             yield GlobalHydra.instance()
 
 
 def _to_plain(container: object) -> Settings:
     assert isinstance(container, dict)
     return rename_settings({str(key): value for key, value in container.items()})
+
+
+def _name_installed(node: object) -> object:
+    """Settings with the names of our classes as they can be imported here, in a checkout and from a wheel."""
+    if isinstance(node, Mapping):
+        named = {key: _name_installed(value) for key, value in node.items()}
+        target = named.get("_target_")
+        return named | {"_target_": installed_name(target)} if isinstance(target, str) else named
+    return [_name_installed(value) for value in node] if isinstance(node, list | tuple) else node
 
 
 def _selectable(options: Iterable[str]) -> list[str]:

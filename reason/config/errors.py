@@ -18,7 +18,7 @@ def unknown_option(group: str, name: str, options: Iterable[str]) -> str:
     'there is no search=beem (did you mean beam?); choose one of: beam, best_of_n'
     """
     options = sorted(options)
-    return f"there is no {group}={name}{_did_you_mean(name, options)}; choose one of: {', '.join(options)}"
+    return f"there is no {group}={name}{suggest_name(name, options)}; choose one of: {', '.join(options)}"
 
 
 def unknown_key(key: str, siblings: Iterable[str], namesakes: Iterable[str] = ()) -> str:
@@ -33,7 +33,7 @@ def unknown_key(key: str, siblings: Iterable[str], namesakes: Iterable[str] = ()
     parent, _, name = key.rpartition(".")
     names = sorted(sibling for sibling in siblings if not sibling.startswith("_"))
     same_name = " or ".join(namesakes)
-    hint = f" (did you mean {same_name}?)" if same_name else _did_you_mean(name, names, f"{parent}." if parent else "")
+    hint = f" (did you mean {same_name}?)" if same_name else suggest_name(name, names, f"{parent}." if parent else "")
     return f"there is no setting {key}{hint}; {parent or 'this program'} has: {', '.join(names)}"
 
 
@@ -57,7 +57,8 @@ def rejected_setting(key: str, error: BaseException, fields: Iterable[str]) -> s
     return text if text.startswith(f"{key}.") else f"{key}: {text or type(error).__name__}"
 
 
-def _did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:
+def suggest_name(name: str, choices: Iterable[str], prefix: str = "") -> str:
+    """Returns ` (did you mean ...?)` with the closest choice, or nothing where none is close."""
     choices = list(choices)
     # the beginning of a name is too short to be close to it, such as `beam` to `beam_search`
     begun = [choice for choice in choices if len(name) > 1 and choice.startswith(name)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from reason.config.errors import ConfigError
+from reason.config.prefix import INNER, is_checkout
 
 trusted_modules: set[str] = set()
 """Names of the imported modules; like an import, they hold for the whole process."""
@@ -32,13 +33,20 @@ def load_plugins(given: object) -> None:
         except ConfigError:
             raise
         except Exception as error:  # any error of the user's code makes this setting wrong
-            raise ConfigError(f"plugins: cannot import {name} ({error or type(error).__name__})") from error
+            raise ConfigError(f"plugins: cannot import {name} ({_explain(error)})") from error
         trusted_modules.add(module.__name__)
 
 
 def is_trusted(target: str) -> bool:
     """Returns whether `target` is in a module that was loaded as a plugin, or in a package that was."""
     return any(target.startswith(f"{module}.") for module in trusted_modules)
+
+
+def _explain(error: Exception) -> str:
+    """The error's text; where a plug-in of a checkout names a package that a wheel has inside `reason`, its name."""
+    text = str(error) or type(error).__name__
+    inner = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    return f"{text}; write reason.{inner}..." if inner in INNER and not is_checkout() else text
 
 
 def _import_file(file: Path) -> ModuleType:

@@ -14,6 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from reason.config.prefix import canonical_name
+
 log = logging.getLogger(__name__)
 
 OURS = ("reason.", "search.", "decoding.")
@@ -154,8 +156,9 @@ def _rename_value(name: str, value: object, key: str, warn: bool) -> object:
     if isinstance(value, list):
         return [_rename_value("", entry, f"{key}.{index}", warn) for index, entry in enumerate(value)]
     if name == "_target_" and isinstance(value, str):
-        new = current_target(value)
-        if new != value and warn:
+        name_today = canonical_name(value)
+        new = current_target(name_today)
+        if new != name_today and warn:
             warn_renamed(value, new)
         return new
     return value

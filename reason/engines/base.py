@@ -58,10 +58,12 @@ class EngineSettings:
     measures_tokens   whether they have `top_logprobs` and `entropies` where a request asks for them
     continues_text    whether requests can continue earlier output, as step searches do
     ends_thoughts     whether the servers themselves end a thought at `model.thinking.think_tokens`
+    constrains_json   whether requests may have a `json_schema`
     """
 
     is_remote: ClassVar[bool] = False
     needs_checkpoint: ClassVar[bool] = True
+    constrains_json: ClassVar[bool] = False
 
     @property
     def gives_logprobs(self) -> bool:

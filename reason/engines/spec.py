@@ -84,6 +84,8 @@ class EngineSpec:
         names = {field.name for field in fields(self.settings)} if is_dataclass(self.settings) else set[str]()
         try:
             yield
+        except ConfigError:
+            raise
         except expected as error:
             first_word = str(error).partition(":")[0].partition(" ")[0].partition("=")[0]
             about = names & {first_word}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from reason.config.compose import as_config_error, check_trusted_targets, instantiate, load_target
-from reason.config.errors import ConfigError
+from reason.config.errors import ConfigError, rejected_setting
+from reason.engines.table_memory import TableMemory, make_origin
 from reason.models.checkpoint import find_model
 from reason.models.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:  # these import torch, which the error for a wrong setting elsewhere need not wait for
     from decoding.round import Speculation
+    from decoding.speculation.drafters.ngram_table import NGramTable
     from decoding.speculation.drafters.source import DraftSource
     from decoding.speculation.interfaces import AcceptanceRule, Controller, Drafter
 
@@ -23,11 +27,12 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SpeculationSpec:
-    """Validated settings of speculation."""
+    """Validated settings of speculation. `memory` keeps what the drafter learns, where `remember` is set."""
 
     node: Settings
     acceptance: AcceptanceRule
     controller: Controller
+    memory: TableMemory | None = None
 
     @property
     def lossless(self) -> bool:
@@ -65,13 +70,20 @@ class SpeculationSpec:
 
         if not self.drafts_tokens:
             return Speculation(instantiate("speculation", self.node), acceptance=self.acceptance)
+        on_close: Callable[[], None] | None = None
         if "source" in self.node:
             model = {"target_tokenizer": tokenizer, "target_path": target_path}
-            drafter = _make_tree_drafter(self.node, _make_source(self.node["source"], model))
+            source = _make_source(self.node["source"], model)
+            drafter = _make_tree_drafter(self.node, source)
+            if self.memory is not None:
+                table = _find_table(source)
+                origin = make_origin(Path(target_path).name, {} if tokenizer is None else tokenizer.get_vocab())
+                self.memory.load_tables(table, origin)
+                on_close = partial(self.memory.save_tables, table, origin)
         else:
             drafter = instantiate("speculation", self.node)
         controller = copy.deepcopy(self.controller)  # it learns the cost of its own engine's rounds
-        return Speculation(drafter, controller, self.acceptance)
+        return Speculation(drafter, controller, self.acceptance, on_close)
 
 
 def validate_speculation(config: Settings) -> SpeculationSpec:
@@ -81,6 +93,11 @@ def validate_speculation(config: Settings) -> SpeculationSpec:
     acceptance: AcceptanceRule = instantiate("acceptance", config["acceptance"])
     controller: Controller = instantiate("controller", config["controller"])
     node = dict(config["speculation"])
+    folder, decay = node.pop("remember", None), node.pop("remember_decay", 1.0)
+    try:
+        memory = None if folder is None else TableMemory(Path(folder), decay)
+    except ValueError as error:
+        raise ConfigError(rejected_setting("speculation", error, ("remember", "remember_decay"))) from error
     check_trusted_targets("speculation", node)
     if "source" not in node:
         instantiate("speculation", node)
@@ -110,8 +127,23 @@ def validate_speculation(config: Settings) -> SpeculationSpec:
         raise ConfigError(
             f"draw={node['draw']} may not be pruned by probability; choose controller=template, chain or goodput"
         )
-    _make_tree_drafter(node, _make_source(node["source"], None))
-    return SpeculationSpec(node, acceptance, controller)
+    source = _make_source(node["source"], None)
+    _make_tree_drafter(node, source)
+    if memory is not None:
+        _find_table(source)
+    return SpeculationSpec(node, acceptance, controller, memory)
+
+
+def _find_table(source: DraftSource) -> NGramTable:
+    """Returns the table of a source. Raises: ConfigError for a source without one."""
+    from decoding.speculation.drafters.stand import Stand
+
+    if not isinstance(source, Stand):
+        raise ConfigError(
+            f"speculation.remember keeps an n-gram table, and {type(source).__name__} has none; "
+            "choose speculation=stand"
+        )
+    return source.table
 
 
 def _make_tree_drafter(node: Settings, source: DraftSource) -> Drafter:

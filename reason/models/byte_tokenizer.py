@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 BYTES = "bytes"
 """The `model.path` of a model without a checkpoint in this process."""
@@ -26,6 +27,7 @@ class ByteTokenizer:
     bos_token: str | None = None
     bos_token_id: int | None = None
     chat_template = "the server's own"
+    takes_request_fields = True
     all_special_ids = (ord(_MARK), _END)
 
     def get_vocab(self) -> dict[str, int]:
@@ -42,10 +44,14 @@ class ByteTokenizer:
         del options
         return bytes(token for token in token_ids if token < _END).decode("utf-8", errors="replace")
 
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: object) -> str:
-        """Returns the conversation as JSON and a mark; `options` are for the server's template."""
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, object]], **options: object) -> str:
+        """Returns the conversation as JSON and a mark; `options` are for the server's template.
+
+        `request_fields` among them are further fields of the request, such as its tools.
+        """
         del options["tokenize"], options["add_generation_prompt"]
-        fields = {"messages": list(conversation), **({"chat_template_kwargs": options} if options else {})}
+        more = cast(Mapping[str, object], options.pop("request_fields", {}))
+        fields = {"messages": list(conversation), **({"chat_template_kwargs": options} if options else {}), **more}
         return json.dumps(fields, ensure_ascii=False) + _MARK
 
 

@@ -129,7 +129,7 @@ def bundled_names() -> list[str]:
 
 def _find_bundled(name: str, key: str) -> Checkpoint:
     if name not in bundled_names():
-        names = ", ".join(bundled_names()) or "none; scripts/train.py makes them"
+        names = ", ".join(bundled_names()) or "none; `reason train` makes them"
         raise ConfigError(f"{key}={BUNDLED}{name}: not among the bundled models ({names})")
     folder = Path(str(files("reason").joinpath("models", "bundled", name)))
     return Checkpoint(str(folder), _read_config(folder / "config.json", key))

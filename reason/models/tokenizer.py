@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from decoding.validation import require_choice
 
@@ -25,7 +25,7 @@ class PretrainedTokenizer(Protocol):
     def get_vocab(self) -> dict[str, int]: ...
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
     def decode(self, token_ids: Sequence[int], **options: object) -> str: ...
-    def apply_chat_template(self, conversation: list[dict[str, str]], **options: object) -> str: ...
+    def apply_chat_template(self, conversation: list[dict[str, Any]], **options: object) -> str: ...
 
 
 def describe_difference(vocabulary: Mapping[str, int], other: Mapping[str, int]) -> str | None:

@@ -105,7 +105,7 @@ class StepFeatureHead:
 
         names = config.get("evidence", ())
         if not isinstance(names, list | tuple) or tuple(names) != FEATURE_NAMES:
-            raise ValueError(f"{folder} was trained on other features; train it anew with scripts/train_router.py")
+            raise ValueError(f"{folder} was trained on other features; train it anew with `reason train-router`")
         return cls(str(config["base"]), load_file(folder / "head.safetensors"))
 
 

@@ -11,7 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -158,6 +161,20 @@ class RunFolderCheck(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
         sweep = Path(config.hydra.sweep.dir)
         _check_or_exit(config, sweep, *(sorted(sweep.iterdir()) if sweep.is_dir() else ()))
+        count = count_runs(config)
+        if count is not None:
+            print(f"{count:,} run{'' if count == 1 else 's'}, in {sweep}", flush=True)
+
+
+def count_runs(config: DictConfig) -> int | None:
+    """Returns how many runs a sweep has; None where another sweeper than Hydra's own chooses them as it goes."""
+    sweeper = config.hydra.sweeper
+    if not str(sweeper.get("_target_")).endswith(f".{BasicSweeper.__name__}"):
+        return None
+    choices = [f"{name}={value}" for name, value in (sweeper.get("params") or {}).items()]
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    overrides = parser.parse_overrides([*choices, *config.hydra.overrides.task])
+    return sum(map(len, BasicSweeper.split_arguments(overrides, None)))
 
 
 def _check_or_exit(config: DictConfig, first: Path, *jobs: Path) -> None:

@@ -25,7 +25,7 @@ COSTS = {
     "tokens": "tokens written per problem",
     "forwards": "target forward passes per problem, summed over branches",
     "seconds": "seconds per problem, while other problems are solved too",
-    "kv": "KV tokens kept per decision (search.kv)",
+    "kv": "KV tokens kept per decision (search/kv.py)",
 }
 """Costs that a run's accuracy is drawn against, with their meaning; all are means per problem."""
 
@@ -56,6 +56,7 @@ class FoundRun:
     state     `done`, `interrupted`, `unfinished` or `refused`
     broken    why there is no measurement, None if there is one
     page      page to open, if one is written
+    results   the rows, one per problem; empty where `broken` says why
     """
 
     folder: Path
@@ -66,6 +67,7 @@ class FoundRun:
     broken: str | None
     page: Path | None
     differences: Mapping[str, object] = field(default_factory=dict)
+    results: Sequence[ProblemResult] = ()
 
     @property
     def lossy(self) -> str | None:
@@ -160,12 +162,13 @@ def _read_run(home: Path, differences: Mapping[str, object]) -> FoundRun:
         return _read_refused(home)
     metadata: Mapping[str, object] = {}
     state, measured, broken = "unfinished", None, None
+    results: list[ProblemResult] = []
     try:
         metadata = load_settings(home).about
         state = _read_state(home)
-        results = parse_results(read_whole_lines(home / RESULTS), home / RESULTS)
+        results = list(parse_results(read_whole_lines(home / RESULTS), home / RESULTS).values())
         if results:
-            measured = measure_results(list(results.values()))
+            measured = measure_results(results)
         else:
             broken = "no result yet"
     except (OSError, ValueError) as error:
@@ -180,6 +183,7 @@ def _read_run(home: Path, differences: Mapping[str, object]) -> FoundRun:
         broken,
         next((page for page in pages if page.exists()), None),
         differences,
+        results,
     )
 
 
@@ -208,16 +212,22 @@ def _read_state(home: Path) -> str:
 def measure_results(results: Sequence[ProblemResult]) -> RunMeasurement:
     """Measures these rows; a failed problem counts as not correct."""
     correct_P = np.array([result.is_correct for result in results if result.has_gold], dtype=np.float64)
-    costs: dict[str, list[float]] = {
-        "tokens": [result.usage.tokens for result in results],
-        "forwards": [result.usage.forwards for result in results],
-        "seconds": [result.usage.seconds for result in results],
-        "kv": [result.kv.kept_tokens for result in results],
-    }
+    costs = [cost_of_result(result) for result in results]
     return RunMeasurement(
         accuracy=paired_bootstrap(correct_P, np.zeros(len(correct_P))) if len(correct_P) else None,
-        costs={name: float(np.mean(values)) for name, values in costs.items()},
+        costs={name: float(np.mean([cost[name] for cost in costs])) for name in COSTS},
         problems=len(results),
         failed=sum(result.error is not None for result in results),
         shape=mean_shape(results),
     )
+
+
+def cost_of_result(result: ProblemResult) -> dict[str, float]:
+    """Returns the costs of one problem, see `COSTS`."""
+    usage = result.usage
+    return {
+        "tokens": usage.tokens,
+        "forwards": usage.forwards,
+        "seconds": usage.seconds,
+        "kv": result.kv.kept_tokens,
+    }

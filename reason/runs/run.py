@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
+from reason.config.prefix import canonical_name
 from reason.problem import Problem, Solution
 from reason.runs.json_files import format_json, safe_file_name
 from reason.runs.output_folder import OutputError, OutputFolder
@@ -153,7 +154,7 @@ def strategy_settings(strategy: Strategy) -> dict[str, object]:
     """Returns a strategy's class (`_target_`) and settings as plain data."""
     kind = type(strategy)
     settings: dict[str, object] = asdict(strategy) if is_dataclass(strategy) else {}
-    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", "select": strategy.select, **settings}
+    return {"_target_": canonical_name(f"{kind.__module__}.{kind.__qualname__}"), "select": strategy.select, **settings}
 
 
 def tree_record(solution: Solution) -> TreeRecord:

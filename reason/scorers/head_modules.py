@@ -47,6 +47,16 @@ class StepValueModel(nn.Module):
         self.v_head = step_value_layers(config.hidden_size)
 
 
+class SequenceClassifier(nn.Module):
+    """Layout of `...ForSequenceClassification`: `model.*` and `score` without a bias; one output per label."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.model = PlainDecoder(config)
+        self.score = nn.Linear(config.hidden_size, config.num_labels, bias=False)
+
+
 class LabelTokenHead(nn.Module):
     """The rows of a language model's head for a few tokens: their logits without those of all others."""
 
@@ -64,6 +74,7 @@ class LabelTokenHead(nn.Module):
 BY_TRANSFORMERS: dict[Callable[[Config], nn.Module], str] = {
     PlainLanguageModel: "AutoModelForCausalLM",
     PlainClassifier: "AutoModelForTokenClassification",
+    SequenceClassifier: "AutoModelForSequenceClassification",
     ProcessRewardModel: "ProcessRewardModel",
     StepValueModel: "StepValueModel",
 }

@@ -110,6 +110,21 @@ class TokenClassesHead(ServedHead):
         return ModelParts(model.model, model.score)
 
 
+class SequenceClassesHead(RewardHead):
+    """One value or two classes from one layer without a bias: `...ForSequenceClassification`."""
+
+    label = "sequence_classes"
+
+    def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
+        """See `RewardHead`."""
+        from reason.scorers.head_modules import ModelParts, SequenceClassifier, load_complete
+
+        model = load_complete(SequenceClassifier, source, self.label, dtype)
+        if model.config.num_labels not in (1, 2):
+            raise ValueError(f"{source} has {model.config.num_labels} labels, an outcome reward model has 1 or 2")
+        return ModelParts(model.model, model.score)
+
+
 class LabelTokensHead(RewardHead):
     """The logits of two label tokens in a language model."""
 

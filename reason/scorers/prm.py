@@ -15,6 +15,7 @@ from reason.models.tokenizer import PretrainedTokenizer, describe_difference
 from reason.scorers.base import PrmAdapter, StepFormat
 from reason.scorers.heads import ClosableReader
 from reason.scorers.incremental import IncrementalScorer
+from search.strategy import StepScorer
 
 if TYPE_CHECKING:
     from reason.engines.http.settings import ServerSettings
@@ -24,11 +25,14 @@ DTYPES = ("auto", "float32", "float64", "bfloat16")
 
 @dataclass(frozen=True)
 class LoadedPrm:
-    """A loaded reward model; paths of more than `max_tokens` are not scored."""
+    """A loaded reward model; paths of more than `max_tokens` are not scored.
+
+    step_format  None for one that reads whole solutions
+    """
 
     checkpoint: Checkpoint
     tokenizer: PretrainedTokenizer
-    step_format: StepFormat
+    step_format: StepFormat | None
     reader: ClosableReader
     max_tokens: int
 
@@ -124,11 +128,14 @@ class PrmScorer:
         checkpoint = self.checkpoint
         tokenizer = load_tokenizer(checkpoint.source)
         self._compare_tokenizers(tokenizer, writer)
-        step_format, label_token_ids = self.adapter.build_format(tokenizer), self.adapter.label_token_ids(tokenizer)
+        step_format, label_token_ids = self._build_format(tokenizer), self.adapter.label_token_ids(tokenizer)
         reader, reader_limit = self._open_reader(checkpoint, tokenizer, label_token_ids)
         limit = token_limit(checkpoint, self.adapter, self.max_tokens, self.group)
         limit = limit if reader_limit is None else min(limit, reader_limit)
         return LoadedPrm(checkpoint, tokenizer, step_format, reader, limit)
+
+    def _build_format(self, tokenizer: PretrainedTokenizer) -> StepFormat | None:
+        return self.adapter.build_format(tokenizer)
 
     def _open_reader(
         self, checkpoint: Checkpoint, tokenizer: PretrainedTokenizer, label_token_ids: Tokens
@@ -160,9 +167,10 @@ class PrmScorer:
         assert self._loaded is not None
         return self._loaded
 
-    def bind(self, question: str, prompt: Tokens) -> IncrementalScorer:
+    def bind(self, question: str, prompt: Tokens) -> StepScorer:
         """See `base.Scorer`."""
         prm = self.loaded_prm
+        assert prm.step_format is not None
         return IncrementalScorer(
             reader=prm.reader,
             step_format=prm.step_format,

@@ -85,6 +85,7 @@ class SglangPrmScorer(PrmScorer):
 
         prm = self.loaded_prm
         assert isinstance(prm.reader, SGLangReader)
+        assert prm.step_format is not None
         return IncrementalScorer(
             reader=SessionAffinity(prm.reader, question),
             step_format=prm.step_format,

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypedDict
 
+from decoding.core import Tokens
 from reason.problem import Solution
+from reason.serve.tool_calls import CallingText, ToolCall
 from reason.thinking import SolutionReader
 from search.strategy import Candidate, SearchResult
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token of a text and its log-probability under the model (temperature 1, unfiltered)."""
+
+    text: str
+    logprob: float
 
 
 @dataclass(frozen=True)
@@ -18,7 +28,9 @@ class CompletionChoice:
 
     text           what follows the thought, up to the first stop string; None where the thought is not finished
     thought        "" without one
-    finish_reason  `stop` or `length`
+    finish_reason  `stop`, `length` or `tool_calls`
+    calls          the tools that it calls
+    logprobs       the tokens of the text with their log-probabilities; None where not requested, or not known
     """
 
     node: int
@@ -27,29 +39,65 @@ class CompletionChoice:
     finish_reason: str
     answer: str | None
     score: float | None
+    calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
-def select_choices(solution: Solution, n: int, stop: Sequence[str], reader: SolutionReader) -> list[CompletionChoice]:
+def select_choices(
+    solution: Solution,
+    n: int,
+    stop: Sequence[str],
+    reader: SolutionReader,
+    *,
+    read_reply: Callable[[str], CallingText] | None = None,
+    decode: Callable[[Tokens], str] | None = None,
+) -> list[CompletionChoice]:
     """Returns at most `n` solutions, the chosen one first (`rank_candidates`); none if the tree is empty.
 
     `reader` splits them: that of the solution, or one without a thinking format where thoughts stay in the text.
+    `read_reply` finds the tool calls in the text of one that votes; others are then no choice. With `decode` choices
+    have log-probabilities.
     """
     tree, choices = solution.tree, []
-    for candidate in rank_candidates(solution.result)[:n]:
+    ranked = rank_candidates(solution.result)
+    for candidate in [each for each in ranked if read_reply is None or each.answer is not None][:n]:
         thought, whole_text, is_finished = reader.split(tree.path_text(candidate.node))
         text = cut_at_stop(whole_text, stop)
+        calls: tuple[ToolCall, ...] = ()
         ended = text != whole_text or tree.nodes[candidate.node].finish in ("eos", "stop")
+        logprobs = None if decode is None else read_logprobs(solution, candidate.node, len(text), reader, decode)
+        if read_reply is not None:
+            reply = read_reply(whole_text)
+            text, calls = reply.text, reply.calls
         choices.append(
             CompletionChoice(
                 node=candidate.node,
-                text=text if is_finished else None,
+                text=text if is_finished and (text or not calls) else None,
                 thought=thought,
-                finish_reason="stop" if ended else "length",
+                finish_reason="tool_calls" if calls else "stop" if ended else "length",
                 answer=candidate.answer,
                 score=candidate.score,
+                calls=calls,
+                logprobs=logprobs,
             )
         )
     return choices
+
+
+def read_logprobs(
+    solution: Solution, node: int, length: int, reader: SolutionReader, decode: Callable[[Tokens], str]
+) -> tuple[TokenLogprob, ...] | None:
+    """Returns the tokens behind the thought of a path, up to `length` characters; None where some are not known."""
+    skipped, left, entries = reader.count_thought_tokens(solution.tree, node), length, []
+    for i in solution.tree.path_nodes(node):
+        step, first = solution.tree.nodes[i].step, skipped.get(i, 0)
+        if len(step.logprobs) != len(step.tokens):
+            return None
+        for token, logprob in zip(step.tokens[first:], step.logprobs[first:], strict=True):
+            if left > 0 and (text := decode((token,))):  # the token that ends a text has none
+                entries.append(TokenLogprob(text, logprob))
+                left -= len(text)
+    return tuple(entries)
 
 
 def rank_candidates(result: SearchResult) -> list[Candidate]:
@@ -91,7 +139,7 @@ class UsageBlock(TypedDict):
 class SearchBlock(TypedDict):
     """`search`, the part of a response that OpenAI's API does not have.
 
-    tree       path of the search's page on this server
+    tree       address of the search's page on this server
     is_trusted  whether the answer's score, or share of the votes, is at least `trusted_score`; null where nothing tells
     solutions  finished solutions that the search found
     stopped    `done`, `budget` or `decided`, see `search.strategy.SearchResult`

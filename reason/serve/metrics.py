@@ -33,6 +33,13 @@ class ServerMetrics:
             registry=self._registry,
         )
         self._tokens = Counter("reason_generated_tokens", "Tokens generated", ("preset",), registry=self._registry)
+        self._prompt_tokens = Counter(
+            "reason_prompt_tokens",
+            "Prompt tokens sent to the engine, cached ones included",
+            ("preset",),
+            registry=self._registry,
+        )
+        self._cost = Counter("reason_cost", "Price of the tokens (serve.prices)", ("preset",), registry=self._registry)
         self._registry.register(_StateCollector(running, waiting, engine))
         ProcessCollector(registry=self._registry)
 
@@ -41,9 +48,12 @@ class ServerMetrics:
         self._requests.labels(endpoint, preset, str(status)).inc()
         self._seconds.labels(endpoint).observe(seconds)
 
-    def count_tokens(self, preset: str, tokens: int) -> None:
-        """Counts the generated tokens of a finished search."""
+    def count_tokens(self, preset: str, tokens: int, prompt_tokens: int = 0, cost: float | None = None) -> None:
+        """Counts the tokens of a finished search, generated and sent, and their price if they have one."""
         self._tokens.labels(preset).inc(tokens)
+        self._prompt_tokens.labels(preset).inc(prompt_tokens)
+        if cost is not None:
+            self._cost.labels(preset).inc(cost)
 
     def format_metrics(self) -> bytes:
         """Returns all metrics in the Prometheus text format."""

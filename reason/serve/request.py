@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from decoding.validation import is_count
 from reason.config.errors import rejected_setting, unknown_key
+from reason.engines.base import EngineSettings
 from reason.problem import Problem
 from reason.serve.errors import ApiError
 from reason.serve.presets import Preset
+from reason.serve.reply_format import ReplyFormat
 from reason.serve.schemas import ChatCompletionRequest, CompletionRequest
 from reason.serve.settings import ServeSettings
 from reason.solver import Solver
@@ -34,16 +37,31 @@ class SearchRequest:
     stop: tuple[str, ...]
     stream: bool
     with_usage: bool
+    reply_format: ReplyFormat | None = None
+    with_logprobs: bool = False
 
 
 def validate_request(
-    body: CompletionRequest, problem: Problem, solver: Solver, preset: Preset, settings: ServeSettings
+    body: CompletionRequest,
+    problem: Problem,
+    solver: Solver,
+    preset: Preset,
+    settings: ServeSettings,
+    *,
+    engine: EngineSettings,
+    reply_format: ReplyFormat | None = None,
 ) -> SearchRequest:
-    """Validates the values of a request. Raises: ApiError 400 naming the field and the valid values."""
+    """Validates the values of a request. `engine` are the settings of the solver's engine.
+
+    Raises: ApiError 400 naming the field and the valid values."""
     strategy = change_strategy(preset.strategy, body.search, body.sampling_settings, largest=settings.largest)
     if solver.thinking is not None and isinstance(body, ChatCompletionRequest):
         strategy = _keep_stop(strategy, preset.strategy)
     _check_needs(strategy, solver)
+    if body.with_logprobs:
+        _check_logprobs(body, engine)
+    if reply_format is not None:
+        problem = _ask_for(reply_format, problem, solver, strategy, engine)
     width = getattr(strategy, "n", body.n)
     if body.n > width:
         raise invalid_value("n", f"n={body.n} is more solutions than the search has: search.n is {width}")
@@ -69,6 +87,8 @@ def validate_request(
         stop=tuple(body.stop or ()),
         stream=body.stream,
         with_usage=body.with_usage,
+        reply_format=reply_format,
+        with_logprobs=body.with_logprobs,
     )
 
 
@@ -111,6 +131,47 @@ def _keep_stop(strategy: Any, preset: Any) -> Strategy:
     """Returns the strategy with the stop strings of its preset: those of a chat cut its text, and no thought."""
     changed: Strategy = replace(strategy, sampling=replace(strategy.sampling, stop=preset.sampling.stop))
     return changed
+
+
+def _ask_for(
+    reply_format: ReplyFormat, problem: Problem, solver: Solver, strategy: Strategy, engine: EngineSettings
+) -> Problem:
+    """Returns the problem whose votes are those of a reply in this form. Raises: ApiError 400 for a wrong search."""
+    if getattr(strategy, "writes_prompts", False):
+        message = f"this search writes prompts of its own, which {reply_format.param} does not reach"
+        raise invalid_value("model", message)
+    if strategy.by_steps and solver.prompt.is_rendered_by_server:
+        raise invalid_value(
+            "model", f"{reply_format.param} needs a search over whole solutions with this engine, such as majority-16"
+        )
+    # a constraint holds from the first token on: nothing may be written before or put in between
+    is_in_one_go = not strategy.by_steps and getattr(strategy, "drop_percentile", None) is None
+    writes_alone = solver.thinking is None and solver.router is None
+    can_constrain = engine.constrains_json and is_in_one_go and writes_alone
+    schema = reply_format.json_schema if can_constrain and reply_format.tools is None else None
+    return replace(
+        problem,
+        read_answer=partial(reply_format.read_answer, find_answer=solver.extract_answer),
+        json_schema=None if schema is None or solver.prompt.is_rendered_by_server else schema.text,
+    )
+
+
+def _check_logprobs(body: CompletionRequest, engine: EngineSettings) -> None:
+    if body.num_alternatives:
+        field = "top_logprobs" if isinstance(body, ChatCompletionRequest) else "logprobs"
+        raise ApiError(
+            400,
+            f"{field} is not supported above 0: of the other tokens their number is kept, not which they are",
+            param=field,
+            code="unsupported_field",
+        )
+    if not engine.gives_logprobs:
+        raise ApiError(
+            400,
+            "logprobs is not supported: this engine reports none (engine=openai does with engine.logprobs=true)",
+            param="logprobs",
+            code="unsupported_field",
+        )
 
 
 def limit_seconds(budget: Budget, seconds: float | None) -> Budget:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -58,7 +58,7 @@ async def _wait_for_disconnect(request: Request) -> None:
 class EventStreamResponse(StreamingResponse):
     """Server-sent events. `resources` is closed when the stream ends, also if it ends before its first event.
 
-    stopping_event   last event of a stream that the server's stop cuts short
+    stopping_event   returns the last event of a stream that the server's stop cuts short
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EventStreamResponse(StreamingResponse):
         resources: AsyncExitStack,
         headers: dict[str, str],
         *,
-        stopping_event: bytes,
+        stopping_event: Callable[[], bytes],
     ) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache", **headers})
         self._resources, self._stopping_event = resources, stopping_event
@@ -87,4 +87,4 @@ class EventStreamResponse(StreamingResponse):
             if not sent:
                 raise
             if sent.get("more_body", True):
-                await send({"type": "http.response.body", "body": self._stopping_event, "more_body": False})
+                await send({"type": "http.response.body", "body": self._stopping_event(), "more_body": False})

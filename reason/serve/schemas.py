@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from decoding.core import MAX_TEMPERATURE
 from decoding.validation import MAX_INT, MAX_VALUE, InvalidText, require_text
+from reason.serve.messages import (
+    MAX_TOOLS,
+    ChatMessage,
+    FunctionTool,
+    NamedTool,
+    ResponseFormat,
+    check_tool_choice,
+    check_tool_results,
+)
+from reason.serve.strict_model import StrictModel, unsupported
 from reason.serve.unsupported_fields import drop_neutral_fields
 
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_VALUE)]
 BudgetLimit = Annotated[int, Field(ge=1, le=MAX_INT)]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 StopStrings = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
-
-
-class StrictModel(BaseModel):
-    """A model without undeclared fields, without conversion of types, without infinite or undefined numbers."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class StreamOptions(StrictModel):
@@ -47,6 +52,7 @@ class CompletionRequest(StrictModel):
     max_tokens   of a solution
     top_k, min_p  as vLLM and SGLang have them; top_k -1 and 0 keep all
     timeout      seconds, time in the queue included; then the best answer so far
+    reasoning_effort  the search in place of the preset's (`reason.serve.presets.EFFORTS`)
     search       settings of the preset's search, by their names in `conf/search`
     budget       of the search
 
@@ -63,6 +69,7 @@ class CompletionRequest(StrictModel):
     top_k: Annotated[int, Field(ge=-1, le=MAX_VALUE)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     timeout: Annotated[float, Field(gt=0, le=MAX_VALUE)] | None = None
+    reasoning_effort: ReasoningEffort | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     search: dict[str, object] = Field(default_factory=dict)
@@ -87,7 +94,7 @@ class CompletionRequest(StrictModel):
             raise PydanticCustomError(
                 "invalid_text", "{message}", {"message": str(error), "field": error.field}
             ) from None
-        data = drop_neutral_fields(data)
+        data = drop_neutral_fields(data, cls.model_fields)
         if not isinstance(data, dict):
             return data
         given = {key: value for key, value in data.items() if value is not None}
@@ -97,6 +104,16 @@ class CompletionRequest(StrictModel):
     def length(self) -> int | None:
         """Maximum tokens of a solution; None for the setting of the preset."""
         return self.max_tokens
+
+    @property
+    def with_logprobs(self) -> bool:
+        """True where the log-probabilities of the chosen text are to be in the reply."""
+        return False
+
+    @property
+    def num_alternatives(self) -> int:
+        """Number of other tokens whose log-probabilities are to be in the reply."""
+        return 0
 
     @property
     def sampling_settings(self) -> dict[str, object]:
@@ -117,75 +134,49 @@ class CompletionRequest(StrictModel):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-def _join_parts(content: object) -> object:
-    """Joins a text given in parts. Raises: PydanticCustomError for a message or a part without text."""
-    if content is None:
-        raise _unsupported("a message must have text: this server calls no tools")
-    if not isinstance(content, list):
-        return content
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else part
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise _unsupported(f"a message may have parts of type text only, got {kind!r}")
-    return "".join(part["text"] for part in content)
-
-
-def _unsupported(message: str) -> PydanticCustomError:
-    return PydanticCustomError("unsupported", "{message}", {"message": message})
-
-
 def _single_prompt(prompt: object) -> object:
     """Returns the text of a list with one prompt. Raises: PydanticCustomError for several prompts and for token ids."""
     if not isinstance(prompt, list):
         return prompt
     if len(prompt) != 1 or not isinstance(prompt[0], str):
-        raise _unsupported("a request has one prompt, and it is text; send one request per prompt, concurrently")
+        raise unsupported("a request has one prompt, and it is text; send one request per prompt, concurrently")
     return prompt[0]
 
 
-class ChatMessage(StrictModel):
-    """One message of a conversation.
-
-    The other fields may be present and null or empty, as in a message that a client received and sends back;
-    `reasoning_content` is progress and thought that the server has sent, and no part of the conversation. The content
-    of an answer that has only that may be null.
-    """
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_join_parts)]
-    refusal: None = None
-    name: None = None
-    audio: None = None
-    function_call: None = None
-    annotations: Annotated[list[object], Field(max_length=0)] | None = None
-    tool_calls: Annotated[list[object], Field(max_length=0)] | None = None
-    reasoning_content: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_answer(cls, data: object) -> object:
-        if not isinstance(data, dict) or data.get("role") != "assistant" or not data.get("reasoning_content"):
-            return data
-        return {**data, "content": ""} if data.get("content", "") is None else data
+def _none_for_false(value: object) -> object:
+    """Returns None for False, which requests nothing in the chat's form of the same field."""
+    return None if value is False else value
 
 
 class ChatCompletionRequest(CompletionRequest):
     """`/v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1), AfterValidator(check_tool_results)]
     max_completion_tokens: PositiveInt | None = None  # the new name of max_tokens
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tool_choice: Annotated[Literal["none", "auto", "required"] | NamedTool, BeforeValidator(check_tool_choice)] = "auto"
+    parallel_tool_calls: bool = True
 
     @property
     def length(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    @property
+    def with_logprobs(self) -> bool:
+        return self.logprobs or self.top_logprobs > 0
+
+    @property
+    def num_alternatives(self) -> int:
+        return self.top_logprobs
+
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
-            raise PydanticCustomError(
-                "unsupported",
-                "max_tokens and max_completion_tokens are the same setting; give one of them",
-                {"field": "max_tokens"},
+            raise unsupported(
+                "max_tokens and max_completion_tokens are the same setting; give one of them", field="max_tokens"
             )
         return self
 
@@ -194,3 +185,12 @@ class TextCompletionRequest(CompletionRequest):
     """`/v1/completions`: one prompt, which is continued as it is."""
 
     prompt: Annotated[str, BeforeValidator(_single_prompt), Field(min_length=1)]
+    logprobs: Annotated[Annotated[int, Field(ge=0, le=20)] | None, BeforeValidator(_none_for_false)] = None
+
+    @property
+    def with_logprobs(self) -> bool:
+        return self.logprobs is not None
+
+    @property
+    def num_alternatives(self) -> int:
+        return self.logprobs or 0

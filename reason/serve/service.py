@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
+from typing import NamedTuple
 
 from fastapi import Request, Response
 
 from decoding.stats import EngineStats
 from reason.serve.admission import AdmissionQueue
 from reason.serve.errors import ApiError, stopping_error
-from reason.serve.events import search_events
+from reason.serve.events import SearchEvents, search_events, valid_search_events
 from reason.serve.metrics import ServerMetrics
 from reason.serve.presets import Preset, PresetCatalog
+from reason.serve.replays import ReplayStore
 from reason.serve.request import SearchRequest, limit_seconds
-from reason.serve.responder import SearchResponder
-from reason.serve.responses import EventStreamResponse, json_response, while_connected
+from reason.serve.responder import ReplyWriter, SearchResponder
+from reason.serve.responses import EventStreamResponse, encode_json, while_connected
 from reason.serve.settings import ServeSettings
 from reason.serve.trees import TreeStore
-from reason.serve.wire import ResponseWriter, error_chunk
 from reason.solver import Solver
 from search.strategy import Budget
 
 WARM_UP_TOKENS = 256
+
+HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.IGNORECASE)
+
+WriterFactory = Callable[[str, int], ReplyWriter]
+
+
+class HeldReply(NamedTuple):
+    """The body of a complete reply, and the address of its tree."""
+
+    tree: str
+    body: bytes
 
 
 class SearchService:
@@ -40,6 +54,7 @@ class SearchService:
         self.created = int(time.time())
         self.admission = AdmissionQueue(settings.concurrency, settings.queue)
         self.trees = TreeStore(settings.keep, settings.folder)
+        self.replays = ReplayStore[HeldReply](settings.replays)
         self.metrics = ServerMetrics(
             lambda: self.admission.running,
             lambda: self.admission.waiting,
@@ -71,6 +86,15 @@ class SearchService:
             raise ApiError(503, "the models are being loaded", code="loading", headers={"Retry-After": "2"})
         return self.solver
 
+    def find_effort(self, name: str) -> Preset:
+        """Returns the search of a `reasoning_effort`. Raises: ApiError 400 naming those that this server has."""
+        preset = self.catalog.efforts.get(name)
+        if preset is None:
+            choices = ", ".join(self.catalog.efforts) or "none"
+            message = f"this server's models can run no search of reasoning_effort={name}; it has: {choices}"
+            raise ApiError(400, message, param="reasoning_effort", code="invalid_value")
+        return preset
+
     def find_preset(self, name: str) -> Preset:
         """Returns the preset called `name`. Raises: ApiError 404 naming the presets that exist."""
         preset = self.catalog.presets.get(name)
@@ -80,38 +104,69 @@ class SearchService:
             raise ApiError(404, message, param="model", code="model_not_found")
         return preset
 
-    async def answer_request(self, request: Request, search: SearchRequest, *, chat: bool) -> Response:
+    async def answer_request(
+        self, request: Request, search: SearchRequest, make_writer: WriterFactory, *, name: str | None = None
+    ) -> Response:
         """Waits for a search slot, searches, and answers; a stream begins when the search does.
+
+        `make_writer` makes what writes the reply from its id and the time. A request with the `name` of one before it
+        gets the reply of that, unless it is a stream.
 
         Raises: ApiError; ClientGone once everything that the search held has been freed.
         """
         deadline = None if search.timeout is None else asyncio.get_running_loop().time() + search.timeout
         tree_id = uuid.uuid4().hex
-        headers = {"x-reason-tree": f"/trees/{tree_id}"}
-        head = {
-            "id": f"{'chatcmpl' if chat else 'cmpl'}-{tree_id}",
-            "created": int(time.time()),
-            "model": search.preset,
-            "system_fingerprint": f"fp_{self.catalog.spec.config_hash}",
-        }
+        writer = make_writer(tree_id, int(time.time()))
+        address = f"{self.find_address(request)}/trees/{tree_id}"
+        responder = SearchResponder(
+            search,
+            tree_id,
+            address,
+            writer,
+            self.trees,
+            self.metrics,
+            self.catalog.lossy_settings,
+            self.settings.prices,
+        )
+        if not search.stream:
+
+            async def search_once() -> HeldReply:
+                async with AsyncExitStack() as resources:
+                    events = await self._start_search(resources, search, deadline)
+                    return HeldReply(address, encode_json(await responder.complete_response(events)))
+
+            work = search_once() if name is None else self.replays.reply_once(name, search_once)
+            reply = await while_connected(request, work)
+            return Response(reply.body, 200, {"x-reason-tree": reply.tree}, media_type="application/json")
         async with AsyncExitStack() as resources:
-            await while_connected(request, resources.enter_async_context(self.admission.hold_slot(deadline)))
-            # a search that starts at its deadline still gets a moment, so that it ends with a result and not an error
-            left = None if deadline is None else max(1e-3, deadline - asyncio.get_running_loop().time())
-            solver = search.solver.with_options(budget=limit_seconds(search.solver.budget, left))
-            events = await resources.enter_async_context(aclosing(search_events(solver, search.problem)))
-            writer, lossy = ResponseWriter(chat, head), self.catalog.lossy_settings
-            responder = SearchResponder(search, tree_id, writer, self.trees, self.metrics, lossy)
-            if search.stream:
-                # the slot is released when the stream ends, not when this function returns
-                return EventStreamResponse(
-                    responder.stream_response(request, events),
-                    resources.pop_all(),
-                    headers,
-                    stopping_event=error_chunk(stopping_error().json_body),
-                )
-            body = await while_connected(request, responder.complete_response(events))
-            return json_response(body, 200, headers)
+            events = await while_connected(request, self._start_search(resources, search, deadline))
+            # the slot is released when the stream ends, not when this function returns
+            return EventStreamResponse(
+                responder.stream_response(request, events),
+                resources.pop_all(),
+                {"x-reason-tree": address},
+                stopping_event=lambda: writer.error_chunk(stopping_error().json_body),
+            )
+
+    async def _start_search(
+        self, resources: AsyncExitStack, search: SearchRequest, deadline: float | None
+    ) -> SearchEvents:
+        """Returns the events of the search once it has a slot; `resources` hold both."""
+        await resources.enter_async_context(self.admission.hold_slot(deadline))
+        # a search that starts at its deadline still gets a moment, so that it ends with a result and not an error
+        left = None if deadline is None else max(1e-3, deadline - asyncio.get_running_loop().time())
+        solver = search.solver.with_options(budget=limit_seconds(search.solver.budget, left))
+        if search.reply_format is None:
+            events = search_events(solver, search.problem)
+        else:
+            events = valid_search_events(solver, search.problem, self.settings.attempts)
+        return await resources.enter_async_context(aclosing(events))
+
+    def find_address(self, request: Request) -> str:
+        """Returns the address at which the client reaches this server; "" where that is not known."""
+        host = request.headers.get("host", "")
+        named_address = f"{request.url.scheme}://{host}" if HOST.fullmatch(host) else ""
+        return self.settings.public_url or named_address
 
     def _engine_stats(self) -> EngineStats | None:
         return None if self.solver is None else self.solver.engine.stats

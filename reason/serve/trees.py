@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import zlib
 from collections import OrderedDict
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypedDict
 
 from reason.problem import Solution
 from reason.runs.json_files import format_json
@@ -19,6 +21,8 @@ from reason.runs.run import strategy_settings, tree_record
 from search.kv import measure_kv
 from search.strategy import Strategy
 
+MAX_QUESTION = 200
+
 TREE_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -28,12 +32,27 @@ class StoredTree(TreeRecord, total=False):
     row: dict[str, object]
 
 
+class TreeSummary(TypedDict):
+    """What a stored tree is of. `created` is in seconds since the epoch; the question may be cut."""
+
+    id: str
+    question: str
+    answer: str | None
+    score: float | None
+    created: int
+
+
 class TreeStore:
     """Holds the last `keep` trees in memory; with a folder, all trees on disk too, each with its page."""
 
     def __init__(self, keep: int, folder: Path | None) -> None:
         self._keep, self._folder = keep, folder
         self._packed: OrderedDict[str, bytes] = OrderedDict()
+        self._summaries: dict[str, TreeSummary] = {}
+
+    def list_summaries(self) -> list[TreeSummary]:
+        """Returns what the trees in memory are of, the newest first."""
+        return [self._summaries[tree_id] for tree_id in reversed(list(self._packed)) if tree_id in self._summaries]
 
     def add_tree(self, tree_id: str, solution: Solution, strategy: Strategy) -> None:
         """Stores a search; the oldest one is dropped from memory. Slow; safe in any thread. Raises: OSError.
@@ -51,9 +70,17 @@ class TreeStore:
                 "usage": asdict(solution.usage),
             },
         }
+        self._summaries[tree_id] = {
+            "id": tree_id,
+            "question": solution.problem.question[:MAX_QUESTION],
+            "answer": solution.answer,
+            "score": solution.score,
+            "created": int(time.time()),
+        }
         self._packed[tree_id] = zlib.compress(json.dumps(record).encode("ascii"), level=1)
         while len(self._packed) > self._keep:
-            self._packed.popitem(last=False)
+            oldest, _ = self._packed.popitem(last=False)
+            self._summaries.pop(oldest, None)
         if self._folder is not None:
             folder = OutputFolder(self._folder)
             folder.make()

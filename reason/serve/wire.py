@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from textwrap import shorten
 
-from reason.serve.choices import CompletionChoice, SearchBlock, UsageBlock
+from reason.serve.choices import CompletionChoice, SearchBlock, TokenLogprob, UsageBlock
+from reason.serve.json_schema import write_canonical
 from reason.serve.responses import encode_json
 from search.strategy import StepEvent
 
@@ -20,10 +22,15 @@ Fields = Mapping[str, object]
 
 @dataclass(frozen=True)
 class ResponseWriter:
-    """Writes the responses of one endpoint. `head` are the fields that begin the response and each chunk."""
+    """Writes the response to one request of `/v1/chat/completions` or `/v1/completions`.
+
+    head        the fields that begin the response and each chunk
+    with_usage  whether a stream ends with the usage
+    """
 
     chat: bool
     head: Fields
+    with_usage: bool = False
 
     def complete_body(
         self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock
@@ -46,20 +53,29 @@ class ResponseWriter:
         score = "" if event.score is None else f", score {event.score:.2f}"
         return self._encode_chunk({"reasoning_content": f"[{tokens:,} tokens{score}] {text}\n"} | self._empty_delta)
 
-    def answer_chunks(self, choices: Sequence[CompletionChoice], search: SearchBlock) -> Iterator[bytes]:
-        """Yields thoughts and texts, then the finish reasons; the last of these chunks holds `search`."""
+    def last_chunks(
+        self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock
+    ) -> Iterator[bytes]:
+        """Yields thoughts, texts and calls, then the finish reasons; the last of these chunks holds `search`."""
         for i, choice in enumerate(choices):
             if choice.thought:
                 yield self._encode_chunk({"reasoning_content": choice.thought}, index=i)
             if choice.text is not None:
-                yield self._encode_chunk({"content" if self.chat else "text": choice.text}, index=i)
+                delta = {"content" if self.chat else "text": choice.text}
+                yield self._encode_chunk(delta, index=i, logprobs=choice.logprobs)
+            if choice.calls:
+                calls = [{"index": number, **call} for number, call in enumerate(self._call_fields(i, choice))]
+                yield self._encode_chunk({"tool_calls": calls}, index=i)
         for i, choice in enumerate(choices):
             more: Fields = {"search": search} if i == len(choices) - 1 else {}
             yield self._encode_chunk(self._empty_delta, index=i, finished=choice, more=more)
+        if self.with_usage:
+            yield _encode_event({**self._head_fields(".chunk"), "choices": [], "usage": usage})
+        yield DONE
 
-    def usage_chunk(self, usage: UsageBlock) -> bytes:
-        """Returns the chunk with the usage, which has no choice."""
-        return _encode_event({**self._head_fields(".chunk"), "choices": [], "usage": usage})
+    def error_chunk(self, error: Mapping[str, Mapping[str, str | None]]) -> bytes:
+        """Returns the chunk that ends a stream with an error."""
+        return _encode_event(error)
 
     @property
     def _empty_delta(self) -> dict[str, object]:
@@ -70,16 +86,52 @@ class ResponseWriter:
 
     def _choice_fields(self, index: int, choice: CompletionChoice) -> dict[str, object]:
         thought = {"reasoning_content": choice.thought} if choice.thought else {}
-        message = {"role": "assistant", "content": choice.text, **thought}
+        calls = {"tool_calls": self._call_fields(index, choice)} if choice.calls else {}
+        message = {"role": "assistant", "content": choice.text, **thought, **calls}
         text: Fields = {"message": message} if self.chat else {"text": choice.text}
-        return {"index": index, **text, "logprobs": None, **_finish_fields(choice)}
+        return {"index": index, **text, "logprobs": self._logprob_fields(choice.logprobs), **_finish_fields(choice)}
+
+    def _call_fields(self, index: int, choice: CompletionChoice) -> list[dict[str, object]]:
+        """Returns the tool calls of a choice; their ids are unique in a conversation, as the reply's is."""
+        reply_id = str(self.head["id"]).rpartition("-")[2][:24]
+        return [
+            {
+                "id": f"call_{reply_id}{index}_{number}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": write_canonical(call.arguments)},
+            }
+            for number, call in enumerate(choice.calls)
+        ]
+
+    def _logprob_fields(self, tokens: Sequence[TokenLogprob] | None) -> Fields | None:
+        """Returns `logprobs` of a chat choice, or of a completion; without alternatives, which are not known."""
+        if tokens is None:
+            return None
+        if self.chat:
+            content = [
+                {"token": each.text, "logprob": each.logprob, "bytes": _bytes_of(each.text), "top_logprobs": []}
+                for each in tokens
+            ]
+            return {"content": content, "refusal": None}
+        return {
+            "tokens": [each.text for each in tokens],
+            "token_logprobs": [each.logprob for each in tokens],
+            "top_logprobs": None,
+            "text_offset": list(accumulate((len(each.text) for each in tokens[:-1]), initial=0)) if tokens else [],
+        }
 
     def _encode_chunk(
-        self, delta: Fields, *, index: int = 0, finished: CompletionChoice | None = None, more: Fields | None = None
+        self,
+        delta: Fields,
+        *,
+        index: int = 0,
+        finished: CompletionChoice | None = None,
+        logprobs: Sequence[TokenLogprob] | None = None,
+        more: Fields | None = None,
     ) -> bytes:
         finish = {"finish_reason": None} if finished is None else _finish_fields(finished)
         fields: Fields = {"delta": delta} if self.chat else delta
-        choice = {"index": index, **fields, "logprobs": None, **finish}
+        choice = {"index": index, **fields, "logprobs": self._logprob_fields(logprobs), **finish}
         return _encode_event({**self._head_fields(".chunk"), "choices": [choice], **(more or {})})
 
 
@@ -87,9 +139,9 @@ def _finish_fields(choice: CompletionChoice) -> dict[str, object]:
     return {"finish_reason": choice.finish_reason, "answer": choice.answer, "score": choice.score}
 
 
-def error_chunk(error: Fields) -> bytes:
-    """Returns the chunk that ends a stream with an error."""
-    return _encode_event(error)
+def _bytes_of(text: str) -> list[int] | None:
+    """Returns the bytes of a token's text; None for a part of a character, whose bytes are not known."""
+    return None if "\ufffd" in text else list(text.encode(errors="replace"))
 
 
 def _encode_event(data: Fields) -> bytes:

@@ -1,56 +1,10 @@
-"""Calibrate the distance threshold of an embedder, and print the setting.
-
-python scripts/bench/calibrate.py                                          hidden states of the bundled model
-python scripts/bench/calibrate.py embedder=sentence_transformers embedder.path=FOLDER
-python scripts/bench/calibrate.py model=qwen2.5-math-1.5b +task=math500 limit=20
-
-Takes the settings of scripts/solve.py. Two steps count as equal if they hold the same numbers in order.
-"""
+"""Calls `reason bench calibrate`, from a checkout."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import closing
-from dataclasses import replace
 
-from rich.console import Console
-from rich.table import Table
-
-from reason import ConfigError, build
-from reason.bench.calibrate import DistanceRecorder, best_threshold, rate_thresholds
-from reason.config.compose import compose_settings
-
-DEFAULTS = ("search=ets", "limit=32")
-
-
-def main() -> int:
-    console = Console(highlight=False)
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(__doc__)
-        return 0
-    try:
-        config, choices = compose_settings([*DEFAULTS, *sys.argv[1:]])
-        plan = build.validate_settings(config, choices)
-        if plan.embedder is None:
-            raise ConfigError("this search compares no steps; choose search=ets, or search.merge=true")
-        task, _ = build.select_task(plan, choices)
-    except ConfigError as error:
-        console.print(str(error), style="red", markup=False)
-        return 2
-    recorder = DistanceRecorder(plan.embedder)
-    with closing(task), replace(plan, embedder=recorder).load_solver(task) as solver:
-        for _ in solver.solve_many(list(task)[: config["limit"]]):
-            pass
-    best = best_threshold(recorder.distances, recorder.same)
-    table = Table("threshold", "equal pairs below", "different pairs above", "balanced", box=None)
-    around = [best.distance * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
-    for cut in rate_thresholds(recorder.distances, recorder.same, around):
-        table.add_row(*(f"{x:.4g}" for x in (cut.distance, cut.same_below, cut.different_above, cut.balanced_accuracy)))
-    console.print(table)
-    console.print(f"{len(recorder.same):,} pairs, {sum(recorder.same):,} of them equal")
-    console.print(f"embedder.distance_threshold={best.distance:.2g}", style="bold")
-    return 0
-
+from reason.commands.bench.calibrate import run_program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program())

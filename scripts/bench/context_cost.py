@@ -1,55 +1,8 @@
-"""Measure what a token costs the engine's own code at 1,000 and at 32,000 tokens of context, with a model that is free.
-
-python scripts/bench/context_cost.py                                       speculation off, stand and suffix, 4 branches
-python scripts/bench/context_cost.py --speculation stand --branches 1,16 --contexts 1024,16384
-
-A table first; the last line of stdout is one JSON object.
-"""
+"""Calls `reason bench context_cost`, from a checkout."""
 
 from __future__ import annotations
 
-import argparse
-
-from rich.console import Console
-from rich.table import Table
-
-from reason.bench.arguments import add_torch_arguments, name_list, positive_ints, run_benchmark
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--speculation", type=name_list, default=("off", "stand", "suffix"), help="options to compare")
-    parser.add_argument("--branches", type=positive_ints, default=(4,))
-    parser.add_argument("--contexts", type=positive_ints, default=(1024, 32768), help="at least 256 tokens each")
-    add_torch_arguments(parser)
-    return parser
-
-
-def bench_context_cost(args: argparse.Namespace, console: Console) -> dict[str, object]:
-    from reason.bench.context_cost import measure_context_cost
-    from reason.config.compose import compose_settings
-    from reason.engines.speculation import validate_speculation
-
-    costs_at = [f"us/token at {context:,}" for context in args.contexts]
-    table = Table("speculation", "branches", *costs_at, "last over first", box=None)
-    points = []
-    for option in args.speculation:
-        settings, _ = compose_settings([f"speculation={option}"])
-        spec = validate_speculation(settings)
-        for branches in args.branches:
-            # a short run first: compiled functions are compiled, and the machine is awake
-            measure_context_cost(spec.make_speculation(None, ""), branches, [256])
-            costs = measure_context_cost(spec.make_speculation(None, ""), branches, args.contexts)
-            ratio = costs[-1].token_us / costs[0].token_us
-            table.add_row(option, str(branches), *(f"{cost.token_us:.0f}" for cost in costs), f"{ratio:.2f}")
-            points += [{"speculation": option, "branches": branches, **cost.to_json()} for cost in costs]
-    console.print(table)
-    return {"bench": "context_cost", "points": points}
-
-
-def main() -> None:
-    run_benchmark(make_parser(), bench_context_cost)
-
+from reason.commands.bench.context_cost import run_program
 
 if __name__ == "__main__":
-    main()
+    run_program()

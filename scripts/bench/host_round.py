@@ -1,70 +1,8 @@
-"""Time what the host does in a round, with a model that is free: at several numbers of branches and contexts.
-
-python scripts/bench/host_round.py                                         plain, and stand with 4 nodes a branch
-python scripts/bench/host_round.py --speculation off --branches 64 --contexts 500,32000 --attention blocks
-
-A table first; the last line of stdout is one JSON object. On a busy machine the times mean nothing.
-"""
+"""Calls `reason bench host_round`, from a checkout."""
 
 from __future__ import annotations
 
-import argparse
-
-from rich.console import Console
-from rich.table import Table
-
-from reason.bench.arguments import name_list, positive_int, positive_ints, run_benchmark
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--speculation", type=name_list, default=("off", "stand"), help="options to compare")
-    parser.add_argument("--nodes", type=positive_int, default=4, help="draft nodes per branch")
-    parser.add_argument("--branches", type=positive_ints, default=(1, 16, 64))
-    parser.add_argument("--contexts", type=positive_ints, default=(500, 4000, 16000), help="tokens of each branch")
-    parser.add_argument("--attention", choices=("blocks", "segments"), default="segments")
-    parser.add_argument("--rounds", type=positive_int, default=30, help="rounds that are timed")
-    parser.add_argument("--warmup", type=positive_int, default=20, help="rounds before them")
-    parser.add_argument("--threads", type=positive_int, default=1, help="torch threads")
-    return parser
-
-
-def bench_host_rounds(args: argparse.Namespace, console: Console) -> dict[str, object]:
-    from reason.bench.host_round import PHASES, find_growth, measure_host_rounds
-    from reason.config.compose import compose_settings
-    from reason.engines.speculation import validate_speculation
-
-    table = Table("speculation", "branches", "context", "rows", *PHASES, "host", "device", box=None)
-    costs, growing = [], []
-    for option in args.speculation:
-        fixed = [] if option == "off" else ["controller=fixed", f"controller.nodes={args.nodes}"]
-        settings, _ = compose_settings([f"speculation={option}", *fixed])
-        spec = validate_speculation(settings)
-        for branches in args.branches:
-            points = []
-            for context in args.contexts:
-                cost = measure_host_rounds(
-                    option, spec.make_speculation(None, ""), branches, context,
-                    rounds=args.rounds, warmup=args.warmup, attention=args.attention,
-                )  # fmt: skip
-                figures = (*cost.phases.values(), cost.total_ms, cost.device_ms)
-                labels = (option, str(branches), f"{context:,}", f"{cost.rows:.0f}")
-                table.add_row(*labels, *(f"{ms:.3f}" for ms in figures))
-                points.append(cost)
-            growth = ", ".join(f"{phase} {factor:.1f}x" for phase, factor in find_growth(points).items())
-            growing.append(f"{option}, {branches} branches: {growth or 'nothing'}")
-            costs += points
-    console.print(f"milliseconds per round, medians of {args.rounds} rounds, {args.attention}")
-    console.print(table)
-    console.print(f"grows from {min(args.contexts):,} to {max(args.contexts):,} tokens of context:")
-    for line in growing:
-        console.print(f"  {line}", highlight=False)
-    return {"bench": "host_round", "attention": args.attention, "points": [cost.to_json() for cost in costs]}
-
-
-def main() -> None:
-    run_benchmark(make_parser(), bench_host_rounds)
-
+from reason.commands.bench.host_round import run_program
 
 if __name__ == "__main__":
-    main()
+    run_program()

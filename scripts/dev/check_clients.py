@@ -3,6 +3,9 @@
 python scripts/dev/check_clients.py                          starts scripts/serve.py on a free port
 python scripts/dev/check_clients.py --url http://HOST:PORT   uses a running server
 
+A second server of ours stands in front of a scripted model that calls tools and writes JSON: agents complete there what
+the bundled model is asked in vain.
+
 Checks the clients that are installed (pip install 'reason-search[clients]', perhaps in a separate environment,
 because they pin many dependencies) and names those that are not. Exit code 1 if a check fails.
 """
@@ -12,20 +15,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 MODEL = "best-of-4"
+TOOL_MODEL = "majority-16"
+SMALL: Any = {"search": {"n": 3}}
 QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
 KEY = "unused"
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_API_KEY": KEY}
@@ -35,6 +43,28 @@ TOOL = {
     "type": "function",
     "function": {"name": "add", "description": "adds", "parameters": {"type": "object", "properties": {}}},
 }
+
+FLAT_TOOL: Any = {
+    "type": "function",
+    "name": "add",
+    "parameters": {"type": "object", "properties": {}},
+    "strict": False,
+}
+ADD: Any = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "adds",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+            "additionalProperties": False,
+        },
+    },
+}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+JSON_FORMAT: Any = {"type": "json_object"}
 
 Check = Callable[[str], str]
 Fields = dict[str, Any]  # of a request
@@ -109,11 +139,15 @@ def openai_errors(url: str) -> str:
     request: Fields = {"messages": [{"role": "user", "content": QUESTION}]}
     wrong: list[Fields] = [
         {"model": MODEL, "tools": [TOOL]},
+        {"model": MODEL, "messages": [{"role": "user", "content": [IMAGE]}]},
         {"model": MODEL, "extra_body": {"search": {"widht": 3}}},
         {"model": "gpt"},
     ]
-    params = [refused_field(partial(client.chat.completions.create, **request, **more)) for more in wrong]
-    assert params == ["tools", "search.widht", "model"]
+    params = [refused_field(partial(client.chat.completions.create, **(request | more))) for more in wrong]
+    assert params == ["tools", "messages.0.content", "search.widht", "model"]
+    assert refused_field(partial(client.responses.create, model=MODEL, input=QUESTION, tools=[FLAT_TOOL])) == "tools"
+    with_format = partial(client.chat.completions.create, **request, model=MODEL, response_format=JSON_FORMAT)
+    assert refused_field(with_format) == "response_format"  # the bundled model cannot write it
     return f"refused: {', '.join(params)}"
 
 
@@ -123,7 +157,7 @@ def refused_field(call: Callable[[], object]) -> str:
 
     try:
         call()
-    except (openai.BadRequestError, openai.NotFoundError) as error:
+    except (openai.BadRequestError, openai.NotFoundError, openai.UnprocessableEntityError) as error:
         return str(error.param)
     raise AssertionError("the server accepted an unsupported field")
 
@@ -240,6 +274,178 @@ def lm_eval(url: str) -> str:
     return f"exact match {results['results']['sums']['exact_match,boxed']:.2f} on 2 problems"
 
 
+def openai_tools(url: str) -> str:
+    """Checks a tool call and its result over both of OpenAI's APIs, complete and streamed."""
+    from openai import OpenAI
+
+    client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    request: Fields = {"model": TOOL_MODEL, "tools": [ADD], "extra_body": SMALL}
+    calling = client.chat.completions.create(messages=messages, **request).choices[0]
+    assert calling.finish_reason == "tool_calls"
+    (call,) = calling.message.tool_calls
+    result = {"role": "tool", "tool_call_id": call.id, "content": "3"}
+    answer = client.chat.completions.create(messages=[*messages, calling.message, result], **request).choices[0]
+    assert answer.message.content == "The sum is 3."
+    chunks = client.chat.completions.create(messages=messages, stream=True, **request)
+    deltas = [delta for chunk in chunks for choice in chunk.choices for delta in choice.delta.tool_calls or ()]
+    assert [json.loads(delta.function.arguments) for delta in deltas] == [{"a": 1, "b": 2}]
+
+    flat: Fields = {"type": "function", "strict": True, **ADD["function"]}
+    request = {"model": TOOL_MODEL, "tools": [flat], "extra_body": SMALL}
+    first = client.responses.create(input=QUESTION, **request)
+    (item,) = first.output
+    output = {"type": "function_call_output", "call_id": item.call_id, "output": "3"}
+    second = client.responses.create(input=[{"role": "user", "content": QUESTION}, item, output], **request)
+    assert second.output_text == "The sum is 3."
+    with client.responses.stream(input=QUESTION, **request) as stream:
+        kinds = [event.type for event in stream]
+        assert stream.get_final_response().output[0].name == "add"
+    return f"4 calls, {len(kinds)} events"
+
+
+def openai_structured(url: str) -> str:
+    """Checks `parse` with a pydantic model over both of OpenAI's APIs."""
+    from openai import OpenAI
+    from pydantic import BaseModel
+
+    class Count(BaseModel):
+        count: int
+
+    client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    fields: Fields = {"model": TOOL_MODEL, "extra_body": SMALL}
+    chat = client.chat.completions.parse(messages=messages, response_format=Count, **fields)
+    assert chat.choices[0].message.parsed == Count(count=3)
+    response = client.responses.parse(input=QUESTION, text_format=Count, **fields)
+    assert response.output_parsed == Count(count=3)
+    return "2 models of pydantic"
+
+
+def langchain_tools(url: str) -> str:
+    """Checks LangChain: a bound tool is called, and structured output is an object."""
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_openai import ChatOpenAI
+    from pydantic import BaseModel
+
+    class Count(BaseModel):
+        """How many there are."""
+
+        count: int
+
+    model = ChatOpenAI(model=TOOL_MODEL, base_url=f"{url}/v1", api_key=KEY, extra_body=SMALL)
+    with_tool = model.bind_tools([ADD])
+    question = HumanMessage(QUESTION)
+    calling = with_tool.invoke([question])
+    (call,) = calling.tool_calls
+    assert (call["name"], call["args"]) == ("add", {"a": 1, "b": 2})
+    answer = with_tool.invoke([question, calling, ToolMessage("3", tool_call_id=call["id"])])
+    assert answer.content == "The sum is 3."
+    assert model.with_structured_output(Count, method="json_schema").invoke(QUESTION) == Count(count=3)
+    assert model.with_structured_output(Count, method="function_calling").invoke(QUESTION) == Count(count=3)
+    return "a tool call, two structured outputs"
+
+
+def agents_tools(url: str) -> str:
+    """Checks OpenAI's Agents SDK over its default API, Responses: an agent calls a tool and answers, also streamed."""
+    import agents
+    import openai
+    from pydantic import BaseModel
+
+    class Count(BaseModel):
+        count: int
+
+    calls: list[tuple[int, int]] = []
+
+    async def add(context: object, arguments: str) -> str:
+        given = json.loads(arguments)
+        calls.append((given["a"], given["b"]))
+        return str(given["a"] + given["b"])
+
+    tool = agents.FunctionTool(
+        name="add", description="adds", params_json_schema=ADD["function"]["parameters"], on_invoke_tool=add
+    )
+    settings = agents.ModelSettings(extra_body=SMALL)
+    agents.set_tracing_disabled(True)
+
+    async def run_agents() -> None:
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+        agents.set_default_openai_client(client, use_for_tracing=False)  # with its default API
+        adder = agents.Agent(
+            name="adder", instructions="You add.", model=TOOL_MODEL, tools=[tool], model_settings=settings
+        )
+        assert (await agents.Runner.run(adder, QUESTION)).final_output == "The sum is 3."
+        streamed = agents.Runner.run_streamed(adder, QUESTION)
+        async for _ in streamed.stream_events():
+            pass
+        assert streamed.final_output == "The sum is 3."
+        counter = agents.Agent(name="counter", model=TOOL_MODEL, output_type=Count, model_settings=settings)
+        assert (await agents.Runner.run(counter, QUESTION)).final_output == Count(count=3)
+
+    asyncio.run(run_agents())
+    assert calls == [(1, 2)] * 2
+    return "two runs with a tool, one with an output type"
+
+
+class ScriptedModel(BaseHTTPRequestHandler):
+    """A server of OpenAI's protocol whose model calls the first tool, says what the tool said, or counts in JSON.
+
+    Every third candidate is wrong: votes must drop it.
+    """
+
+    turn = itertools.count()
+
+    def do_GET(self) -> None:
+        """Lists the one model."""
+        self._send({"object": "list", "data": [{"id": "scripted"}]})
+
+    def do_POST(self) -> None:
+        """Generates."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        is_wrong = next(self.turn) % 3 == 2
+        last, tools = body["messages"][-1], body.get("tools")
+        message: Fields = {"role": "assistant", "content": "The sum is 3."}
+        if tools and last["role"] != "tool":
+            function = tools[0]["function"]
+            arguments = {"a": 1, "b": 2} if function["name"] == "add" else {"count": 3}
+            text = '{"a": 1' if is_wrong else json.dumps(arguments)
+            call = {"id": "x", "type": "function", "function": {"name": function["name"], "arguments": text}}
+            message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        elif body.get("response_format"):
+            message["content"] = "three" if is_wrong else '{"count": 3}'
+        finish = "tool_calls" if "tool_calls" in message else "stop"
+        usage = {"prompt_tokens": 10, "completion_tokens": 5}
+        self._send({"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage})
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Prints nothing."""
+
+    def _send(self, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@contextmanager
+def start_scripted_model() -> Iterator[list[str]]:
+    """Starts the scripted model; yields the settings of a server of ours in front of it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), ScriptedModel) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield ["engine=openai", f"engine.urls=[http://127.0.0.1:{server.server_port}/v1]", "engine.model=scripted"]
+        server.shutdown()
+
+
+TOOL_CHECKS: dict[str, tuple[str, Check]] = {
+    "openai, tools": ("openai", openai_tools),
+    "openai, structured": ("openai", openai_structured),
+    "langchain, tools": ("langchain_openai", langchain_tools),
+    "openai agents, tools": ("agents", agents_tools),
+}
+"""Checks of a server in front of a model that calls tools, as `CHECKS`."""
+
 CHECKS: dict[str, tuple[str, Check]] = {
     "openai, sync": ("openai", openai_sync),
     "openai, async": ("openai", openai_async),
@@ -280,14 +486,16 @@ def main() -> int:
     if args.url:
         return check_all(args.url.rstrip("/"))
     with start_server(*args.settings) as url:
-        return check_all(url)
+        failed = check_all(url)
+    with start_scripted_model() as settings, start_server(*settings) as url:
+        return failed | check_all(url, TOOL_CHECKS)
 
 
-def check_all(url: str) -> int:
-    """Runs the checks of all installed clients; returns 1 if any fails."""
+def check_all(url: str, checks: Mapping[str, tuple[str, Check]] | None = None) -> int:
+    """Runs the checks (None: `CHECKS`) of all installed clients; returns 1 if any fails."""
     os.environ |= ENVIRONMENT
     failed = False
-    for name, (package, check) in CHECKS.items():
+    for name, (package, check) in (CHECKS if checks is None else checks).items():
         if importlib.util.find_spec(package) is None:
             print(f"skipped  {name}: {package} is not installed", flush=True)
             continue

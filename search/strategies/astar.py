@@ -101,6 +101,9 @@ class BranchQueue:
 
     def pop_best(self) -> int:
         """Removes and returns the node with the highest f. *Mutates*."""
+        if self._state.strategy.normalise != "none":  # values change as more branches are known
+            self._heap = [(-self.priority_of(node), depth, node) for _, depth, node in self._heap]
+            heapq.heapify(self._heap)
         *_, node = heapq.heappop(self._heap)
         if node in self._open:
             self._open.remove(node)
@@ -116,7 +119,7 @@ class BranchQueue:
         """f = g + h of a node. A step that is not scored keeps h as it was before."""
         g, h = 0.0, None
         for step in self._state.tree.path_nodes(node):
-            score = self._state.tree.path_score(step, self._state.strategy.agg_strategy)
+            score = self._state.find_value(step)
             if score is not None:
                 g, h = g + (0.0 if h is None else max(0.0, score - h)), score
         return g + (h or 0.0)

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from decoding.core import Tokens
 from decoding.validation import require_count, require_not_negative
-from search.allocation import allocate_to_best
+from search.allocation import allocate_to_best, normalise_scores
 from search.level_search import Allocation, Frontier, LevelSearch
 from search.tree import SearchTree
 from search.voting import fill_unscored
@@ -55,7 +55,9 @@ class DiverseBeam(LevelSearch):
         groups: dict[int, list[int]] = {}
         for i, node in enumerate(frontier.nodes):
             groups.setdefault(group_of[tree.path_nodes(node)[0]], []).append(i)
-        scores = fill_unscored([tree.path_score(node, self.agg_strategy) for node in frontier.nodes])
+        scores = normalise_scores(
+            fill_unscored([tree.path_score(node, self.agg_strategy) for node in frontier.nodes]), self.normalise
+        )
         ngrams = [find_ngrams(tree.nodes[node].step.tokens, self.ngram) for node in frontier.nodes]
         widths, chosen = [0] * len(frontier.nodes), list[list[Set[Tokens]]]()
         for group, members in sorted(groups.items()):

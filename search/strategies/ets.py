@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from decoding.core import Tokens
 from decoding.validation import require_choice, require_not_negative, require_positive, require_switch
 from search.allocation import allocate_by_softmax, rank_by_score
 from search.clustering import cluster_steps
 from search.level_search import Allocation, Frontier, LevelSearch
 from search.strategies.ets_program import EtsProgram, KeptLeaves, solve_program
+from search.strategy import Resources, SearchResult
+
+log = logging.getLogger(__name__)
 
 COSTS = ("nodes", "tokens")
 
@@ -20,6 +26,7 @@ class Ets(LevelSearch):
     """Chooses the leaves to keep by a 0/1 program per level, and distributes the width over them as REBASE does.
 
     temperature   of the softmax over scores
+    normalise     `rank` suits scores of every scale; `none` as published, for scores that fill the range from 0 to 1
     penalty       weight of the KV cost: lambda_b in the paper; 1.0 as published
     coverage      weight of semantic diversity: lambda_d in the paper; 1.5, 1.4, 1.45 at widths 16, 64, 256, tuned there
                   on the test set; 0 drops the term and needs no embedder
@@ -30,6 +37,7 @@ class Ets(LevelSearch):
     """
 
     temperature: float = 0.2
+    normalise: str = "rank"
     penalty: float = 1.0
     coverage: float = 1.5
     cost: str = "nodes"
@@ -49,6 +57,13 @@ class Ets(LevelSearch):
     def needs_embedder(self) -> bool:
         """Whether steps are compared by their meaning; coverage and merging do."""
         return self.merge or self.coverage > 0
+
+    async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
+        result = await super().__call__(root, resources)
+        reasons = [set(decision.reasons.values()) for decision in result.selections if len(decision.nodes) > 1]
+        if len(reasons) > 1 and not any(of_one & {"cost", "redundancy"} for of_one in reasons):
+            _warn_of_no_pruning(self.n, self.penalty, self.coverage)
+        return result
 
     async def allocate_widths(self, frontier: Frontier, width: int) -> Allocation:
         clusters = await self._cluster_branches(frontier)
@@ -102,6 +117,18 @@ class Ets(LevelSearch):
         for i, count in zip(kept_leaves.leaves, rest, strict=True):
             widths[i] += count
         return widths
+
+
+@cache
+def _warn_of_no_pruning(n: int, penalty: float, coverage: float) -> None:
+    """Warns, once in a process for these settings."""
+    log.warning(
+        "ETS kept every branch of a whole search (n=%d, penalty=%g, coverage=%g), as rebase does: its program prunes "
+        "nothing; raise search.penalty, or measure embedder.distance_threshold for this model",
+        n,
+        penalty,
+        coverage,
+    )
 
 
 def _explain_pruned(nodes: Sequence[int], kept_leaves: KeptLeaves, clusters: list[int]) -> dict[int, str]:

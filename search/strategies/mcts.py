@@ -35,7 +35,8 @@ class Mcts(StepSearch):
 
     n                 number of simulations
     rule              rule of the upper bound: `uct` or `puct`
-    exploration       exploration constant of the rule; 1.0 as in LLM-reasoners
+    exploration       exploration constant of the rule; 1.0 in LLM-reasoners, for values that differ more
+    normalise         `rank`, or `none` as published; values are among those of the same depth when they are backed up
     value             `prm` or `rollout`
     branching         maximum children of a node
     widening, widening_power   a node visited N times may have widening * (1 + N) ** widening_power children
@@ -44,10 +45,11 @@ class Mcts(StepSearch):
 
     n: int = 16
     rule: str = "uct"
-    exploration: float = 1.0
+    exploration: float = 0.1
+    normalise: str = "rank"
     value: str = "prm"
-    branching: int = 4
-    widening: float = 2.0
+    branching: int = 8
+    widening: float = 4.0
     widening_power: float = 0.5
     parallel: int = 4
 
@@ -55,6 +57,10 @@ class Mcts(StepSearch):
         super().__post_init__()
         require_choice("rule", self.rule, SELECTION_RULES)
         require_choice("value", self.value, VALUES)
+        if self.normalise not in ("none", "rank"):
+            raise ValueError(
+                f"normalise must be none or rank in mcts, whose values are from 0 to 1; got {self.normalise}"
+            )
         require_not_negative("exploration", self.exploration)
         require_positive("widening", self.widening)
         require_not_negative("widening_power", self.widening_power, at_most=10)  # 1: one child more with every visit
@@ -200,10 +206,10 @@ class SimulationRunner:
     def _add_children(self, parent: int, nodes: Sequence[int]) -> None:
         tree = self.state.tree
         for node in nodes:
-            logprob, score = tree.nodes[node].step.mean_logprob, tree.path_score(node, self.strategy.agg_strategy)
+            logprob = tree.nodes[node].step.mean_logprob
             if node not in self.stats and self.state.is_open(node):  # and stays so: it may be continued later
                 self._open_paths.add(node)
-            self.stats[node] = ChildStats(initial_value=score, prior=math.exp(logprob or 0.0))
+            self.stats[node] = ChildStats(initial_value=self.state.find_value(node), prior=math.exp(logprob or 0.0))
         self.children.setdefault(parent, []).extend(nodes)
 
     def _follow_rollout(self, simulation: Simulation, leaf: int) -> None:
@@ -216,7 +222,7 @@ class SimulationRunner:
     def _back_up(self, simulation: Simulation) -> None:
         """Ends a simulation: adds the score of its leaf to all nodes on its path and removes its virtual losses."""
         leaf = simulation.path[-1]
-        score = self.state.tree.path_score(leaf, self.strategy.agg_strategy)
+        score = self.state.find_value(leaf)
         # Read before the loop below changes the statistics of the leaf.
         value = self.stats[leaf].mean_value if score is None else score
         for node in simulation.path:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from decoding.core import Tokens
 from decoding.validation import require_choice, require_positive, require_share
+from search.allocation import normalise_scores
 from search.expand import derive_seed
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
@@ -35,7 +36,7 @@ class ParticleFilter(StepSearch):
     n              number of particles
     weights        `odds`, score / (1 - score), as published, or `likelihood`, the score; of paths without a score the
                    median of the others
-    temperature    of the softmax over the logarithms of the weights; 1 as published
+    temperature    of the softmax over the logarithms of the weights, or over their ranks; 1 as published
     ess_threshold  share of `n` below which the effective sample size must be for resampling; until then weights are
                    multiplied. 1 is after every step, as published; 0 never
     """
@@ -47,6 +48,8 @@ class ParticleFilter(StepSearch):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_choice("weights", self.weights, WEIGHTS)
+        if self.normalise == "logit":
+            raise ValueError("normalise must be none, rank or zscore in particle methods: weights=odds is the logit")
         require_positive("temperature", self.temperature)
         require_share("ess_threshold", self.ess_threshold)
 
@@ -103,4 +106,5 @@ class ParticleFilter(StepSearch):
             nodes = [path[:level][-1] for path in paths]
             scores = [state.tree.path_score(node, self.agg_strategy) for node in nodes]
             logs.append(log_weights(scores, self.weights))
-        return normalise_weights([math.fsum(of_one) for of_one in zip(*logs, strict=True)], self.temperature)
+        totals = [math.fsum(of_one) for of_one in zip(*logs, strict=True)]
+        return normalise_weights(normalise_scores(totals, self.normalise), self.temperature)

@@ -14,11 +14,13 @@ class Rebase(LevelSearch):
     """Distributes `n` continuations per level in proportion to softmax(score / temperature).
 
     temperature   of the softmax over scores; 0.2 as published (0.1 in the description by DORA)
+    normalise     `rank` suits scores of every scale; `none` as published, for scores that fill the range from 0 to 1
 
     Fractions are rounded by largest remainder, unlike in the published code (see `search.allocation`).
     """
 
     temperature: float = 0.2
+    normalise: str = "rank"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +12,11 @@ import pytest
 from decoding.core import Generation, GenerationRequest
 from reason.problem import Problem, Solution
 from reason.scorers.none import NoScorer
-from reason.solver import Solver
+from reason.solver import SearchEvent, Solver
+from search.selection import Selection
+from search.strategies.beam_search import BeamSearch
 from search.strategies.self_consistency import SelfConsistency
-from search.strategy import Budget
+from search.strategy import Budget, StepEvent
 from tests.support.fakes import EngineWithoutModel
 from tests.support.toy_search import ToyEngine
 from tests.support.toy_solver import toy_solver
@@ -172,3 +174,33 @@ def test_solution_without_a_scorer_has_no_score() -> None:
 def test_empty_question_is_refused() -> None:
     with toy_solver() as one, pytest.raises(ValueError, match="question must not be empty"):
         one.solve("  ")
+
+
+def test_stream_yields_what_the_search_did_and_last_its_solution() -> None:
+    with toy_solver(BeamSearch(n=4, beam_width=2)) as one:
+        *events, solution = one.stream("What is 3?")
+        assert isinstance(solution, Solution)
+        assert plain(solution) == plain(one.solve("What is 3?"))
+    steps = [step.text for event in events if isinstance(event, StepEvent) for step in event.steps]
+    assert sorted(steps) == sorted(node.step.text for node in solution.tree.nodes)
+    assert tuple(event for event in events if isinstance(event, Selection)) == solution.result.selections != ()
+
+
+def test_closed_stream_ends_its_search() -> None:
+    with toy_solver(BeamSearch(n=4, beam_width=2), engine=(engine := CountingEngine())) as one:
+        events = one.stream("What is 3?")
+        assert isinstance(events, Generator)
+        next(events)
+        events.close()
+        one.solve("What is 4?")
+        assert engine.now == 0
+
+
+def test_async_stream_yields_the_same() -> None:
+    async def collect(one: Solver) -> list[SearchEvent]:
+        return [event async for event in one.astream("What is 3?")]
+
+    with toy_solver() as one:
+        *_, solution = asyncio.run(collect(one))
+        assert isinstance(solution, Solution)
+        assert plain(solution) == plain(one.solve("What is 3?"))

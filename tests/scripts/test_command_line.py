@@ -25,7 +25,7 @@ def run(script: str, *arguments: str, folder: Path) -> subprocess.CompletedProce
         (["n=8"], "there is no setting n (did you mean search.n?); this program has: "),
         (["temperature=0.5"], "did you mean search.sampling.temperature or model.sampling.temperature?"),
         (["search=beam"], "there is no search=beam (did you mean beam_search?)"),
-        (["search=null"], "there is no search=null; choose one of: astar, "),
+        (["search=null"], "there is no search=null; choose one of: "),
         (["engine@small=null"], "there is no engine@small=null; choose one of: local, "),
         (["scorer="], "there is no scorer=; choose one of: "),
         (["preset=beam-16"], "preset is added with +preset=NAME; choose one of: beam-16, "),

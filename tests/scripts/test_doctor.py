@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import ModuleType
 
 import pytest
 
-from tests.support.paths import SCRIPTS
+from reason.commands import doctor
 from tests.support.scripted_openai_server import ScriptedOpenAIServer
-
-SCRIPT = SCRIPTS / "doctor.py"
-
-
-@pytest.fixture(scope="module")
-def doctor() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("doctor_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for their module
-    spec.loader.exec_module(module)
-    return module
 
 
 @contextmanager
@@ -45,23 +29,23 @@ def answering(status: int) -> Iterator[str]:
         server.shutdown()
 
 
-def test_doctor_reports_a_sound_installation(doctor: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.main([]) == 0
+def test_doctor_reports_a_sound_installation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.print_report([]) == 0
     out = capsys.readouterr().out
     assert "BROKEN" not in out
     assert "draft, prm, router, target" in out
     assert "settings                    model=bundled, scorer=prm, search=best_of_n, engine=local" in out
-    assert out.splitlines()[-1] == "ready: python scripts/solve.py"
+    assert out.splitlines()[-1] == "ready: reason solve"
 
 
-def test_doctor_reports_and_counts_wrong_settings(doctor: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.main(["model.path=/no/such"]) == 1
+def test_doctor_reports_and_counts_wrong_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.print_report(["model.path=/no/such"]) == 1
     out = capsys.readouterr().out
     assert "BROKEN  settings                    model.path=/no/such: there is no such folder" in out
     assert out.splitlines()[-1] == "1 to repair"
 
 
-def test_doctor_reports_missing_extras_and_broken_dependencies(doctor: ModuleType) -> None:
+def test_doctor_reports_missing_extras_and_broken_dependencies() -> None:
     needed, extra = doctor.check_packages({"": ["torch", "no-such-package"], "plots": ["neither-this-one"]})
     assert (needed.state, extra.state) == ("BROKEN", "missing")
     assert str(needed).startswith(
@@ -70,12 +54,12 @@ def test_doctor_reports_missing_extras_and_broken_dependencies(doctor: ModuleTyp
     assert "pip install 'reason-search[plots]'" in str(extra)
 
 
-def test_doctor_checks_every_extra(doctor: ModuleType) -> None:
+def test_doctor_checks_every_extra() -> None:
     assert {"", "serve", "sglang", "dev"} <= set(doctor.required_packages())
     assert "torch" in doctor.required_packages()[""]
 
 
-def test_doctor_checks_servers(doctor: ModuleType) -> None:
+def test_doctor_checks_servers() -> None:
     with answering(200) as well, answering(503) as loading:
         states = [doctor.check_server(url).state for url in (well, loading)]
     assert states == ["ok", "BROKEN"]
@@ -85,7 +69,7 @@ def test_doctor_checks_servers(doctor: ModuleType) -> None:
     assert (settings.state, [check.subject for check in servers]) == ("ok", [well])
 
 
-def test_doctor_checks_the_models_of_a_server(doctor: ModuleType) -> None:
+def test_doctor_checks_the_models_of_a_server() -> None:
     server = ScriptedOpenAIServer(models=["toy"])
     settings = ["engine=openai", f"engine.urls=[{server.url}]", "search=self_consistency"]
     checks = {
@@ -98,6 +82,6 @@ def test_doctor_checks_the_models_of_a_server(doctor: ModuleType) -> None:
     assert checks["none"].observation == f"engine.model must be set; {server.url} offers toy"
 
 
-def test_doctor_reports_a_missing_browser(doctor: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_missing_browser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert doctor.check_browser().state == "missing"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from reason.commands.solve import quote_question
 from reason.config import compose
 from reason.runs.result import UNSTABLE_USAGE_FIELDS
 from tests.support.paths import SCRIPTS
@@ -215,10 +215,5 @@ def wait_for_rows(folder: Path, count: int, process: subprocess.Popen[str]) -> N
 @pytest.mark.parametrize("question", ["x0 = 5, find [x]", "it's 3 = 4?", "a\\", "a\\'b \\frac{1}{2}", "{x} $5$", "3"])
 def test_question_may_hold_hydra_syntax(question: str) -> None:
     """Hydra alone refuses `question="x0 = 5. Find x2."` with a parse error."""
-    spec = importlib.util.spec_from_file_location("solve_script", SCRIPTS / "solve.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config, _ = compose.compose_settings(module.quote_question([f"question={question}"]))
+    config, _ = compose.compose_settings(quote_question([f"question={question}"]))
     assert config["question"] == question

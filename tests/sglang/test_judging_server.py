@@ -82,7 +82,7 @@ def reward_servers(
     if not IS_INSTALLED:
         pytest.skip(NOT_INSTALLED)
     folder = tmp_path_factory.mktemp("reward_servers")
-    ours = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "decoding.sglang_plugin.models"}
+    ours = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "reason.decoding.sglang_plugin.models"}
     with ExitStack() as stack:
         servers = {}
         for name, case in WAVES[request.param].items():

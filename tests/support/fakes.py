@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Tokens, Usage
+from decoding.kv.slots import pad_slots
 from decoding.model.backend import TokenBatch
 from decoding.model.segments import SegmentTiles
 from decoding.stats import DecoderKind, EngineStats
@@ -72,9 +73,9 @@ class HashBackend:
         )
         sums = np.zeros(len(batch.tokens_T), dtype=np.uint64)
         for block in batch.blocks:
-            is_shared = np.arange(block.shared_GS.shape[1]) < block.shared_len_G[:, None]
-            shared = (hashes[block.shared_GS] * is_shared).sum(1, dtype=np.uint64)
-            private = (hashes[block.private_NP][:, None, :] * block.visible_NRP).sum(2, dtype=np.uint64)
+            shared = np.array([hashes[slots].sum(dtype=np.uint64) for slots in block.shared])
+            private_NP = pad_slots(block.private)
+            private = (hashes[private_NP][:, None, :] * block.find_visible()).sum(2, dtype=np.uint64)
             each = np.repeat(shared, len(private) // len(shared))[:, None] + private
             rows = each.reshape(-1)
             sums[block.first : block.first + block.count] = rows if block.real_rows is None else rows[block.real_rows]

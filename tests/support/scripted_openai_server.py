@@ -72,6 +72,7 @@ class ScriptedOpenAIServer(ScriptedHttp):
     usage       counts tokens
     prefill     reaction to a begun answer: `goes_on`, `new_turn`, `trims`
     most_top    log-probabilities of likely tokens that it sends at most
+    messages    chat messages in place of the usual ones, one a generation; the last one for all further ones
     thought     fields of every chat message beside its text, or in its place: `{"reasoning": "hm", "content": None}`
     """
 
@@ -90,6 +91,7 @@ class ScriptedOpenAIServer(ScriptedHttp):
         self.script, self.says_ended, self.usage, self.prefill = list(script), says_ended, usage, prefill
         self.models, self.any_model, self.key = None if models is None else list(models), any_model, key
         self.thought: dict[str, str | None] = {}
+        self.messages: list[dict[str, Any]] = []
         self.most_top = 20
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
@@ -176,6 +178,10 @@ class ScriptedOpenAIServer(ScriptedHttp):
         message: dict[str, str | None] = {"role": "assistant", "content": shown, **self.thought}
         content: dict[str, Any] = {"text": shown} if path == "/v1/completions" else {"message": message}
         choice: dict[str, Any] = {"index": 0, **content, "finish_reason": finish}
+        if self.messages and "temperature" in body:  # no probe
+            message = self.messages.pop(0) if len(self.messages) > 1 else self.messages[0]
+            choice["message"] = {"role": "assistant", "content": None, **message}
+            choice["finish_reason"] = "tool_calls" if message.get("tool_calls") else "stop"
         if self.says_ended:
             choice["stop_reason"] = None if long else matched
         if body.get("logprobs"):

@@ -21,6 +21,7 @@ from torch import nn
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     LlamaConfig,
     MistralConfig,
@@ -180,6 +181,12 @@ def save_causal(folder: Path, tokenizer: PreTrainedTokenizerFast, config: Pretra
 
 def save_classifier(folder: Path, tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> Tiny:
     return save_model(folder, tokenizer, config, AutoModelForTokenClassification)
+
+
+def save_outcome(folder: Path, tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> Tiny:
+    """A sequence classifier; its outputs are those of the whole text, `[1, labels]`."""
+    tiny = save_model(folder, tokenizer, config, AutoModelForSequenceClassification)
+    return Tiny(folder, tokenizer, lambda tokens: np.atleast_2d(tiny.outputs(tokens)))
 
 
 class PlainReader:

@@ -32,11 +32,15 @@ SETTINGS: dict[str, Any] = {
     "presets": None,
     "concurrency": 2,
     "queue": 2,
+    "attempts": 2,
     "timeout": 60,
     "body_kib": 64,
     "largest": 64,
     "keep": 8,
+    "replays": 8,
     "folder": None,
+    "public_url": None,
+    "prices": None,
     "grace": 1,
     "cors_origins": None,
     "max_connections": 400,
@@ -82,6 +86,7 @@ class RawBytePrompt:
     """Encodes a question as its bytes; like the bundled model it has no chat template."""
 
     format = PromptFormat(raw="Question: {question}\n")
+    is_rendered_by_server = offers_tools = False
 
     def encode(self, question: str) -> Tokens:
         return self.encode_text(f"Question: {question}\n")

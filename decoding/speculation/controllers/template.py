@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import ClassVar
 
@@ -54,7 +52,7 @@ def plan_evenly(template: TreeTemplate, nodes: int, branches: Sequence[Branch], 
 
 def _read_template(file: str) -> TreeTemplate:
     if file in BUNDLED:
-        path: Traversable = files("decoding.speculation.controllers").joinpath("templates", f"{file}.json")
+        path = Path(__file__).parent / "templates" / f"{file}.json"
     else:
         path = Path(file)
         if not path.is_file():

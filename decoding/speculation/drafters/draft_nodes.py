@@ -160,25 +160,27 @@ class DraftNodes:
     def _make_block(
         self, members: Items[int], num_shared: int, new_nodes: dict[int, list[int]], first: int
     ) -> AttentionBlock:
-        private = [self._slots_of(branch)[num_shared:] for branch in members]
-        num_private_N = np.array([len(slots) for slots in private])
+        private = [
+            np.concatenate([self._slots_of(branch)[num_shared:], self.node_slots(self._fed[branch])])
+            for branch in members
+        ]
         rows_N = np.array([len(new_nodes[branch]) for branch in members])
-        rows, keys = int(rows_N.max()), max(map(len, private)) + max(len(self._fed[branch]) for branch in members)
-        private_NP = np.zeros((len(members), keys), dtype=np.int64)  # padded with the scratch slot
-        edges: list[tuple[int, int, int]] = []  # member, row, fed index of a node that the row attends to
-        for n, (branch, slots) in enumerate(zip(members, private, strict=True)):
-            fed_nodes = self._fed[branch]
-            private_NP[n, : len(slots)] = slots
-            private_NP[n, len(slots) : len(slots) + len(fed_nodes)] = [self._slot[node] for node in fed_nodes]
-            edges += [(n, r, index) for r, node in enumerate(new_nodes[branch]) for index in self._fed_indices(node)]
+        fed_N = np.array([len(self._fed[branch]) for branch in members])
+        rows = int(rows_N.max())
+        # member, row, fed index of a node that the row attends to
+        edges = [
+            (n, r, index)
+            for n, branch in enumerate(members)
+            for r, node in enumerate(new_nodes[branch])
+            for index in self._fed_indices(node)
+        ]
         # All committed tokens are visible to every row; of the draft nodes after them only ancestors and the node
         # itself, not siblings. Padding rows see the committed tokens too: a row without a visible key gives NaN.
-        visible_NRP: Bools = np.repeat(np.arange(keys) < num_private_N[:, None, None], rows, axis=1)
-        n, r, index = np.array(edges).T
-        visible_NRP[n, r, num_private_N[n] + index] = True
+        visible_NRU: Bools = np.zeros((len(members), rows, int(fed_N.max())), dtype=np.bool_)
+        visible_NRU[tuple(np.array(edges).T)] = True
         real_rows = None if (rows_N == rows).all() else np.flatnonzero(np.arange(rows) < rows_N[:, None])
-        shared_GS, shared_len_G = self._slots_of(members[0])[None, :num_shared], np.array([num_shared])
-        return AttentionBlock(first, int(rows_N.sum()), shared_GS, shared_len_G, private_NP, visible_NRP, real_rows)
+        shared = [self._slots_of(members[0])[:num_shared]]
+        return AttentionBlock(first, int(rows_N.sum()), shared, private, fed_N, visible_NRU, real_rows)
 
     def _slots_of(self, branch: int) -> Slots:
         sequence = self.sequences[branch]

@@ -7,21 +7,39 @@ number of observations; a token absent from one of two averaged distributions co
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from decoding.speculation.drafters.ngram_backoff import backoff_distributions
 from decoding.speculation.drafters.ngram_hash_table import (
     Counts,
     Floats,
+    Int32s,
     Ints,
     Keys,
     NGramEntries,
     copy_newer,
     is_stored_order,
 )
-from decoding.speculation.drafters.ngram_update import update_table
+from decoding.speculation.drafters.ngram_update import merge_entries, update_table
 
 _MAX_LOAD = 0.6  # maximum share of used slots; beyond it probing is slow
+_LEAST_COUNT = 0.5  # observations; an entry that has decayed below is left out
+
+
+class SavedEntries(NamedTuple):
+    """The entries of a table, the oldest update first, and the reliability of each order (`NGramTable.order_weights`).
+
+    N entries with K tokens; O orders, Z salts.
+    """
+
+    key_N: Keys
+    count_N: Floats
+    ids_NK: Int32s
+    p_NK: Floats
+    hits: Counts
+    trials: Counts
 
 
 class NGramTable:
@@ -35,6 +53,8 @@ class NGramTable:
         self.entries = NGramEntries.allocate_slots(1 << 12, width)
         self._used = 0
         self._stamp = 0
+        self.num_added = 0
+        """Entries that were added from other tables."""
 
     def __len__(self) -> int:
         return self._used
@@ -67,6 +87,36 @@ class NGramTable:
             self._stamp += 1
             observed = salts_FZ[rows], tails_FO[rows], least, ids_FK[rows], p_FK[rows]
             self._used += update_table(self.entries, *observed, self._stamp, self._hits, self._trials)
+
+    def save_entries(self) -> SavedEntries:
+        """Returns copies of all entries, the oldest update first."""
+        used = np.flatnonzero(self.entries.key_S)
+        used = used[np.argsort(self.entries.stamp_S[used], kind="stable")]
+        e = self.entries
+        columns = e.key_S[used], e.count_S[used], e.ids_SK[used], e.p_SK[used]
+        return SavedEntries(*columns, self._hits.copy(), self._trials.copy())
+
+    def add_entries(self, saved: SavedEntries, decay: float = 1.0) -> None:
+        """Averages the entries of another table into this one, as if it had made `decay` times their observations.
+
+        At most half of the capacity, the newest. *Mutates*. Raises: ValueError for a table of another shape.
+        """
+        for what, here, there in (
+            ("width", self.width, saved.ids_NK.shape[1]),
+            ("number of orders", len(self._trials), len(saved.trials)),
+            ("number of tables", self._trials.shape[1], saved.trials.shape[1]),
+        ):
+            if here != there:
+                raise ValueError(f"the saved table has another {what}: {there}, and this one {here}")
+        rows = np.flatnonzero(saved.count_N * decay >= _LEAST_COUNT)[-(self.capacity // 2) :]
+        self._reserve_entries(len(rows))
+        self._stamp += 1
+        ids_NK = saved.ids_NK[rows].astype(np.int64)  # the type of observations: Numba compiles for one type
+        counts_N = saved.count_N[rows] * np.float32(decay)
+        self._used += merge_entries(self.entries, saved.key_N[rows], counts_N, ids_NK, saved.p_NK[rows], self._stamp)
+        self._hits += decay * saved.hits
+        self._trials += decay * saved.trials
+        self.num_added += len(rows)
 
     def next_tokens(
         self, salts_FZ: Keys, tails_FO: Ints, least: int, *, only_longest: bool = False

@@ -95,13 +95,25 @@ def _add_rows(
             for order in range(1, tails_FO.shape[1] + 1):
                 key = extend_key(key, tails_FO[f, -order])
                 if is_stored_order(order, least):
-                    new += _average_into(entries, key, ids_FK[f], p_FK[f], stamp)
+                    new += _average_into(entries, key, ids_FK[f], p_FK[f], 1.0, stamp)
     return new
 
 
 @compiled
-def _average_into(entries: NGramEntries, key: np.uint64, ids_K: Ints, p_K: Floats, stamp: int) -> int:
-    """Averages one distribution, best first, into one entry; returns 1 if the entry is new. *Mutates*."""
+def merge_entries(entries: NGramEntries, key_N: Keys, count_N: Floats, ids_NK: Ints, p_NK: Floats, stamp: int) -> int:
+    """Averages the entries of another table into this one by their observations; returns the number of new ones."""
+    new = 0
+    for n in range(len(key_N)):
+        new += _average_into(entries, key_N[n], ids_NK[n], p_NK[n], count_N[n], stamp)
+    return new
+
+
+@compiled
+def _average_into(entries: NGramEntries, key: np.uint64, ids_K: Ints, p_K: Floats, weight: float, stamp: int) -> int:
+    """Averages a distribution, best first, of `weight` observations into one entry; returns 1 if the entry is new.
+
+    *Mutates* `entries`.
+    """
     at = find_slot(entries.key_S, key)
     new = entries.key_S[at] == np.uint64(0)
     entries.key_S[at] = key
@@ -110,11 +122,11 @@ def _average_into(entries: NGramEntries, key: np.uint64, ids_K: Ints, p_K: Float
     for k in range(len(ids)):
         if ids[k] < 0:
             break
-        p[k] *= observations / (observations + 1)
+        p[k] *= observations / (observations + weight)
     # Two passes: stored tokens get their share before new ones may replace the last of them.
     for updates_stored in (True, False):
         for j in range(len(ids_K)):
-            share = p_K[j] / (observations + 1)
+            share = p_K[j] * weight / (observations + weight)
             if p_K[j] < MIN_PROBABILITY:
                 break
             index = 0
@@ -128,6 +140,6 @@ def _average_into(entries: NGramEntries, key: np.uint64, ids_K: Ints, p_K: Float
                 index = min(index, len(ids) - 1)
                 ids[index], p[index] = ids_K[j], share
                 move_forward(ids, p, index)
-    entries.count_S[at] = observations + 1
+    entries.count_S[at] = observations + weight
     entries.stamp_S[at] = stamp
     return 1 if new else 0

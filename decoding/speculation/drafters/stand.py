@@ -107,7 +107,9 @@ class Stand:
     def root_states(self, branches: Sequence[Branch]) -> _TableStates:
         if self.capacity is None:
             entries = self._entries_per_token * sum(len(branch.tokens) for branch in branches)
-            self.table.capacity = min(max(entries, LOAD_CAPACITY.start), LOAD_CAPACITY.stop - 1)
+            # what earlier runs have learned does not push out what this one learns
+            least = LOAD_CAPACITY.start + self.table.num_added
+            self.table.capacity = min(max(entries, least), LOAD_CAPACITY.stop - 1)
         salts = [self._salt_of(branch) for branch in branches]
         tails = np.array([self._tail_of(branch) for branch in branches], dtype=np.int64)
         return _TableStates(self._salt_columns(salts), tails.reshape(-1, self.max_order))

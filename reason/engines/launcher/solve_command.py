@@ -43,13 +43,13 @@ def build_solve_settings(sections: Mapping[str, ListenerSettings], urls: Mapping
     return overrides
 
 
-def format_solve_command(overrides: Sequence[str]) -> str:
-    """Returns the command line, quoted for a shell.
+def format_solve_command(overrides: Sequence[str], program: str = "reason solve") -> str:
+    """Returns the command line, quoted for a shell; `program` is what begins it.
 
     >>> format_solve_command(["engine=sglang", "engine.urls=[http://h:1]"])
-    "python scripts/solve.py engine=sglang 'engine.urls=[http://h:1]'"
+    "reason solve engine=sglang 'engine.urls=[http://h:1]'"
     """
-    return shlex.join(["python", "scripts/solve.py", *overrides])
+    return f"{program} {shlex.join(overrides)}"
 
 
 def _format_list(urls: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ SECTIONS: dict[str, type[ListenerSettings]] = {
     "router": ListenerSettings,
 }
 CPU_TOKENS = 16_384
-OUR_MODELS = "decoding.sglang_plugin.models"
+OUR_MODELS = "reason.decoding.sglang_plugin.models"
 
 
 @dataclass(frozen=True)

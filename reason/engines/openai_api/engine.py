@@ -93,11 +93,14 @@ class OpenAIEngine(HttpEngine):
 
     async def _request_completion(self, server: OpenAIServer, request: GenerationRequest) -> CompletionResponse:
         params, path = request.params, self._format.path
-        stream = bool(params.stop) and not self.capabilities.names_end_cause
         text = self._codec.decode_prefix(request.prefix)
+        # tool calls come in whole replies; there it makes no difference what ended the text
+        stream = bool(params.stop) and not self.capabilities.names_end_cause and not self._format.has_tools(text)
         prompt_bytes = len(text.encode(errors="replace"))
         requested = RequestedText(params.stop, params.max_tokens, prompt_bytes, self._thought_tags)
-        body = self._format.build_body(text, params, request.seed, stream=stream, num_top=request.num_top)
+        body = self._format.build_body(
+            text, params, request.seed, stream=stream, num_top=request.num_top, json_schema=request.json_schema
+        )
         if stream:
             return await server.stream_completion(path, body, requested)
         return parse_completion(await server.request_completion(path, body), requested)

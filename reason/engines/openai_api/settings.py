@@ -35,6 +35,7 @@ class OpenAISettings(ServerSettings):
     """
 
     needs_checkpoint: ClassVar[bool] = False
+    constrains_json: ClassVar[bool] = True
     url_example: ClassVar[str] = "http://host:8000/v1"
     url_has_path: ClassVar[bool] = True
     pauses_only_server: ClassVar[bool] = False  # its other requests may be fine, and there is nowhere else to send to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict, cast
@@ -15,10 +16,13 @@ from reason.models.byte_tokenizer import parse_conversation
 NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0}
 """The value at which each field of `SamplingParams` changes nothing."""
 
+TOOL_CALL_TAGS = ("<tool_call>", "</tool_call>")
+"""What is put around a tool call that a server sends apart; most models with open weights write these themselves."""
+
 EndCause = Literal["stop", "eos", "length", "unknown"]
 JsonBody = dict[str, object]
 
-_ENDED = ("stop", "eos", "eos_token", "end_turn", "stop_sequence")
+_ENDED = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls")
 _CUT_SHORT = ("length", "max_tokens", "content_filter")
 _MATCHED_KEYS = ("stop_reason", "matched_stop")  # vLLM's and SGLang's field with the stop string that ended a text
 _EXTRA_TOKENS = 16  # a server may count an end token or a begun one beyond max_tokens
@@ -34,6 +38,20 @@ class MessageJson(TypedDict, total=False):
     refusal: str | None
     reasoning_content: str | None
     reasoning: str | None
+    tool_calls: Sequence[ToolCallJson] | None
+
+
+class FunctionJson(TypedDict):
+    """What a tool call calls; `arguments` is JSON in a text, or an object with some servers."""
+
+    name: str
+    arguments: object
+
+
+class ToolCallJson(TypedDict):
+    """A tool call of a chat choice."""
+
+    function: FunctionJson
 
 
 class TopLogprobJson(TypedDict):
@@ -140,8 +158,19 @@ class RequestFormat:
         messages = [*conversation, {"role": "assistant", "content": answer}]
         return {**fields, "messages": messages, "continue_final_message": True, "add_generation_prompt": False}
 
+    def has_tools(self, text: str) -> bool:
+        """Returns whether the conversation with which this text begins offers tools."""
+        return self.chat and (parsed := parse_conversation(text)) is not None and bool(parsed[0].get("tools"))
+
     def build_body(
-        self, text: str, params: SamplingParams, seed: int, *, stream: bool = False, num_top: int = 0
+        self,
+        text: str,
+        params: SamplingParams,
+        seed: int,
+        *,
+        stream: bool = False,
+        num_top: int = 0,
+        json_schema: str | None = None,
     ) -> JsonBody:
         """Returns the body of a request. A streamed one has no stop strings, so that the server returns them.
 
@@ -161,6 +190,7 @@ class RequestFormat:
             **({"stop": list(params.stop)} if params.stop and not stream else {}),
             **(self._build_logprobs(num_top) if self.logprobs else {}),
             **({"stream": True, "stream_options": {"include_usage": True}} if stream else {"stream": False}),
+            **({} if json_schema is None else {"response_format": _build_response_format(json_schema)}),
             **self.extra_body,
         }
 
@@ -343,10 +373,26 @@ def read_thought(message: MessageJson) -> str:
 
 
 def _parse_text(message: MessageJson) -> str:
+    calls = message.get("tool_calls")
+    if calls:
+        return read_text(message.get("content") or "") + "".join(_write_tool_call(call) for call in calls)
     text = message["text"] if "text" in message else message["content"]
     if text is None:  # a refused answer, or a thought that was not finished
         text = message.get("refusal") or ""
     return read_text(text)
+
+
+def _write_tool_call(call: ToolCallJson) -> str:
+    """Returns a tool call as models write it, in the form that most were trained on."""
+    name, arguments = read_text(call["function"]["name"]), call["function"].get("arguments") or "{}"
+    if not isinstance(arguments, str):  # some servers send the object itself
+        arguments = json.dumps(arguments)
+    return f'{TOOL_CALL_TAGS[0]}{{"name": {json.dumps(name)}, "arguments": {arguments}}}{TOOL_CALL_TAGS[1]}'
+
+
+def _build_response_format(json_schema: str) -> JsonBody:
+    schema = {"name": "reply", "schema": json.loads(json_schema)}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _parse_end(choice: ChoiceJson, stop: Sequence[str]) -> tuple[EndCause, str]:

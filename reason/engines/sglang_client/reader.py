@@ -106,6 +106,6 @@ async def _probe_reward_server(
     if isinstance(query, RewardHeadQuery) and not query.is_from_head(reply):
         raise ValueError(
             f"{server.url} serves a language model and not this reward model's head; start it with "
-            "SGLANG_EXTERNAL_MODEL_PACKAGE=decoding.sglang_plugin.models, as scripts/serve_models.py does"
+            "SGLANG_EXTERNAL_MODEL_PACKAGE=reason.decoding.sglang_plugin.models, as `reason serve-models` does"
         )
     return capabilities

@@ -23,6 +23,7 @@ class SGLangSettings(ServerSettings):
     """SGLang servers, or a router in front of them; `ServerSettings` has the fields."""
 
     url_example: ClassVar[str] = "http://host:30000"
+    constrains_json: ClassVar[bool] = True
 
     @property
     def measures_tokens(self) -> bool:
@@ -42,7 +43,7 @@ class SGLangSettings(ServerSettings):
         try:
             fetch_blocking("GET", url, "/health", total_s=_LOOK_UP_TIMEOUT_S)
         except ServerUnreachable as error:
-            start = "python scripts/serve_models.py"
+            start = "reason serve-models"
             raise ConnectionError(f"urls: nothing answers at {url} ({error}); start a server there: {start}") from error
         except ResponseLost as error:
             raise ConnectionError(f"urls: {error}") from error

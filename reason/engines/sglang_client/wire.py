@@ -94,6 +94,7 @@ def build_generate_body(request: GenerationRequest, request_id: str, max_tokens:
             "skip_special_tokens": False,
             "sampling_seed": to_signed_64(request.seed),
             "custom_params": {PROBLEM_KEY: request.group},
+            **({} if request.json_schema is None else {"json_schema": request.json_schema}),
         },
         "return_logprob": True,
         **({"top_logprobs_num": request.num_top} if request.num_top else {}),

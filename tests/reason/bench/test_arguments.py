@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-from types import ModuleType
+from importlib import import_module
 
 import pytest
 
 from reason.bench.arguments import accept_old_flag, count_list, name_list, positive_int, positive_ints, temperature_list
-from tests.support.paths import SCRIPTS
-
-
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", SCRIPTS / "bench" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(
@@ -35,7 +24,7 @@ def load_script(name: str) -> ModuleType:
 def test_old_flag_is_read_as_the_new_one_with_one_warning(
     script: str, old: str, new: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser = load_script(script).make_parser()
+    parser = import_module(f"reason.commands.bench.{script}").make_parser()
     expected = parser.parse_args([new, value])
     assert capsys.readouterr().err == ""
     assert parser.parse_args([old, value]) == expected

@@ -6,16 +6,13 @@ import json
 import random
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import pytest
 
-from decoding.core import Usage
 from reason.problem import Problem
-from reason.runs import resume
 from reason.runs.export_trees import export_trees
 from reason.runs.gather import COSTS, find_differences, find_runs, format_label, measure_results, pareto_front
 from reason.runs.json_files import REFUSED, write_json
@@ -24,32 +21,11 @@ from reason.runs.result import ResultFile
 from reason.runs.run import TaskRun
 from reason.runs.summary import summarise_results
 from reason.tasks.base import Task
-from search.kv import KVFootprint
 from search.tree import SearchTree
 from search.tree_export import shape_statistics
 from tests.support.paths import ROOT
+from tests.support.run_folders import make_run
 from tests.support.toy_solver import toy_solver
-
-
-def row(problem: int, right: bool, tokens: int) -> dict[str, Any]:
-    return {
-        "id": f"p/{problem}", "gold": "1", "grade": "right" if right else "wrong", "error": None,
-        "usage": asdict(Usage(tokens=tokens, forwards=tokens // 2, seconds=0.5)),
-        "kv": asdict(KVFootprint(kept_tokens=90.0)),
-    }  # fmt: skip
-
-
-def make_run(home: Path, n: int, rights: list[bool], *, stopped: str | None = "done", search: str = "rebase") -> Path:
-    """Writes the folder of a run as scripts/solve.py does."""
-    home.mkdir(parents=True)
-    config, about = {"search": {"n": n}, "seed": 0}, {"task": "synthetic", "model": "bundled"}
-    resume.save_settings(home, config=config, choices={"search": search}, about=about)
-    lines = [json.dumps(row(i, right, 100 * n)) for i, right in enumerate(rights)]
-    (home / "results.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    if stopped:
-        (home / "summary.json").write_text(json.dumps({"stopped": stopped}))
-        (home / "index.html").write_text("<p>the run</p>")
-    return home
 
 
 @pytest.fixture

@@ -120,3 +120,13 @@ def test_router_refuses_hidden_states_as_embedder(search: str) -> None:
         reason.load(search, merge, "router=random")
     with reason.load(search, merge, "router=random", "embedder=words", "search.n=4", "speculation=off") as solver:
         assert len(solver.solve("x0 = 3. Each next term is 5 times the one before, modulo 7. Find x2.").tree) > 4
+
+
+def test_threshold_of_another_model_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    HiddenStateEmbedder(distance_threshold=0.1, measured_on="bundled:target").warn_of_other_model("bundled:target")
+    HiddenStateEmbedder(distance_threshold=0.1).warn_of_other_model("hub/model")
+    assert not caplog.text
+    HiddenStateEmbedder(distance_threshold=0.1, measured_on="bundled:target").warn_of_other_model("hub/model")
+    assert "measured on bundled:target, and model.path is hub/model" in caplog.text
+    with pytest.raises(ConfigError, match=r"embedder\.measured_on must be the model.path of a model"):
+        reason.load("search=ets", "embedder.measured_on=7")

@@ -9,6 +9,7 @@ import pytest
 
 from reason.serve.presets import load_presets
 from reason.serve.service import SearchService
+from tests.support.served_upstream import ServedUpstream, served_upstream
 from tests.support.toy_server import ToySearchService, running_server, serve_settings, toy_server
 
 
@@ -33,3 +34,10 @@ def bundled() -> Iterator[tuple[str, SearchService]]:
     )
     with running_server(service) as url:
         yield url, service
+
+
+@pytest.fixture(scope="session")
+def upstream() -> Iterator[ServedUpstream]:
+    """A server in front of a scripted one; each test scripts it anew."""
+    with served_upstream() as served:
+        yield served

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 import reason
+from reason.serve.presets import load_presets
 from reason.serve.service import SearchService
 from tests.support.paths import SCRIPTS
-from tests.support.toy_server import chat_body
+from tests.support.toy_server import chat_body, running_server, serve_settings
 
 
 def script() -> Any:
@@ -42,6 +44,27 @@ def test_client_completes_its_conversation(
     service.solver.assert_invariants()
 
 
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[str]:
+    """A server of ours in front of the scripted model of the script."""
+    with CLIENTS.start_scripted_model() as settings:
+        service = SearchService(serve_settings(), load_presets(settings, [CLIENTS.TOOL_MODEL]))
+        with running_server(service) as url:
+            yield url
+
+
+@pytest.mark.parametrize("name", CLIENTS.TOOL_CHECKS)
+def test_agent_completes_tool_calls_and_structured_answers(
+    name: str, scripted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, check = CLIENTS.TOOL_CHECKS[name]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed; pip install 'reason-search[clients]'")
+    for variable, value in CLIENTS.ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
+    assert check(scripted)
+
+
 def test_answer_equals_that_of_solve_with_the_same_settings(bundled: tuple[str, SearchService]) -> None:
     messages = [{"role": "user", "content": CLIENTS.QUESTION}]
     body = chat_body(messages=messages, seed=3, n=4, search={"agg_strategy": "prod"}, max_tokens=150)
@@ -52,7 +75,7 @@ def test_answer_equals_that_of_solve_with_the_same_settings(bundled: tuple[str, 
     assert reply["choices"][0]["message"]["content"] == solution.text
     assert reply["search"]["answer"] == solution.answer
     assert reply["usage"]["completion_tokens"] == solution.usage.tokens
-    tree = httpx.get(f"{bundled[0]}{reply['search']['tree']}.json", timeout=60).json()
+    tree = httpx.get(f"{reply['search']['tree']}.json", timeout=60).json()
     assert [node["tokens"] for node in tree["nodes"]] == [list(node.step.tokens) for node in solution.tree.nodes]
 
 

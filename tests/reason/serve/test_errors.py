@@ -23,6 +23,7 @@ def refused(client: httpx.Client, body: Any, path: str = CHAT, status: int = 400
     return error_of(response)
 
 
+TEXT_BODY = {"model": "best-of-4", "prompt": "Question: 3?"}
 ASKING = {
     "tools": [{"type": "function", "function": {"name": "f"}}],
     "tool_choice": "required",
@@ -34,9 +35,7 @@ ASKING = {
     "audio": {"voice": "x"},
     "web_search_options": {},
     "prediction": {"type": "content"},
-    "reasoning_effort": "high",
     "verbosity": "low",
-    "logprobs": True,
     "top_logprobs": 3,
     "frequency_penalty": 0.5,
     "presence_penalty": -1,
@@ -45,13 +44,22 @@ ASKING = {
     "suffix": "x",
     "best_of": 3,
     "store": True,
+    "previous_response_id": "resp_1",
+    "conversation": "conv_1",
+    "background": True,
+    "truncation": "auto",
+    "prompt": {"id": "p"},
+    "max_tool_calls": 3,
+    "context_management": [],
+    "prompt_cache_options": {},
     "service_tier": "flex",
 }
 
 
 @pytest.mark.parametrize("field", UNSUPPORTED_FIELDS)
 def test_unsupported_field_is_refused_by_name(toy: httpx.Client, field: str) -> None:
-    error = refused(toy, chat_body(**{field: ASKING[field]}))
+    body, path = (chat_body(), CHAT) if field == "prompt" else (TEXT_BODY, TEXT)
+    error = refused(toy, body | {field: ASKING[field]}, path)
     assert (error["param"], error["code"], error["type"]) == (field, "unsupported_field", "invalid_request_error")
     assert error["message"].startswith(f"{field} is not supported: ")
 
@@ -60,6 +68,7 @@ def test_unsupported_fields_with_neutral_values_are_accepted(toy: httpx.Client) 
     neutral = {field: values[0] if values else None for field, (values, _) in UNSUPPORTED_FIELDS.items()}
     harmless = {"user": "me", "metadata": {"run": "1"}, "safety_identifier": "x", "prompt_cache_key": "y"}
     assert toy.post(CHAT, json=chat_body(**neutral, **harmless)).status_code == 200
+    assert toy.post(TEXT, json=neutral | harmless | TEXT_BODY).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -98,8 +107,12 @@ def test_unsupported_fields_with_neutral_values_are_accepted(toy: httpx.Client) 
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": " "}]}, "messages"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
-        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages.0.content"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0"),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages.0.tool_calls.0.id"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "messages.0.content"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "x", "name": "y"}]}, "messages.0.name"),
         ({"messages": [{"role": "user", "content": "x" * 1001}]}, "messages"),

@@ -10,6 +10,7 @@ from tests.support.toy_server import chat_body, error_of, toy_server
 
 CHAT = "/v1/chat/completions"
 GET_PATHS = (
+    "/",
     "/health",
     "/check",
     "/metrics",
@@ -54,9 +55,7 @@ def test_options_and_unknown_methods_name_the_methods_of_the_path(toy: httpx.Cli
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "BREW"])
-@pytest.mark.parametrize(
-    "path", ["/", "/nope", "/health/", "/v1/models/", "/trees/../x", "/trees/%00/x", "//elsewhere"]
-)
+@pytest.mark.parametrize("path", ["/nope", "/health/", "/v1/models/", "/trees/../x", "/trees/%00/x", "//elsewhere"])
 def test_unknown_address_is_404_for_every_method(toy: httpx.Client, method: str, path: str) -> None:
     with RawClient(toy.base_url) as client:
         client.send(request_bytes(method, path, Connection="close"))

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from decoding.core import Tokens
-from reason.serve.schemas import ChatMessage
+from reason.serve.messages import ChatMessage
 from reason.thinking import ThinkingFormat
 from tests.support.toy_server import ToySearchService, chat_body, toy_server
 

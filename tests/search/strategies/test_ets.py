@@ -50,6 +50,14 @@ class TestEts:
         with pytest.raises(ValueError, match="was given no embedder"):
             run_search(Ets(n=8), embedder=None, engine=ToyEngine(write_five_steps))
 
+    @pytest.mark.parametrize(("penalty", "warns"), [(1e-6, True), (3.25, False)])
+    def test_program_that_prunes_nothing_is_warned_of_once(
+        self, penalty: float, warns: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for _ in range(2):
+            run_search(Ets(n=8, coverage=0, penalty=penalty, temperature=5.0), engine=ToyEngine(write_five_steps))
+        assert caplog.text.count("its program prunes nothing") == warns
+
     @pytest.mark.parametrize(
         ("knobs", "message"),
         [

@@ -1,0 +1,102 @@
+"""Compare searches at equal compute on the same problems, and write a report with plots.
+
+reason bench evaluate                                 searches at widths 4, 16, 64; 200 bundled problems
+reason bench evaluate --searches best_of_n rebase "mcts search.value=rollout" --widths 16 --problems 50
+reason bench evaluate model=qwen2.5-math-1.5b +task=math500 --widths 16
+reason bench evaluate model=thinker +task=puzzles --think-tokens 100 200 400 800 --widths 1 8
+
+With --think-tokens the searches are compared over budgets of the thought, ended by force and cut, and a plot shows it.
+Arguments of the form NAME=VALUE are settings of `reason solve`, for all runs. Every run is resumable and has its own
+folder: the same command continues a stopped comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from reason.bench.arguments import positive_int, run_comparison
+from reason.commands import typed
+from reason.config.compose import list_options
+
+DEFAULTS = ("speculation=off",)  # at the load of this comparison plain decoding is about as fast, and steadier
+BUNDLED = ("+task=synthetic", "task.size={problems}")
+NOT_BY_DEFAULT = {
+    "self_consistency",  # it chooses differently among the samples of best_of_n: it is a baseline of every comparison
+    "treepo",  # it samples trees for training, and a vote over it is one over fewer independent samples
+    "pdr",  # these three need a model that follows instructions, or was trained for their forms
+    "inftythink",
+    "self_refine",
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    top = typed.make_parser("bench evaluate", __doc__)
+    top.add_argument("settings", nargs="*", help="settings of `reason solve`, for all runs")
+    searches = "options of search, each with its own settings; default: those that any model can do"
+    top.add_argument("--searches", nargs="+", help=searches)
+    top.add_argument("--widths", nargs="+", type=positive_int, default=[4, 16, 64], help="values of search.n")
+    top.add_argument("--problems", type=positive_int, default=200)
+    top.add_argument(
+        "--think-tokens", nargs="+", type=positive_int, help="budgets of the thought, for a model that thinks"
+    )
+    top.add_argument("--folder", type=Path, default=Path("outputs/evaluate"), help="where the runs are kept")
+    top.add_argument("--out", type=Path, help="write the report here, its plots beside it")
+    return top
+
+
+def compare_searches(args: argparse.Namespace, console: Console) -> str:
+    """Returns the report on searches at equal compute; writes its plots."""
+    from reason.bench.engine import describe_machine
+    from reason.bench.evaluation_report import draw_plots, format_report
+    from reason.bench.runs import RunSpec, execute_runs
+
+    settings = common_settings(args)
+    searches = args.searches or [name for name in list_options("search") if name not in NOT_BY_DEFAULT]
+    if "best_of_n" not in searches:
+        searches = ["best_of_n", *searches]
+    outcomes = execute_runs(
+        [RunSpec(search, width, settings) for width in args.widths for search in searches], args.folder, console
+    )
+    plots = draw_plots(outcomes, args.out.with_suffix("")) if args.out else {}
+    return format_report(
+        outcomes, command=typed.join_command("bench evaluate"), machine=describe_machine(), plots=plots
+    )
+
+
+def compare_budgets(args: argparse.Namespace, console: Console) -> str:
+    """Returns the report on budgets of the thought; draws its plot."""
+    from reason.bench.engine import describe_machine
+    from reason.bench.runs import execute_runs
+    from reason.bench.thinking_report import draw_budgets, format_budgets, plan_runs, summarize_budget
+
+    runs = plan_runs(args.searches or ["self_consistency"], args.widths, args.think_tokens, common_settings(args))
+    outcomes = execute_runs(list(runs), args.folder, console)
+    points = [summarize_budget(outcome, *runs[outcome.spec]) for outcome in outcomes]
+    plot = args.out.with_suffix(".png") if args.out else None
+    if plot:
+        draw_budgets(points, plot)
+    command, machine = typed.join_command("bench evaluate"), describe_machine()
+    return format_budgets(points, command=command, machine=machine, num_problems=len(outcomes[0].rows), plot=plot)
+
+
+def common_settings(args: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the settings of all runs."""
+    bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
+    common = [*DEFAULTS, *bundled, "limit={problems}", *args.settings]
+    return tuple(setting.format(problems=args.problems) for setting in common)
+
+
+def compare(args: argparse.Namespace, console: Console) -> str:
+    """Returns the report that the arguments ask for."""
+    from reason.bench.plots import require_matplotlib
+
+    if args.out:
+        require_matplotlib()
+    return compare_budgets(args, console) if args.think_tokens else compare_searches(args, console)
+
+
+def run_program() -> int:
+    return run_comparison(make_parser(), compare)

@@ -1,0 +1,69 @@
+"""Records the steps of a small and a target model after the same prefixes, for `reason train-router`.
+
+reason collect-steps --out pairs.jsonl                       the bundled pair on training problems
+reason collect-steps --out pairs.jsonl model=qwen2.5-math-7b small.path=Qwen/Qwen2.5-Math-1.5B-Instruct \\
+    scorer=skywork_prm +task=math500
+
+Takes the settings of `reason solve`. The search continues from the better step by the scorer. With --rollouts the
+target model also completes the solution from each step, and the pair records the share of right answers. With a file
+that exists it solves the problems that are not in it.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from reason.bench.arguments import positive_int
+from reason.commands import typed
+
+DEFAULTS = ("router=oracle", "search=self_consistency", "search.n=4", "speculation=off")
+BUNDLED = ("+task=synthetic_mixed", "task.split=train", "task.size=2000", "task.seed=1")
+
+
+def run_program() -> int:
+    top = typed.make_parser("collect-steps", __doc__)
+    top.add_argument("settings", nargs="*", help="settings of `reason solve`")
+    top.add_argument("--out", type=Path, required=True, help="file of pairs, appended to")
+    top.add_argument("--rollouts", type=positive_int, help="graded completions of each step")
+    args = top.parse_intermixed_args()
+    logging.disable(logging.ERROR)  # transformers logs every setting that it does not like
+    console = Console(stderr=True, highlight=False)
+    from reason import ConfigError, build
+    from reason.config.compose import compose_settings, instantiate
+    from reason.routing.pairs import PairCollector, append_pairs, read_pairs
+    from reason.routing.rollouts import add_rollout_truth
+
+    bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
+    try:
+        config, choices = compose_settings([*DEFAULTS, *bundled, *args.settings])
+        spec = build.validate_settings(config, choices)
+        if spec.routing is None:
+            raise ConfigError("router=off has one model only; leave router out")
+        task, _ = build.select_task(spec, choices)
+        done = {pair.group for pair in read_pairs(args.out)} if args.out.exists() else set()
+    except (ConfigError, ValueError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    collector, count = PairCollector(), 0
+    sampling = instantiate("search.sampling", config["search"]["sampling"])
+    problems = [problem for problem in list(task)[: config["limit"]] if problem.id not in done]
+    spec = replace(spec, routing=replace(spec.routing, router=collector))
+    with closing(task), spec.load_solver(task) as solver:
+        solved = track(solver.solve_many(problems), "problems", total=len(problems), console=console)
+        for problem, outcome in solved:
+            if isinstance(outcome, Exception):
+                console.print(f"{problem.id} failed: {outcome}", markup=False)
+                continue
+            pairs = collector.take_pairs(problem.id)
+            if args.rollouts:
+                pairs = add_rollout_truth(solver, task, problem, pairs, count=args.rollouts, sampling=sampling)
+            append_pairs(args.out, pairs)
+            count += len(pairs)
+    console.print(f"{count:,} pairs of {len(problems):,} problems added to {args.out}", markup=False)
+    return 0
