@@ -36,11 +36,14 @@ from reason.models.loading import announce, paused_collector
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt, PromptFormat
 from reason.routing import spec as routing
+from reason.routing.judge_spec import JudgeSpec, validate_judge
 from reason.routing.spec import RouterSpec
 from reason.runs.notebook import register_display
+from reason.runs.papers.spec import read_paper
 from reason.runs.resume import flatten_settings, hash_settings
-from reason.scorers.base import LoadableEmbedder, Scorer
+from reason.scorers.base import ComparingScorer, LoadableEmbedder, Scorer
 from reason.scorers.embedders.hidden_states import HiddenStateEmbedder
+from reason.scorers.judge_model import AskingScorer
 from reason.scorers.part import PARTS
 from reason.solver import Solver
 from reason.tasks.base import Task
@@ -49,6 +52,7 @@ from reason.trust import TrustRule
 from search.probes import EarlyExit
 from search.steps import StepRule
 from search.strategy import Budget, Strategy
+from search.voting import TOURNAMENT
 
 GROUPS = (
     "search",
@@ -66,7 +70,19 @@ GROUPS = (
 SCORING = ("scorer_reads", "scorer_window", "scorer_timeout", "trusted_score")
 COMPARED = ("search", "step", "early_exit", "budget")
 """Groups whose settings are in every row."""
-SETTINGS = {*GROUPS, "task", "question", "limit", "seed", "concurrency", *SCORING, "resume", "plugins"}
+SETTINGS = {
+    *GROUPS,
+    "task",
+    "question",
+    "limit",
+    "seed",
+    "concurrency",
+    *SCORING,
+    "resume",
+    "plugins",
+    "paper",
+    "log_to",
+}
 
 
 @dataclass(frozen=True)
@@ -89,6 +105,7 @@ class SolveSpec:
     budget: Budget
     speculation: SpeculationSpec
     routing: RouterSpec | None
+    judge: JudgeSpec | None
     names: dict[str, str]
     lossy_settings: tuple[str, ...]
     config: Settings
@@ -129,6 +146,8 @@ class SolveSpec:
         self.engine.ping()
         if self.routing is not None:
             self.routing.small.ping()
+        if self.judge is not None and self.judge.small is not None:
+            self.judge.small.ping()
         with announce("loading the tokenizer"), as_config_error("model.path"):
             tokenizer = load_tokenizer(source)
         with as_config_error("model.prompt"):
@@ -156,6 +175,9 @@ class SolveSpec:
                 if self.speculation.loads_a_model
                 else replace(self.speculation, memory=None).make_speculation,
             )
+        if self.judge is not None and isinstance(self.scorer, AskingScorer):
+            with as_config_error("scorer"):
+                self.scorer.use_model(self.judge.open_judge(target, self.engine, prompt, self.thinking))
         return Solver(
             strategy=self.strategy,
             engine=target,
@@ -238,6 +260,8 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
     """Validates everything that needs no loaded model. Raises: ConfigError naming the setting."""
     _validate_keys(config)
     _validate_effort(choices)
+    with as_config_error("paper"):
+        read_paper(config.get("paper"))
     plugins.load_plugins(config.get("plugins", []))
     engine = validate_engine("engine", config["engine"])
     strategy: Strategy = instantiate("search", config["search"])
@@ -250,8 +274,14 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
         budget = Budget(**config["budget"])
     if strategy.needs_scorer and not scorer.gives_scores:
         raise ConfigError(
-            f"search={_option_name(choices, strategy)} chooses by score and scorer=none gives none; "
-            "choose scorer=prm or scorer=likelihood, or search=self_consistency"
+            f"search={_option_name(choices, strategy)} chooses by score and {_name_scoreless(choices, scorer)} gives "
+            "none; choose scorer=prm or scorer=likelihood, or search=self_consistency"
+        )
+    if strategy.select == TOURNAMENT and not (isinstance(scorer, ComparingScorer) and scorer.tournament):
+        raise ConfigError(
+            f"search.select={TOURNAMENT} has a judge compare solutions, and "
+            f"scorer={choices.get('scorer', type(scorer).__name__)} is none; choose scorer=judge (with "
+            "scorer.judges=pairs it only compares), or scorer=ensemble with judge among its members"
         )
     if config.get("scorer_reads") == "answer" and thinking is not None and strategy.by_steps and strategy.needs_scorer:
         raise ConfigError(
@@ -282,6 +312,10 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
         num_top=num_top,
         measured_for=measured_for,
     )
+    for member in getattr(scorer, "members", ()):  # each as if it were the only one
+        engine.adapt_to(
+            checkpoint, prompt_format=prompt_format, scorer=member, sampling=None, continued_by=None, thinking=thinking
+        )
     if thinking is not None and not engine.settings.continues_text:
         for knob, value, default in (("think_tokens", thinking.think_tokens, "null"), ("waits", thinking.waits, "0")):
             if value and not (knob == "think_tokens" and engine.settings.ends_thoughts):
@@ -298,6 +332,7 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
             f"router={choices.get('router', '')} routes the steps behind one prompt, and search="
             f"{_option_name(choices, strategy)} writes prompts of its own; leave router=off"
         )
+    judge = validate_judge(config, scorer, checkpoint, engine, prompt_format, thinking, has_router=router is not None)
     names = _option_names(config, choices)
     return SolveSpec(
         strategy=strategy,
@@ -312,6 +347,7 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
         budget=budget,
         speculation=speculative,
         routing=router,
+        judge=judge,
         names=names,
         lossy_settings=_lossy_settings(names, speculative, router),
         config=config,
@@ -472,6 +508,12 @@ def _lossy_settings(
 ) -> tuple[str, ...]:
     routing_setting = None if router is None else f"router={names['router']}"
     return tuple(setting for setting in (speculative.lossy, routing_setting) if setting is not None)
+
+
+def _name_scoreless(choices: Mapping[str, str], scorer: Scorer) -> str:
+    """Names the setting by which a scorer gives no scores."""
+    name = f"scorer={choices.get('scorer', 'none')}"
+    return f"{name} with judges=pairs" if isinstance(scorer, ComparingScorer) else name
 
 
 def _option_name(choices: Mapping[str, str], strategy: Strategy) -> str:

@@ -17,7 +17,7 @@ from reason.engines.event_loop import EventLoopThread
 from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
-from reason.scorers.base import Scorer
+from reason.scorers.base import ComparingScorer, Scorer
 from reason.scorers.part import read_part
 from reason.thinking import SolutionReader, ThinkingFormat
 from reason.trust import TrustRule
@@ -26,8 +26,10 @@ from search.probes import EarlyExit, ThoughtProbes
 from search.problem_text import ProblemText
 from search.selection import Selection
 from search.steps import DelimiterSteps, StepRule
+from search.strategies.tournament import hold_tournament
 from search.strategy import Budget, Resources, SearchResult, StepEmbedder, StepEvent, StepScorer, Strategy
 from search.thought import ThoughtBudget
+from search.voting import TOURNAMENT
 
 T = TypeVar("T")
 SolveOutcome = tuple[Problem, Solution | Exception]
@@ -288,7 +290,29 @@ class Solver:
             on_step=self.on_step,
             on_selection=self.on_selection,
         )
-        return self._to_solution(problem, await self.strategy(root, resources), reader)
+        result = await self.strategy(root, resources)
+        if self.strategy.select == TOURNAMENT:
+            result = await self._hold_tournament(problem, result, reader)
+        return self._to_solution(problem, result, reader)
+
+    async def _hold_tournament(self, problem: Problem, result: SearchResult, reader: SolutionReader) -> SearchResult:
+        """Has the scorer's judge choose among the answers of a search, within what is left of its seconds."""
+        if not isinstance(self.scorer, ComparingScorer) or self.scorer.tournament is None:
+            raise ValueError(f"search.select={TOURNAMENT} has a judge compare solutions; choose scorer=judge")
+
+        def read_text(node: int) -> str:
+            thought, text, is_finished = reader.split(result.tree.path_text(node))
+            return (text.strip() if is_finished else "") or thought.strip()
+
+        limit = self.budget.seconds
+        return await hold_tournament(
+            result,
+            self.scorer.bind_referee(problem.question),
+            self.scorer.tournament,
+            read_text=read_text,
+            timeout=self.scorer_timeout,
+            seconds_left=None if limit is None else limit - result.usage.seconds,
+        )
 
     def extract_answer(self, text: str) -> str | None:
         """Returns the final answer in a text without thought, in the canonical form that voting compares, or None."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 from decoding.core import SamplingParams
 from decoding.validation import require_count
 from search.templates import Places, validate_templates
-from search.voting import validate_aggregation, validate_unscored, validate_voting_rule
+from search.voting import TOURNAMENT, validate_aggregation, validate_unscored, validate_voting_rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class RevisionSearch:
     """Base of the searches that write prompts of their own.
 
     n             solutions at a time, each of them revised; the last ones vote
-    select        how the answer is chosen: `majority`, `weighted` or `best`
+    select        how the answer is chosen: `majority`, `weighted`, `best` or `tournament` (`strategies.tournament`)
     unscored      the vote of a solution without a score: `median` of the others, or `ignore`
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
     templates     the texts of the prompts, by name; `places` says what they hold
@@ -50,7 +50,7 @@ class RevisionSearch:
     @property
     def needs_scorer(self) -> bool:
         """Whether votes depend on scores; counting solutions does not."""
-        return self.select != "majority"
+        return self.select not in ("majority", TOURNAMENT)
 
     @property
     def continues_text(self) -> bool:

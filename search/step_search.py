@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams
-from decoding.validation import is_number, require_count, require_switch, shorten
+from decoding.validation import is_number, require_count, require_share, require_switch, shorten
 from search.allocation import validate_normalisation
-from search.voting import validate_aggregation, validate_unscored, validate_voting_rule
+from search.voting import TOURNAMENT, validate_aggregation, validate_unscored, validate_voting_rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,15 @@ class StepSearch:
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
     normalise     scale of the scores by which the width is given, among the branches of one depth: `none`, `rank`,
                   `zscore` or `logit`. Of no effect where their order alone counts. Votes have the scores as they are
-    select        how the answer is chosen: `weighted`, `majority` or `best`
+    select        how the answer is chosen: `weighted`, `majority`, `best` or `tournament` (`strategies.tournament`)
     unscored      the vote of a solution without a score: `median` of the others, or `ignore`
     merge         whether siblings with the same meaning count as one branch, with the highest of their scores, whose
                   continuations they take in turn (FETCH, arXiv 2502.11183)
     early_stop    ends the search when the lead of the first answer is at least this share of the votes still to come:
                   with 1 the vote is decided, 0.5 is SPEX's; None never ends it
+    give_up       path score below which a branch is hopeless; None: none is by its score alone
+    give_up_share  the same as a share of the best score of a finished solution with an answer so far; None: none is
+    give_up_after  successive steps after which a hopeless branch is pruned, whatever width is left
     sampling      sampling parameters of the steps; `max_tokens` limits the whole solution
 
     Raises: ValueError naming the knob, its constraint and its value.
@@ -40,6 +43,9 @@ class StepSearch:
     unscored: str = "median"
     merge: bool = False
     early_stop: float | None = None
+    give_up: float | None = None
+    give_up_share: float | None = None
+    give_up_after: int = 2
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     needs_scorer = True
@@ -54,11 +60,16 @@ class StepSearch:
         validate_voting_rule(self.select)
         validate_unscored(self.unscored)
         require_switch("merge", self.merge)
+        for name in ("give_up", "give_up_share"):
+            if getattr(self, name) is not None:
+                require_share(name, getattr(self, name), above_zero=True)
+        require_count("give_up_after", self.give_up_after, at_least=1)
         share = self.early_stop
         if share is not None and (not is_number(share, low=0, high=1) or share == 0):
             raise ValueError(f"early_stop must be in (0, 1] or null, got {shorten(share)}")
-        if share is not None and self.select == "best":
-            raise ValueError("early_stop needs select=weighted or select=majority: one better score overturns the best")
+        if share is not None and self.select in ("best", TOURNAMENT):
+            why = "one better score overturns the best" if self.select == "best" else "a judge may choose any answer"
+            raise ValueError(f"early_stop needs select=weighted or select=majority: {why}")
 
     @property
     def needs_embedder(self) -> bool:

@@ -24,6 +24,7 @@ class StepSearchState:
     """Tree of one search and the state of its branches, for all strategies over steps.
 
     ended_nodes  nodes that cannot be continued, in the order in which they ended: finished, too deep, or out of tokens
+    given_up     open nodes of hopeless branches, which are not continued (`give_up`)
     num_closed   number of continuations that left no open branch
     is_decided   whether the vote is decided, so that open branches do not matter
     """
@@ -39,6 +40,7 @@ class StepSearchState:
         self._answers: dict[int, str | None] = {}
         self._scores_at: dict[int, list[float]] = {}  # depth -> path scores of the nodes there, sorted
         self._num_compared = 0  # nodes of the tree that are in it
+        self.given_up: list[int] = []
         self._turns: dict[int, list[int]] = {}  # representative of a merged branch -> its members, the next one first
         self._representatives: dict[int, int] = {}  # member of a merged branch -> its representative
         step_tokens = resources.step_rule.max_tokens or strategy.step_tokens
@@ -82,7 +84,7 @@ class StepSearchState:
         )
         if not may_decide:
             open_leaves = self._take_open(leaves, members)
-        return open_leaves if self.is_decided else await self._merge_siblings(open_leaves)
+        return open_leaves if self.is_decided else await self._merge_siblings(self._drop_hopeless(open_leaves))
 
     async def look_ahead(self, nodes: Sequence[int], num_steps: int) -> list[int]:
         """Continues each node by up to `num_steps` greedy steps; returns the node to which each leads.
@@ -126,7 +128,7 @@ class StepSearchState:
         """Waits for a batch; returns the open branches among its results, in order. *Mutates*."""
         leaves = await self.expander.collect_batch(batch)
         parents = [expansion.parent for expansion in batch.pending]
-        return await self._merge_siblings(self._take_open(leaves, parents))
+        return await self._merge_siblings(self._drop_hopeless(self._take_open(leaves, parents)))
 
     def is_open(self, node: int) -> bool:
         """Whether a node can be continued."""
@@ -216,6 +218,7 @@ class StepSearchState:
         if reason != "done" and (pruned := self._undecided_leaves()):
             self.record_decision(pruned, [0] * len(pruned), reasons=dict.fromkeys(pruned, reason))
         nodes = self.ended_nodes if self.is_decided else [*self.ended_nodes, *still_open]
+        nodes = nodes or self.given_up  # better than no answer at all
         agg_strategy = self.strategy.agg_strategy
         candidates = [
             Candidate(node, self.find_answer(node), self.tree.path_score(node, agg_strategy)) for node in nodes
@@ -240,6 +243,46 @@ class StepSearchState:
             if leaf != SearchTree.ROOT and not self.has_ended(leaf):
                 self._end_branch(leaf)
         return open_leaves
+
+    def _drop_hopeless(self, leaves: list[int]) -> list[int]:
+        """Gives up the hopeless ones among open branches (`give_up`); returns the others. *Mutates*.
+
+        Where all are hopeless and nothing has ended yet, the best of them goes on, so that there is an answer.
+        """
+        limit = self._find_give_up_limit()
+        if limit is None or not leaves:
+            return leaves
+        hopeless = {leaf for leaf in leaves if self._count_low_steps(leaf, limit) >= self.strategy.give_up_after}
+        if len(hopeless) == len(set(leaves)) and not self.ended_nodes:
+            scores = self.scores_of_nodes(leaves)
+            hopeless.discard(leaves[scores.index(max(scores))])
+        if hopeless:
+            self.record_decision(leaves, [int(leaf not in hopeless) for leaf in leaves], note={"give_up": limit})
+            self.num_closed += sum(leaf in hopeless for leaf in leaves)
+            self.given_up += sorted(hopeless)
+        return [leaf for leaf in leaves if leaf not in hopeless]
+
+    def _find_give_up_limit(self) -> float | None:
+        """Returns the path score below which a branch is hopeless; None where none is."""
+        strategy, limits = self.strategy, list[float]()
+        if strategy.give_up is not None:
+            limits.append(strategy.give_up)
+        if strategy.give_up_share is not None:
+            answered = [node for node in self.ended_nodes if self.find_answer(node) is not None]
+            scores = [self.tree.path_score(node, strategy.agg_strategy) for node in answered]
+            if known := [score for score in scores if score is not None]:
+                limits.append(strategy.give_up_share * max(known))
+        return max(limits, default=None)
+
+    def _count_low_steps(self, leaf: int, limit: float) -> int:
+        """Counts the last successive steps at which the score of the path so far is below `limit`."""
+        count = 0
+        for node in reversed(self.tree.path_nodes(leaf)):
+            score = self.tree.path_score(node, self.strategy.agg_strategy)
+            if score is None or score >= limit:
+                break
+            count += 1
+        return count
 
     def _end_branch(self, node: int) -> None:
         self.ended_nodes.append(node)

@@ -179,7 +179,7 @@ class Strategy(Protocol):
 
     @property
     def select(self) -> str:
-        """Voting rule under which the answer is chosen: `majority`, `weighted` or `best`."""
+        """Voting rule under which the answer is chosen: `majority`, `weighted`, `best` or `tournament`."""
         ...
 
     @property

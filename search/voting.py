@@ -16,6 +16,8 @@ AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": lambda scores: math.fsum(scores) / len(scores),
 }
 VOTING_RULES = ("majority", "weighted", "best")
+TOURNAMENT = "tournament"
+"""The choice by a judge that compares solutions; votes are counted for its seeds and ties."""
 UNSCORED = ("median", "ignore")
 
 
@@ -34,7 +36,7 @@ def validate_aggregation(name: str) -> None:
 
 def validate_voting_rule(voting_rule: str) -> None:
     """Checks the name of a voting rule. Raises: ValueError naming the valid choices."""
-    require_choice("select", voting_rule, VOTING_RULES)
+    require_choice("select", voting_rule, (*VOTING_RULES, TOURNAMENT))
 
 
 def validate_unscored(unscored: str) -> None:
@@ -71,7 +73,8 @@ def tally_votes(
 ) -> dict[str, float]:
     """Counts the votes of each answer, in order of first appearance; a solution without an answer has no vote.
 
-    `majority` counts solutions, `weighted` adds up their scores, `best` takes the highest score. Where no solution with
+    `majority` counts solutions, and so does `tournament` before it is held; `weighted` adds up their scores, `best`
+    takes the highest score. Where no solution with
     an answer is scored, all rules count solutions. Where some are, `unscored` decides about the others:
 
     median  they have the median score of the scored ones; where they are more than those, `best` becomes `weighted`:
@@ -87,7 +90,7 @@ def tally_votes(
     validate_unscored(unscored)
     voters = [(a, s) for a, s in zip(answers, scores, strict=True) if a is not None]
     scored = [s for _, s in voters if s is not None]
-    if voting_rule == "majority" or not scored:
+    if voting_rule in ("majority", TOURNAMENT) or not scored:
         voting_rule, weighed = "majority", [(a, 1.0) for a, _ in voters]
     elif unscored == "ignore":
         weighed = [(a, s) for a, s in voters if s is not None]

@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 COMMAND = re.compile(r"^(?:python scripts/[\w/]+\.py|reason [a-z-]+).*$", re.MULTILINE)
 SOLVING = ("python scripts/solve.py ", "reason solve ", "reason sweep ")
 SERVING = ("python scripts/serve_models.py ", "reason serve-models ")
-NOT_AT_HAND = ("FOLDER", "model=", "scorer=", "routers/mine")
+NOT_AT_HAND = ("FOLDER", "model=", "scorer=", "routers/mine", "+experiment=paper_")
 """Settings with these name models that a test has not; they are composed and no more."""
 REPLY_KEYS = {"search.lossy", "search.usage"}
 """Keys of a reply of the HTTP endpoint that look like settings."""

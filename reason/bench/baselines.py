@@ -40,14 +40,27 @@ class BaselineRun:
     stats: EngineStats | None = None
 
 
-def run_ours(backend: HFBackend, workload: BranchWorkload) -> BaselineRun:
-    """Runs the local engine, cold: a new KV pool and an empty prefix cache."""
+def open_cold_engine(backend: HFBackend, workload: BranchWorkload) -> LocalEngine:
+    """Returns a local engine with room for the workload, a new KV pool and an empty prefix cache."""
     room = 2 * (len(workload.prompt) + workload.branches * workload.new) + 64
-    engine = LocalEngine(backend, decode=lambda tokens: "", kv_bytes=room * backend.kv_bytes_per_token)
-    params = SamplingParams(max_tokens=workload.new, temperature=1.0)
-    requests = [
-        GenerationRequest(prefix=workload.prompt, params=params, seed=seed) for seed in range(workload.branches)
-    ]
+    return LocalEngine(
+        backend,
+        decode=lambda tokens: "",
+        kv_bytes=room * backend.kv_bytes_per_token,
+        max_running_requests=workload.branches,
+        max_batched_tokens=max(1024, workload.branches),
+    )
+
+
+def make_requests(workload: BranchWorkload, temperature: float = 1.0) -> list[GenerationRequest]:
+    """Returns a request per branch."""
+    params = SamplingParams(max_tokens=workload.new, temperature=temperature)
+    return [GenerationRequest(prefix=workload.prompt, params=params, seed=seed) for seed in range(workload.branches)]
+
+
+def run_ours(backend: HFBackend, workload: BranchWorkload) -> BaselineRun:
+    """Runs the local engine, cold: see `open_cold_engine`, which is not timed."""
+    engine, requests = open_cold_engine(backend, workload), make_requests(workload)
     begin = time.perf_counter()
     generations = asyncio.run(engine.generate(requests))
     seconds = time.perf_counter() - begin
@@ -57,7 +70,8 @@ def run_ours(backend: HFBackend, workload: BranchWorkload) -> BaselineRun:
     return BaselineRun(seconds, stats)
 
 
-def _generation_config(workload: BranchWorkload) -> GenerationConfig:
+def make_generation_config(workload: BranchWorkload) -> GenerationConfig:
+    """Returns the settings of transformers with which it samples the branches of a workload."""
     from transformers import GenerationConfig
 
     return GenerationConfig(
@@ -72,7 +86,7 @@ def transformers_generate(model: TransformersModel, workload: BranchWorkload) ->
 
     ids = torch.tensor([workload.prompt] * workload.branches, device=model.device)
     begin = time.perf_counter()
-    done = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=_generation_config(workload))
+    done = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=make_generation_config(workload))
     _synchronize(model)
     seconds = time.perf_counter() - begin
     assert done.shape == (workload.branches, len(workload.prompt) + workload.new)
@@ -83,7 +97,7 @@ def transformers_continuous(model: TransformersModel, workload: BranchWorkload) 
     """`model.generate_batch`, its continuous batching, with a cache just large enough; set-up is part of the time."""
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-    settings = _generation_config(workload)
+    settings = make_generation_config(workload)
     settings.min_new_tokens = None
     settings.eos_token_id = -1  # it must have one; this id is never sampled
     blocks = workload.branches * ((len(workload.prompt) + workload.new) // 256 + 2)

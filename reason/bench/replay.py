@@ -37,6 +37,8 @@ DRAFTERS: dict[str, Callable[[], DraftSource]] = {
     "token_recycling": TokenRecycling,
     "prompt_lookup": PromptLookup,
     "suffix": SuffixDecoding,
+    "suffix_for_all": partial(SuffixDecoding, across_groups=True),
+    "suffix_both": partial(SuffixDecoding, across_groups="both"),
 }
 
 

@@ -96,4 +96,4 @@ def complete(arguments: Sequence[str]) -> int | None:
 
 def takes_settings(module: str) -> bool:
     """Returns whether a command is Hydra's, which completes settings; the others take arguments of their own."""
-    return module in ("solve", "serve", "serve_models", "train")
+    return module in ("solve", "sweep", "serve", "serve_models", "train")

@@ -27,7 +27,11 @@ class Command:
 
 COMMANDS = {
     "solve": Command("solve", "solve a question or the problems of a task"),
-    "sweep": Command("solve", "solve with every combination of settings, as in search.n=4,16", ("--multirun",)),
+    "sweep": Command(
+        "sweep",
+        "solve with every combination of settings, as in search.n=4,16; --budget 2h estimates first",
+        ("--multirun",),
+    ),
     "report": Command("report", "one page and one table of many runs; trees exported"),
     "serve": Command("serve", "an OpenAI-compatible server, with a search behind every answer"),
     "serve-models": Command("serve_models", "start the SGLang servers of a run on this machine"),

@@ -2,6 +2,7 @@
 
 reason report multirun/DATE/TIME                    report.html and report.md in that folder
 reason report outputs multirun --out mine.html      all runs below both folders; mine.md beside the page
+reason report multirun --where search=ets --where search.n=16    only the runs with these settings
 reason report compare outputs/A outputs/B           compare.html and compare.md: pairs of runs, and problem by problem
 reason report curves outputs/DATE/TIME              accuracy against the number of saved samples: pass@k, maj@k, ...
 reason report export multirun/DATE/TIME --format parquet    problems.parquet and samples.parquet, all runs in one
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reason.commands import typed
@@ -28,6 +29,7 @@ from reason.runs.gather import COSTS, FoundRun, find_runs
 from reason.runs.json_files import write_atomically
 from reason.runs.pages.compare import compare_page
 from reason.runs.pages.report import front_of_runs, report_page
+from reason.runs.papers.between_runs import describe_metrics, describe_pairs
 from reason.runs.summary import SHAPE_STATISTICS
 from reason.runs.tables import format_markdown
 
@@ -60,21 +62,27 @@ def report_title(runs: Sequence[FoundRun]) -> str:
     return f"{len(runs)} runs: " + " with ".join(", ".join(part) for part in parts if part)
 
 
-def write_report(folders: Sequence[Path], out: Path) -> None:
+def write_report(folders: Sequence[Path], out: Path, where: Mapping[str, str] | None = None) -> None:
     """Writes the page and, beside it, the table; prints the table. Raises: ValueError, OSError."""
-    runs = find_runs(folders)
+    runs = find_runs(folders, where)
     table = runs_table(runs)
     meanings = [f"- {name}: {meaning}" for name, meaning in (COSTS | SHAPE_STATISTICS).items()]
-    text = "\n\n".join([f"# {report_title(runs)}", table, "\n".join(meanings)])
+    papers = describe_pairs(runs)
+    if papers:
+        meanings += [f"- {meaning}" for meaning in describe_metrics()]
+    parts = [f"# {report_title(runs)}", table, "\n".join(f"- {line}" for line in papers), "\n".join(meanings)]
+    text = "\n\n".join(part for part in parts if part)
     write_atomically(out, report_page(runs, report_title(runs), out.parent.resolve()).encode())
     write_atomically(out.with_suffix(".md"), f"{text}\n".encode(errors="backslashreplace"))
     print(table)
+    for line in papers:
+        print(line)
     print(f"to look at in a browser: {out}")
 
 
-def write_comparison(folders: Sequence[Path], out: Path) -> None:
+def write_comparison(folders: Sequence[Path], out: Path, where: Mapping[str, str] | None = None) -> None:
     """Writes the page of a comparison and, beside it, its table; prints the table. Raises: ValueError, OSError."""
-    runs = find_runs(folders)
+    runs = find_runs(folders, where)
     pairs = compare_runs(runs)
     header = ["run", "over run", "points", "95 % interval", "right only here", "only there", "p (McNemar)", *COSTS]
     rows = []
@@ -128,8 +136,30 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument("--out", type=Path, help="folder for the files; default: the first folder")
     elif task in ("report", "compare"):
         parser.add_argument("--out", type=Path, help=f"the page; default: {task}.html in the first folder")
+        parser.add_argument(
+            "--where",
+            action="append",
+            default=[],
+            metavar="SETTING=VALUE",
+            type=parse_filter,
+            help="only runs with this setting or option, as search=ets; may be repeated",
+        )
     given = arguments if task == "report" else arguments[1:]
     return parser.parse_args(given, argparse.Namespace(task=task))
+
+
+def parse_filter(text: str) -> tuple[str, str]:
+    """Returns name and value of a filter.
+
+    >>> parse_filter("search.n=16")
+    ('search.n', '16')
+
+    Raises: ArgumentTypeError.
+    """
+    name, given, value = text.partition("=")
+    if not name or not given:
+        raise argparse.ArgumentTypeError(f"a filter is SETTING=VALUE, as search=ets, got {text}")
+    return name, value
 
 
 def run_program() -> int:
@@ -139,13 +169,13 @@ def run_program() -> int:
         if args.task == "trees":
             write_trees(first, args.out or first / "trees", args.format)
         elif args.task == "compare":
-            write_comparison(args.folders, args.out or first / "compare.html")
+            write_comparison(args.folders, args.out or first / "compare.html", dict(args.where))
         elif args.task == "curves":
             print_curves(args.folders)
         elif args.task == "export":
             write_rows(args.folders, args.out or first, args.format)
         else:
-            write_report(args.folders, args.out or first / "report.html")
+            write_report(args.folders, args.out or first / "report.html", dict(args.where))
     except (ValueError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2

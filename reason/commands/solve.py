@@ -40,6 +40,9 @@ from reason.runs.command import (
     report_config_errors,
 )
 from reason.runs.json_files import write_json
+from reason.runs.loggers.base import open_loggers, require_loggers
+from reason.runs.papers.judgement import RunSettings, judge_run
+from reason.runs.papers.spec import read_paper
 from reason.runs.present import format_heading, print_solution, print_summary
 from reason.runs.progress import ThroughputMeter, track
 from reason.runs.run import SUMMARY, TaskRun, check_saved_rows
@@ -65,6 +68,7 @@ def solve_task(cfg: DictConfig) -> None:
     with resume.settings_of_run(Path(config["resume"])) if about is not None else nullcontext():
         spec = build.validate_settings(config, choices)
         task, stands_in_for = build.select_task(spec, choices)
+    require_loggers(config.get("log_to", []))
     metadata = spec.run_metadata(task, stands_in_for)
     folder = Path(config["resume"] or HydraConfig.get().runtime.output_dir)
     with printing():
@@ -77,7 +81,8 @@ def solve_task(cfg: DictConfig) -> None:
     if about is None:
         command = f"{called_as('solve')} {shlex.join(compose.list_overrides())}".strip()
         resume.save_settings(folder, config=config, choices=choices, about=metadata, command=command)
-    with closing(task), spec.load_solver(task) as solver:
+    loggers = open_loggers(config.get("log_to", []), folder, config, metadata)
+    with closing(task), loggers as trackers, spec.load_solver(task) as solver:
         freeze_imports()
         run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"])
         meter = ThroughputMeter(solver.engine)
@@ -88,7 +93,7 @@ def solve_task(cfg: DictConfig) -> None:
                 for _ in track(
                     run.solve_missing(), total=len(run.problems), before=before, meter=meter, console=console
                 ):
-                    pass
+                    trackers.log_problem(list(run.results.values()))
         except KeyboardInterrupt:
             stopped = "interrupted"
         except ClosedOutputError as error:  # as after Ctrl-C: the reader has gone
@@ -98,6 +103,8 @@ def solve_task(cfg: DictConfig) -> None:
             **metadata,
             "stopped": stopped,
             "total": len(run.problems),
+            "task_problems": len(task),
+            "concurrency": config["concurrency"],
             "resumed": run.num_resumed,
             **summarise_results(results),
             "seconds": round(meter.elapsed_seconds, 3),
@@ -106,6 +113,11 @@ def solve_task(cfg: DictConfig) -> None:
             "folder": str(folder),
             "page": str(run.start_page),
         }
+        paper = read_paper(config.get("paper"))
+        if paper is not None:
+            settings = RunSettings(config, choices)
+            summary["paper"] = judge_run(paper, settings, results, is_whole=stopped == "done")
+        trackers.log_summary(summary)
     write_json(folder / SUMMARY, summary)
     run.write_index(results, summary)
     with printing():

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from decoding.validation import require_share
 from reason.config.compose import as_config_error, check_trusted_targets, instantiate, load_target
 from reason.config.errors import ConfigError, rejected_setting
 from reason.engines.table_memory import TableMemory, make_origin
@@ -95,6 +96,7 @@ def validate_speculation(config: Settings) -> SpeculationSpec:
     node = dict(config["speculation"])
     folder, decay = node.pop("remember", None), node.pop("remember_decay", 1.0)
     try:
+        require_share("remember_decay", decay, above_zero=True)
         memory = None if folder is None else TableMemory(Path(folder), decay)
     except ValueError as error:
         raise ConfigError(rejected_setting("speculation", error, ("remember", "remember_decay"))) from error

@@ -17,7 +17,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decoding.validation import require_share
 from reason.config.errors import ConfigError
 
 if TYPE_CHECKING:  # they import Numba and safetensors, which only engines that remember need
@@ -34,7 +33,7 @@ class TableMemory:
     decay  weight of what is read over what is learned now. Below 1, tables of other models with the same vocabulary are
            read too: those of the same model before it was trained further
 
-    Raises: ValueError naming the setting.
+    Raises: ValueError for a folder that is a file.
     """
 
     folder: Path
@@ -42,7 +41,6 @@ class TableMemory:
     _files: list[Path] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        require_share("remember_decay", self.decay, above_zero=True)
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"remember must be a folder, {self.folder} is a file")
 

@@ -76,11 +76,13 @@ class FoundRun:
         return None if lossy is None else str(lossy)
 
 
-def find_runs(folders: Iterable[Path]) -> list[FoundRun]:
+def find_runs(folders: Iterable[Path], where: Mapping[str, str] | None = None) -> list[FoundRun]:
     """Returns each run at or below the folders, in the order of their paths and numbers; changes nothing on disk.
 
     A run with a broken row, or with settings that were changed after it had begun, is not measured: it is listed with
     the reason (`broken`), and the other runs are measured.
+
+    `where` keeps only the runs that have these settings, by dotted name, or these options of groups.
 
     Raises: ValueError for a folder that does not exist, or if there is no run at all.
     """
@@ -93,6 +95,11 @@ def find_runs(folders: Iterable[Path]) -> list[FoundRun]:
     if not homes:
         raise ValueError(f"no run (a folder with {FILE}) in {', '.join(map(str, folders))}")
     unique = list(dict.fromkeys(home.resolve() for home in homes))
+    if where:
+        unique = [home for home in unique if _has_settings(home, where)]
+        if not unique:
+            condition = " and ".join(f"{name}={value}" for name, value in where.items())
+            raise ValueError(f"no run with {condition} in {', '.join(map(str, folders))}")
     differences = find_differences([_load_settings_or_none(home) for home in unique])
     return [_read_run(home, differing) for home, differing in zip(unique, differences, strict=True)]
 
@@ -147,6 +154,19 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
             best = points[place][1]
             front.append(place)
     return front
+
+
+def _has_settings(home: Path, where: Mapping[str, str]) -> bool:
+    config, choices = _load_settings_or_none(home)
+    settings: dict[str, object] = {**flatten_settings(config), **choices}
+    return all(name in settings and _format_value(settings[name]) == value for name, value in where.items())
+
+
+def _format_value(value: object) -> str:
+    """Formats a value as the command line spells it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _load_settings_or_none(home: Path) -> tuple[Mapping[str, object], Mapping[str, str]]:

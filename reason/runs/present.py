@@ -9,6 +9,7 @@ from rich.table import Table
 
 from decoding.core import Usage
 from reason.runs.pages.explanation import voting_rule_of_row
+from reason.runs.papers.judgement import paper_lines
 from reason.runs.result import ProblemResult
 from reason.runs.summary import CHOSEN, RunSummary
 
@@ -87,6 +88,8 @@ def print_summary(summary: RunSummary, console: Console) -> None:
     if summary.get("lossy"):
         text = f"lossy: {summary['lossy']}; the text is not distributed as the target model's"
         console.print(text, style="yellow", markup=False, soft_wrap=True)
+    for name, text in paper_lines(summary["paper"]) if "paper" in summary else ():
+        console.print(f"{name}: {text}", markup=False, soft_wrap=True)
     console.print(f"results in {summary['folder']}", markup=False, soft_wrap=True)
     console.print(f"to look at in a browser: {summary['page']}", markup=False, soft_wrap=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from reason.tasks.base import Task
 from search.strategy import Strategy
 
 RESULTS, SUMMARY, INDEX, TREES, PAGES = "results.jsonl", "summary.json", "index.html", "trees", "pages"
+
+_LIVE_PAGE_S = 2.0  # at least so long between two index pages of a run under way
+_LIVE_PAGE_SHARE = 0.02  # of the time, at most, goes into writing them
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +74,7 @@ class TaskRun:
         Raises: OutputError as soon as a result cannot be saved.
         """
         missing = [problem for problem in self.problems if problem.id not in self.results]
+        next_page = 0.0
         for problem, outcome in self.solver.solve_many(missing):
             try:
                 result = self._write_result(problem, outcome)
@@ -79,6 +84,10 @@ class TaskRun:
                 raise OutputError(f"{error}; {saved}, and the run ends here") from error
             self.results[problem.id] = result
             log.info("problem done", extra=result.summary_fields())
+            if (begin := time.monotonic()) >= next_page and len(self.results) < len(self.problems):
+                self._write_live_index()
+                took = time.monotonic() - begin
+                next_page = begin + max(_LIVE_PAGE_S, took / _LIVE_PAGE_SHARE)
             yield result
 
     @property
@@ -101,15 +110,24 @@ class TaskRun:
         self.write_index(results)
         return results
 
-    def write_index(self, results: Sequence[ProblemResult], summary: RunSummary | None = None) -> None:
+    def _write_live_index(self) -> None:
+        """Writes the index page of the results so far, which loads itself again while the run goes on."""
+        results = [self.results[problem.id] for problem in self.problems if problem.id in self.results]
+        self.write_index(results, num_problems=len(self.problems))
+
+    def write_index(
+        self, results: Sequence[ProblemResult], summary: RunSummary | None = None, *, num_problems: int | None = None
+    ) -> None:
         """Writes the index page of these rows; with the run's summary it shows its numbers. *Mutates* the folder.
+
+        `num_problems` is that of a run under way; None: the run is over.
 
         Raises: OutputError, also where `run.json` is broken.
         """
         pages = {result.id: f"{PAGES}/{safe_file_name(result.id)}.html" for result in results}
         links = {problem_id: page for problem_id, page in pages.items() if (self.folder / page).exists()}
         about = {**self.run_metadata, **load_origin(self.folder)}
-        self._output.replace(INDEX, index_page(results, links, about, summary).encode())
+        self._output.replace(INDEX, index_page(results, links, about, summary, num_problems).encode())
 
     def _write_result(self, problem: Problem, outcome: Solution | Exception) -> ProblemResult:
         if isinstance(outcome, Exception):

@@ -7,7 +7,7 @@ of head is one more class, see `heads.py`. How a path's prefix is reused: `prefi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from decoding.core import Tokens
 from reason.models.checkpoint import Checkpoint
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.scorers.heads import RewardHead
+from search.strategies.tournament import SolutionReferee, TournamentRules
 from search.strategy import StepEmbedder, StepScorer
 from search.tree import Step
 
@@ -71,6 +72,18 @@ class Scorer(Protocol):
         `question` is the problem's text, for scorers that read text; `prompt` is the writing model's prompt in token
         ids, for scorers that share its vocabulary.
         """
+        ...
+
+
+@runtime_checkable
+class ComparingScorer(Protocol):
+    """A scorer whose judge also compares solutions, for `select=tournament`; `tournament` is None where it has none."""
+
+    @property
+    def tournament(self) -> TournamentRules | None: ...
+
+    def bind_referee(self, question: str) -> SolutionReferee:
+        """Returns the referee of one problem."""
         ...
 
 

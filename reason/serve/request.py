@@ -11,6 +11,7 @@ from decoding.validation import is_count
 from reason.config.errors import rejected_setting, unknown_key
 from reason.engines.base import EngineSettings
 from reason.problem import Problem
+from reason.scorers.base import ComparingScorer
 from reason.serve.errors import ApiError
 from reason.serve.presets import Preset
 from reason.serve.reply_format import ReplyFormat
@@ -18,6 +19,7 @@ from reason.serve.schemas import ChatCompletionRequest, CompletionRequest
 from reason.serve.settings import ServeSettings
 from reason.solver import Solver
 from search.strategy import Budget, Strategy
+from search.voting import TOURNAMENT
 
 REQUEST_FIELDS = ("max_tokens", "temperature", "top_p", "stop")
 """Sampling settings that are fields of the request itself and therefore not of `search.sampling`."""
@@ -212,6 +214,8 @@ def _check_known(where: str, given: Mapping[str, object], known: list[str]) -> N
 def _check_needs(strategy: Strategy, solver: Solver) -> None:
     if strategy.needs_scorer and not solver.scorer.gives_scores:
         raise invalid_value("search.select", "search.select needs scores, and this server runs with scorer=none")
+    if strategy.select == TOURNAMENT and not (isinstance(solver.scorer, ComparingScorer) and solver.scorer.tournament):
+        raise invalid_value("search.select", f"search.select={TOURNAMENT} needs a judge, and this server has none")
     if strategy.needs_embedder and solver.embedder is None:
         raise invalid_value(
             "search.merge",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decoding.core import Tokens
-from decoding.validation import require_count, require_positive
+from decoding.validation import require_count, require_number
 from search.allocation import normalise_scores
 from search.expand import ExpansionBatch, derive_seed
 from search.open_paths import OpenPaths
@@ -45,7 +45,7 @@ class AbMcts(StepSearch):
             raise ValueError(
                 f"normalise must be none or rank in ab_mcts, whose values are from 0 to 1; got {self.normalise}"
             )
-        require_positive("prior", self.prior)
+        require_number("prior", self.prior, low=0.001, high=1000)
         require_count("parallel", self.parallel, at_least=1)
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:

@@ -46,12 +46,12 @@ class DiverseBeam(LevelSearch):
         require_count("ngram", self.ngram, at_least=1)
 
     async def allocate_widths(self, frontier: Frontier, width: int) -> Allocation:
-        tree, ended = frontier.state.tree, frontier.state.ended_nodes
+        tree, closed = frontier.state.tree, [*frontier.state.ended_nodes, *frontier.state.given_up]
         first_steps = [i for i, node in enumerate(tree.nodes) if node.parent == SearchTree.ROOT]
         group_of = {node: i * self.num_groups // self.n for i, node in enumerate(first_steps)}
         room = Counter(i * self.num_groups // self.n for i in range(self.n))
         if not self.keep_width:
-            room.subtract(group_of[tree.path_nodes(node)[0]] for node in ended)
+            room.subtract(group_of[tree.path_nodes(node)[0]] for node in closed)
         groups: dict[int, list[int]] = {}
         for i, node in enumerate(frontier.nodes):
             groups.setdefault(group_of[tree.path_nodes(node)[0]], []).append(i)

@@ -39,13 +39,14 @@ class Dvts(LevelSearch):
         # The first `beam_width` steps below the prompt found subtree 0, the next ones subtree 1, and so on.
         first_steps = [i for i, node in enumerate(tree.nodes) if node.parent == SearchTree.ROOT]
         subtree_of = {node: i // self.beam_width for i, node in enumerate(first_steps)}
-        num_ended = Counter(subtree_of[tree.path_nodes(node)[0]] for node in frontier.state.ended_nodes)
+        closed = [*frontier.state.ended_nodes, *frontier.state.given_up]
+        num_closed = Counter(subtree_of[tree.path_nodes(node)[0]] for node in closed)
         branches: dict[int, list[int]] = {}
         for i, node in enumerate(frontier.nodes):
             branches.setdefault(subtree_of[tree.path_nodes(node)[0]], []).append(i)
         widths = [0] * len(frontier.nodes)
         for subtree, indices in branches.items():
-            remaining = self.beam_width - (0 if self.keep_width else num_ended[subtree])
+            remaining = self.beam_width - (0 if self.keep_width else num_closed[subtree])
             allocated = allocate_to_best([frontier.scores[i] for i in indices], remaining, num_kept=1)
             for i, count in zip(indices, allocated, strict=True):
                 widths[i] = count

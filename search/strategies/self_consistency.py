@@ -8,7 +8,7 @@ from decoding.core import SamplingParams, Tokens
 from decoding.validation import require_count, require_number, require_share
 from search.sample import sample_and_choose
 from search.strategy import Resources, SearchResult
-from search.voting import validate_aggregation, validate_unscored, validate_voting_rule
+from search.voting import TOURNAMENT, validate_aggregation, validate_unscored, validate_voting_rule
 from search.weak_branches import DropKnobs
 
 
@@ -19,7 +19,8 @@ class SelfConsistency(DropKnobs):
     `DropKnobs` describes the knobs of dropping solutions.
 
     n             number of solutions
-    select        `majority` counts solutions, `weighted` adds up scores, `best` is best-of-N
+    select        `majority` counts solutions, `weighted` adds up scores, `best` is best-of-N, `tournament` has
+                  a judge compare them (`search.strategies.tournament`)
     unscored      the vote of a solution without a score: `median` of the others, or `ignore`
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
     keep          share of the solutions that vote, those with the highest scores; below 1 it needs a scorer
@@ -58,7 +59,7 @@ class SelfConsistency(DropKnobs):
     @property
     def needs_scorer(self) -> bool:
         """Whether votes depend on scores; counting all solutions does not."""
-        return self.select != "majority" or self.keep < 1
+        return self.select not in ("majority", TOURNAMENT) or self.keep < 1
 
     async def __call__(self, root: Tokens, resources: Resources) -> SearchResult:
         return await sample_and_choose(

@@ -15,6 +15,7 @@ from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategy import Resources, SearchResult
 from search.tree import SearchTree
+from search.voting import TOURNAMENT
 
 SPLITS = ("even", "confident", "uncertain")
 
@@ -60,7 +61,7 @@ class TreePo(StepSearch):
     @property
     def needs_scorer(self) -> bool:  # type: ignore[override]
         """Whether votes depend on scores; branches do not."""
-        return self.select != "majority"
+        return self.select not in ("majority", TOURNAMENT)
 
     @property
     def needs_logprobs(self) -> bool:

@@ -116,7 +116,7 @@ def test_probes_never_change_a_thought(
 )
 def test_probes_never_change_a_thought_of_the_local_engine(places: dict[str, Any]) -> None:
     decode = ToyTokenizer().decode
-    strategy = Rebase(n=4, sampling=SamplingParams(max_tokens=200))
+    strategy = Rebase(n=4, sampling=SamplingParams(max_tokens=200), normalise="none")
 
     def run(rule: EarlyExit | None) -> SearchResult:
         engine = LocalEngine(HashBackend(257), decode=decode, eos_ids=[256], kv_bytes=4096)

@@ -49,7 +49,7 @@ class TestAllocatedWidths:
             groups = [below[winner] for winner in winners]
 
     def test_rebase_allocates_by_score(self) -> None:
-        result = run_search(Rebase(n=16, temperature=0.2), engine=ToyEngine(write_five_steps))
+        result = run_search(Rebase(n=16, temperature=0.2, normalise="none"), engine=ToyEngine(write_five_steps))
         below = nodes_by_parent(result.tree)
         for level in nodes_by_level(result.tree)[:4]:
             scores = [result.tree.nodes[i].score or 0.0 for i in level]

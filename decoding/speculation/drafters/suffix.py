@@ -4,6 +4,9 @@ One tree per problem stores its prompt and the outputs of all its branches, ever
 forked branch continues a text that the tree already has. The match is selected as published: for each length, follow
 the most frequent continuation while its probability is at least `min_probability`, for at most `factor` times the
 length of the match plus `offset` tokens; the match with the largest sum of path probabilities is taken.
+
+Another tree can store the texts of all problems, in place of the trees of problems or beside them. With both kinds the
+match with the larger sum is taken, as the paper takes it between the tree of a request and the one of earlier outputs.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +30,6 @@ from decoding.validation import (
     require_not_negative,
     require_number,
     require_share,
-    require_switch,
 )
 
 MAX_TEXT_TOKENS = 100_000_000  # about 40 GB
@@ -88,18 +90,20 @@ class SuffixDecoding:
     max_match        longest match, in tokens
     factor, offset   maximum depth of a draft: factor * length of the match + offset
     min_probability  minimum probability of a path
-    across_groups    one tree for all problems instead of one each
-    max_tokens       maximum tokens in all trees, about 0.4 KB each, and at least twice those of the running branches;
-                     the least recently used problem is evicted first, a running one never
+    across_groups    False: a tree for each problem; True: one for all problems; "both": both
+    max_tokens       maximum tokens in all trees, about 0.4 KB each, and at least twice those of the running branches
+                     in every tree; the one for all is begun anew first, then the least recently used problem is
+                     evicted, a running one never
     """
 
     max_match: int = 64
     factor: float = 1.0
     offset: float = 0.0
     min_probability: float = 0.1
-    across_groups: bool = False
+    across_groups: bool | Literal["both"] = False
     max_tokens: int = 1 << 17
     _problems: OrderedDict[str, _ProblemTexts] = field(init=False, repr=False, default_factory=OrderedDict)
+    _all_texts: _ProblemTexts = field(init=False, repr=False, default_factory=_ProblemTexts)
     _round: list[SuffixTree] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -110,7 +114,8 @@ class SuffixDecoding:
         if not self.factor + self.offset >= 0:
             raise ValueError(f"offset must be >= -factor, got {self.offset!r}")
         require_share("min_probability", self.min_probability, above_zero=True)
-        require_switch("across_groups", self.across_groups)
+        if not any(self.across_groups is value for value in (False, True)) and self.across_groups != "both":
+            raise ValueError(f"across_groups must be true, false or both, got {self.across_groups!r}")
 
     @property
     def feedback_k(self) -> int:
@@ -128,17 +133,18 @@ class SuffixDecoding:
     @property
     def num_tokens(self) -> int:
         """Number of tokens in all trees."""
-        return sum(len(problem.tree) for problem in self._problems.values())
+        return len(self._all_texts.tree) + sum(len(problem.tree) for problem in self._problems.values())
 
     def root_states(self, branches: Sequence[Branch]) -> _States:
-        self._evict_problems(branches)
-        problems = [self._problem_of(branch) for branch in branches]
+        self._evict_texts(branches)
         # All texts before any match: branches of one problem draft from each other's latest tokens.
-        ends = [p.add_text(branch.request_id, branch.tokens) for p, branch in zip(problems, branches, strict=True)]
-        self._round = [problem.tree for problem in problems]
+        ends = [self._add_text(branch, branch.tokens) for branch in branches]
+        self._round = []
         rows = []
-        for i, (tree, end) in enumerate(zip(self._round, ends, strict=True)):
-            match = self._best_match(tree, end.node)
+        for i, trees in enumerate(ends):
+            matches = [(self._best_match(tree, end.node), tree) for tree, end in trees]
+            match, tree = max(matches, key=lambda one: one[0].score)  # of equals the problem's own
+            self._round.append(tree)
             rows.append((i, match.node, match.budget, 1.0, match.length))
         return np.array(rows, dtype=_ROW)
 
@@ -175,14 +181,17 @@ class SuffixDecoding:
             # Without the token after them: `Feedback` has the drafted tokens only.
             accepted = [outcome.draft.tokens[node] for node in outcome.accepted_nodes]
             text = TokenView(outcome.branch.tokens, accepted)
-            self._problem_of(outcome.branch).add_text(outcome.branch.request_id, text)
+            self._add_text(outcome.branch, text)
 
-    def _problem_of(self, branch: Branch) -> _ProblemTexts:
-        key = "" if self.across_groups else branch.group
-        if key not in self._problems:
-            self._problems[key] = _ProblemTexts()
-        self._problems.move_to_end(key)
-        return self._problems[key]
+    def _add_text(self, branch: Branch, tokens: Tokens | TokenView) -> list[tuple[SuffixTree, _TextEnd]]:
+        """Adds a branch's text to its trees; returns each with the end of the text in it, the problem's first."""
+        stores = []
+        if self.across_groups is not True:
+            stores.append(self._problems.setdefault(branch.group, _ProblemTexts()))
+            self._problems.move_to_end(branch.group)
+        if self.across_groups:
+            stores.append(self._all_texts)
+        return [(store.tree, store.add_text(branch.request_id, tokens)) for store in stores]
 
     def _best_match(self, tree: SuffixTree, end: int) -> _SuffixMatch:
         best = _SuffixMatch()
@@ -195,15 +204,18 @@ class SuffixDecoding:
                 best = _SuffixMatch(node, length, budget, score)
         return best
 
-    def _evict_problems(self, branches: Sequence[Branch]) -> None:
-        """Removes problems that do not run, the least recently used first, while there are too many tokens. *Mutates*.
+    def _evict_texts(self, branches: Sequence[Branch]) -> None:
+        """Begins the tree for all problems anew where there are too many tokens, then removes problems that do not run.
 
-        With `across_groups` all texts are in one tree, which is begun anew.
+        The least recently used problem goes first. *Mutates*.
         """
         # Evicted texts of running branches are added again, so the limit leaves space for as many new tokens: otherwise
         # every round would evict and add them.
-        limit = max(self.max_tokens, 2 * sum(len(branch.tokens) for branch in branches))
-        running = set() if self.across_groups else {branch.group for branch in branches}
+        num_trees = 2 if self.across_groups == "both" else 1
+        limit = max(self.max_tokens, 2 * num_trees * sum(len(branch.tokens) for branch in branches))
+        if self.num_tokens > limit:
+            self._all_texts = _ProblemTexts()
+        running = {branch.group for branch in branches}
         for key in [key for key in self._problems if key not in running]:
             if self.num_tokens <= limit:
                 break

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from reason.runs.pages.embed import fill_template
 from reason.runs.pages.records import GRADE_LABELS, grade_label_of
+from reason.runs.papers.judgement import paper_lines
 from reason.runs.present import summary_rows
 from reason.runs.result import ProblemResult
 from reason.runs.summary import RunSummary, mean_shape, summarise_results
@@ -21,16 +22,20 @@ def index_page(
     links: Mapping[str, str],
     about: Mapping[str, object],
     summary: RunSummary | None = None,
+    num_problems: int | None = None,
 ) -> str:
     """Returns a self-contained HTML page with a row per result, in their order.
 
     links    relative addresses of pages by the problem's id; a problem that is not in it gets no link
     about    metadata of the run, and when it was `started` by which `command`, as far as they are known
     summary  the run's summary; without it, the numbers are those of the rows
+    num_problems  of a run under way: the page says so, and loads itself again; None: the run is over
     """
+    state = [] if num_problems is None else [("state", f"running, {len(results)} of {num_problems} problems are done")]
     data = {
         "title": ", ".join(str(about[name]) for name in NAMES if name in about) or "results",
-        "facts": [*_facts(about, summary), *_tree_facts(results)],
+        "facts": [*state, *_facts(about, summary), *_tree_facts(results)],
+        "isRunning": num_problems is not None,
         "settings": list(_known_mapping(about, "settings").items()),
         "totals": _totals(results, summary),
         "labels": {kind: label._asdict() for kind, label in GRADE_LABELS.items()},
@@ -53,6 +58,8 @@ def _facts(about: Mapping[str, object], summary: RunSummary | None) -> Iterator[
         if about.get(name) not in (None, "off", "none"):
             path = about.get(f"{name}_path")
             yield name.replace("_", " "), f"{about[name]}{f' ({path})' if path else ''}"
+    if summary is not None and "paper" in summary:
+        yield from paper_lines(summary["paper"])
     if versions:
         yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items())
 

@@ -82,6 +82,21 @@ def test_every_problem_has_a_page_and_the_index_links_to_it(tmp_path: Path) -> N
         assert "../index.html" in (tmp_path / page).read_text(encoding="utf-8")
 
 
+def test_index_page_of_a_run_under_way_says_so_and_loads_itself_again(tmp_path: Path) -> None:
+    with toy_solver() as one:
+        run = TaskRun(one, make_task(), tmp_path, run_metadata=METADATA)
+        solved = run.solve_missing()
+        next(solved)
+        page = (tmp_path / "index.html").read_text()
+        assert '"isRunning":true' in page
+        assert '["state","running, 1 of 8 problems are done"]' in page
+        assert len(list(solved)) == 7
+        run.finish_run()
+    page = (tmp_path / "index.html").read_text()
+    assert '"isRunning":false' in page
+    assert "problems are done" not in page
+
+
 def test_start_page_of_a_single_problem_is_its_tree_page(tmp_path: Path) -> None:
     with toy_solver() as one:
         run = TaskRun(one, make_task(1), tmp_path, run_metadata=METADATA)

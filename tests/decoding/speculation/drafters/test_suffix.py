@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -170,16 +170,51 @@ def test_the_longest_match_need_not_win() -> None:
     assert next(iter(probabilities)) == 7
 
 
-@pytest.mark.parametrize("across", [False, True])
-def test_memory_is_bounded_and_old_problems_go_first(across: bool) -> None:
+def test_both_kinds_of_trees_draft_from_the_one_with_the_larger_score() -> None:
+    """In the tree for all, other problems blur what follows (1, 2, 3), and know a longer match after 9."""
+    drafts = {}
+    for across in (False, True, "both"):
+        source = SuffixDecoding(across_groups=across, factor=4.0)
+        source.root_states([branch(0, (1, 2, 3, 8, 8, 8), "own")])
+        for i in range(1, 6):
+            source.root_states([branch(i, (50 + i, 1, 2, 3, 60 + i, 6, 7, 9, 4, 5), "other")])
+        texts = ((1, 2, 3), (70, 6, 7, 9))
+        drafts[across] = [likelihoods(source, source.root_states([branch(9, text, "own")]))[0] for text in texts]
+    problem, for_all, both = drafts.values()
+    assert both == [problem[0], for_all[1]]
+    assert problem[0] != for_all[0]
+    assert problem[1] != for_all[1]
+
+
+def test_both_kinds_of_trees_know_what_other_problems_wrote() -> None:
+    source = SuffixDecoding(across_groups="both")
+    source.root_states([branch(0, (1, 2, 3, 9, 9), "a")])
+    assert likelihoods(source, source.root_states([branch(1, (7, 1, 2, 3), "b")])) == [{9: 0.5}]
+    assert source.num_tokens == 2 * (5 + 4), "every text is in two trees"
+
+
+def test_both_kinds_of_trees_never_lose_a_running_problem() -> None:
+    """The tree for all is begun anew where tokens are too many; finished branches of a running problem stay known."""
+    source = SuffixDecoding(max_tokens=20, across_groups="both")
+    source.root_states([branch(0, (*range(10), 60), "runs")])
+    for i in range(1, 12):
+        source.root_states([branch(200, (40, 41), "runs"), branch(i, tuple(range(100 * i, 100 * i + 9)), f"other {i}")])
+    (probabilities,) = likelihoods(source, source.root_states([branch(201, (7, 8, 9), "runs")]))
+    assert max(probabilities, key=lambda token: probabilities[token]) == 60
+
+
+@pytest.mark.parametrize("across", [False, True, "both"])
+def test_memory_is_bounded_and_old_problems_go_first(across: bool | Literal["both"]) -> None:
     source, most, running = SuffixDecoding(max_tokens=500, across_groups=across), 0, 0
     for branches, _ in BranchStream(seed=9, groups=5, branches=3).run_rounds(source, 300):
         running = max(running, sum(len(one.tokens) for one in branches))
-        assert source.num_tokens <= max(500, 2 * running) + running, "more than the limit and what a round can bring"
+        trees = 2 if across == "both" else 1
+        assert source.num_tokens <= max(500, 2 * trees * running) + trees * running, (
+            "more than the limit and what a round can bring"
+        )
         most = max(most, source.num_tokens)
     assert most > 400
-    fewest = 3 if across else 5
-    assert source.num_problems < fewest
+    assert source.num_problems < (3 if across is True else 5)
 
 
 def test_running_problem_is_never_evicted_however_many_texts_it_had() -> None:
@@ -199,6 +234,8 @@ def test_wrong_knobs_are_named() -> None:
         ({"max_tokens": 1.5}, "max_tokens must be an int >= 1, got 1.5"),
         ({"factor": -1.0}, "factor must be a number >= 0, got -1.0"),
         ({"offset": -2.0}, "offset must be >= -factor, got -2.0"),
+        ({"across_groups": "some"}, "across_groups must be true, false or both, got 'some'"),
+        ({"across_groups": 1}, "across_groups must be true, false or both, got 1"),
         ({"min_probability": 0.0}, r"min_probability must be in \(0, 1\], got 0.0"),
     ]
     for knobs, message in wrong:

@@ -1,0 +1,1 @@
+"""Sends the numbers of a run to trackers of experiments, beside the folder that every run has."""

@@ -1,0 +1,1 @@
+"""Compares runs with published figures: what a paper reports, and whether a run has its settings."""
