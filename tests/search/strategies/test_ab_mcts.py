@@ -92,7 +92,7 @@ def test_search_ends_at_its_budget(budget: Budget) -> None:
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"prior": 0}, "prior must be a number > 0, got 0"),
+        ({"prior": 0}, r"prior must be in \[0.001, 1000\], got 0"),
         ({"parallel": 0}, "parallel must be an int >= 1, got 0"),
         ({"normalise": "zscore"}, "normalise must be none or rank in ab_mcts"),
     ],
