@@ -62,8 +62,8 @@ def find_answer(text: str) -> str | None:
 
     >>> find_answer(r"3 + 4 = \boxed{7}"), find_answer("... 18.\n#### 1,800"), find_answer("The answer is $x^2$.")
     ('7', '1,800', 'x^2')
-    >>> find_answer("I am still thinking about 5") is None
-    True
+    >>> find_answer("I am still thinking about 5"), find_answer("The answer is $ $")
+    (None, None)
     """
     if (box := boxed_content(text)) is not None:
         return box
@@ -71,7 +71,7 @@ def find_answer(text: str) -> str | None:
     if marker and (line := rest.strip().partition("\n")[0].strip()):
         return line
     stated = _last(_STATED, text)
-    return (stated["math"] or stated["number"]).strip() if stated else None
+    return ((stated["math"] or stated["number"]).strip() or None) if stated else None
 
 
 def find_letter(text: str) -> str | None:
