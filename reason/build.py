@@ -217,7 +217,7 @@ def load(*overrides: str) -> Solver:
     >>> import reason
     >>> reason.load("search=best_of_m")                                          # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    reason.config.errors.ConfigError: there is no search=best_of_m (did you mean best_of_n?); choose one of: ab_mcts, ...
+    reason.config.errors.ConfigError: there is no search=best_of_m (did you mean best_of_n?); choose one of: ...
 
     Raises: ConfigError naming the setting.
     """
