@@ -37,6 +37,7 @@ sglang: .venv/ready .venv-sglang/ready ## engine and plugin against real SGLang 
 resolve: .venv/ready ## the tested versions exist on the public index
 	env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null \
 		$(BIN)/python -m pip install -q --dry-run --ignore-installed -c constraints.txt -e ".[dev]"
+	$(BIN)/python scripts/dev/check_platforms.py
 
 soak: .venv/ready ## ten minutes of kills, hostile servers, cancellations and clients; not in CI
 	$(BIN)/python scripts/dev/soak/soak.py
@@ -53,7 +54,8 @@ clean: ## remove what the targets made
 	$(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt pip
-	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[full]"
+	$(BIN)/reason doctor --compile
 	touch $@
 
 .venv/ready: .venv/core

@@ -33,7 +33,7 @@ def explain_no_numba() -> str | None:
     """Returns why Numba compiles nothing here and how to install it, or None where it does."""
     if numba is not None:
         return None
-    return f"Numba cannot be imported ({_IMPORT_ERROR}); pip install 'numba>=0.61' installs it"
+    return f"Numba cannot be imported ({_IMPORT_ERROR}); pip install 'reason-search[full]' installs it"
 
 
 def compiled(function: F) -> F:

@@ -29,6 +29,7 @@ Tokens = tuple[int, ...]
 Vector = npt.NDArray[np.float32]
 Matrix = npt.NDArray[np.float32]
 HeadOutputs = npt.NDArray[np.float32]
+TokenIds = npt.NDArray[np.int32]
 FinishReason = Literal["stop", "eos", "length", "deadline", "dropped"]
 """`dropped`: a search gave the generation up; engines end one for the other reasons."""
 
@@ -90,6 +91,8 @@ class GenerationRequest:
     hidden    whether the generation carries the model's last hidden state, where the engine can give it
     num_top   how many of the most likely next tokens are measured at every token, and the entropy with them, where the
               engine can; 0 measures nothing
+    names_top whether the generation also says which tokens these are, where the engine can
+    question_length  tokens at the start of `prefix` whose KV is never evicted; None: all of it
     json_schema  text of a JSON schema that the generation is to match, from its first token; only servers take one
     """
 
@@ -100,12 +103,15 @@ class GenerationRequest:
     deadline: float | None = None
     hidden: bool = False
     num_top: int = 0
+    names_top: bool = False
     json_schema: str | None = None
+    question_length: int | None = None
 
     def __post_init__(self) -> None:
         # the first token is sampled from the logits after the last prefix token
         if not self.prefix:
             raise ValueError("prefix must hold at least one token")
+        require_count("question_length", self.question_length, at_least=1, at_most=len(self.prefix), or_null=True)
         require_count("num_top", self.num_top, at_most=MAX_NUM_TOP)
 
 
@@ -120,7 +126,7 @@ class Usage:
     forwards          target forward passes in which a branch took part, summed over branches
     drafted           draft tokens fed to the target
     accepted          draft tokens accepted
-    small_tokens      tokens that the small model of a router generated, discarded ones included
+    small_tokens      tokens that the small model generated, of a router, discarded ones included, or reading thoughts
     small_forwards    forward passes of that model; `forwards` does not include them
     discarded_tokens  tokens of either model that were discarded; `tokens` does not include them
     unused_tokens     of `tokens`, those that were thrown away behind the end of a step
@@ -193,6 +199,7 @@ class Generation:
     top_logprobs  float32 `[tokens, num_top]`, log-probabilities of the most likely tokens at each position, best first,
                   as `logprobs` are; NaN behind the last one known, and at tokens that no model chose. None where not
                   requested, or an engine has none
+    top_ids       int32 as `top_logprobs`, which tokens these are; -1 where they are NaN. None also without `names_top`
     entropies     float32 `[tokens]`, the entropy in nats of the distribution that `logprobs` are of; of servers the
                   part of the most likely tokens, a lower bound. None as above
     """
@@ -206,11 +213,12 @@ class Generation:
     origins: tuple[StepOrigin, ...] = ()
     top_logprobs: Matrix | None = field(default=None, compare=False, repr=False)
     entropies: Vector | None = field(default=None, compare=False, repr=False)
+    top_ids: TokenIds | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # none or all: a partial list would shift the log-probabilities of later tokens
         assert len(self.logprobs) in (0, len(self.tokens)), (len(self.tokens), len(self.logprobs))
-        for rows in (self.top_logprobs, self.entropies):
+        for rows in (self.top_logprobs, self.entropies, self.top_ids):
             assert rows is None or len(rows) == len(self.tokens), (len(self.tokens), len(rows))
 
 

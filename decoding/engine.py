@@ -9,6 +9,7 @@ import numpy as np
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest
 from decoding.engine_loop import EngineLoop
+from decoding.kv.eviction.policy import EvictionPolicy
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend
@@ -30,6 +31,7 @@ class LocalEngine:
     max_running_requests  branches decoded together; the others wait
     max_batched_tokens    tokens fed per round: bounds the pause that a long prompt makes for others, and logits memory
     speculation           drafter, controller and acceptance; plain decoding by default
+    eviction              which KV of a long text a branch keeps; all of it by default
 
     Rounds run in one worker thread as long as there are requests; event loops stay free. A round for which there is no
     memory runs again, smaller (see `decoding.kv.round_limit`).
@@ -45,8 +47,12 @@ class LocalEngine:
         max_running_requests: int = 256,
         max_batched_tokens: int = 1024,
         speculation: Speculation | None = None,
+        eviction: EvictionPolicy | None = None,
     ) -> None:
-        self._backend = backend
+        records_attention = eviction is not None and eviction.needs_attention
+        if records_attention and (backend.decoder_kind != "eager" or backend.segment_tiles is not None):
+            raise ValueError("this eviction reads attention weights, which only decoder=eager attention=blocks has")
+        self._backend, self._eviction = backend, eviction
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
         self._scheduler: Scheduler[Request] = Scheduler(
             self._kv,
@@ -63,6 +69,7 @@ class LocalEngine:
             speculation or Speculation(),
             StopRule(decode, frozenset(eos_ids)),
             self._stats,
+            records_attention=records_attention,
         )
         self._on_close = None if speculation is None else speculation.on_close
         self._loop: EngineLoop[Request, Generation] = EngineLoop(self._scheduler, self._round.run_round, name="engine")
@@ -82,7 +89,7 @@ class LocalEngine:
         """
         for request in requests:  # all of them first: none runs if one is invalid
             self._validate_request(request)
-        return await self._loop.run_requests([Request(request) for request in requests])
+        return await self._loop.run_requests([Request(request, self._eviction) for request in requests])
 
     def close(self) -> None:
         """Cancels what is in flight, ends the worker thread and frees the KV pool. Calling it twice is harmless."""

@@ -7,6 +7,10 @@ thread held stays locked: waiting for either would never end.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, overload
+
+T = TypeVar("T")
 
 
 class ForkGuard:
@@ -35,3 +39,27 @@ class ForkGuard:
                 "multiprocessing's 'spawn' method"
             )
         self._pid = os.getpid()
+
+
+class LazyProperty(Generic[T]):
+    """Computes an attribute when it is first read, as `functools.cached_property` does, but without a lock.
+
+    That of Python 3.11 is one for all instances: in a fork made while another thread computes, it stays taken. Threads
+    that read at once may both compute. *Mutates* the instance: its `__dict__` has the value from then on.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self._function, self.__doc__ = function, function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | T:
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -27,6 +27,7 @@ from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.kv.pool_memory import open_pool
 from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.kv.slots import Slots
+from decoding.model.attention_recorder import AttentionRecorder
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch, pack_segments
 from decoding.request import Request
@@ -34,6 +35,7 @@ from decoding.round_result import BatchVerifyResult
 from decoding.sampling_batch import SamplingBatch
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.controllers.draft_memory import DraftMemory, MemoryLimited
 from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.draft import Draft, VerifyResult
 from decoding.speculation.drafters.none import NoDraft
@@ -46,6 +48,7 @@ from decoding.speculation.interfaces import (
     DraftPlan,
     Feedback,
     RoundCost,
+    reads_hidden,
 )
 from decoding.speculation.target_logits import TargetLogits
 from decoding.stats import EngineStats, RoundSnapshot
@@ -78,10 +81,16 @@ class RoundRunner:
         speculation: Speculation,
         stop_rule: StopRule,
         stats: EngineStats,
+        *,
+        records_attention: bool = False,
     ) -> None:
+        self._records_attention = records_attention
         self._backend, self._kv, self._scheduler = backend, kv, scheduler
         self._speculation, self._stop, self._stats = speculation, stop_rule, stats
         self._pool: Tensor | None = open_pool(backend.new_kv_pool, kv.pool.capacity, backend.kv_bytes_per_token)
+        if isinstance(speculation.controller, MemoryLimited):
+            feedback_k = speculation.drafter.feedback_k
+            speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
         self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
         self._unlearned: list[Feedback] = []
 
@@ -105,6 +114,7 @@ class RoundRunner:
         with clock("drafting"):
             plan, drafts = self._propose_drafts(scheduled, branches)
         feedback_k = self._speculation.drafter.feedback_k if plan.collect_feedback else 0
+        gives_hidden = plan.collect_feedback and reads_hidden(self._speculation.drafter)
         failures = self._scheduler.limit.num_failures
         while True:
             # what an attempt without memory has computed must be gone before the next one
@@ -123,12 +133,12 @@ class RoundRunner:
                     # a GPU still computes what was launched above
                     self._learn_feedback()
                 with clock("sampling"):
-                    verified = self._verify_drafts(inputs, branches, target)
+                    verified = self._verify_drafts(inputs, branches, target, gives_hidden=gives_hidden)
                 break
             except MEMORY_ERRORS as error:
                 scheduled, drafts = self._undo_round(scheduled, drafts, slots, error)
         with clock("bookkeeping"):
-            ended = self._commit_results(inputs, verified)
+            ended = self._commit_results(inputs, verified, batch)
             # before the ended requests leave: they ran in this round
             self._count_round(batch, verified)
             if verified is not None:
@@ -209,8 +219,7 @@ class RoundRunner:
             return plan, {}
         drafts = {}
         for request, draft in zip(requests, proposed, strict=True):
-            # - 1: the target adds a token of its own after the deepest node
-            drafts[request.arrival] = draft.truncate_to(nodes=spare, depth=request.num_remaining - 1)
+            drafts[request.arrival] = draft.truncate_to(nodes=spare, depth=request.max_draft_depth)
             spare -= len(drafts[request.arrival])
         return plan, drafts
 
@@ -227,7 +236,8 @@ class RoundRunner:
             at = end
         if (tiles := self._backend.segment_tiles) is not None:
             return pack_segments(inputs, tiles)
-        return pack_batch(inputs, self._group_requests([part.sequence for part in scheduled]))
+        batch, ordered = pack_batch(inputs, self._group_requests([part.sequence for part in scheduled]))
+        return (replace(batch, recorder=AttentionRecorder()) if self._records_attention else batch), ordered
 
     def _group_requests(self, requests: list[Request]) -> list[SharedPrefixGroup]:
         # Locks pin cached prefixes, so a grouping stays valid until a request joins, leaves or inserts.
@@ -254,31 +264,50 @@ class RoundRunner:
         return TargetLogits(self._backend.apply_head(hidden), sampling, tuple(first_rows.tolist()), hidden, feedback_k)
 
     def _verify_drafts(
-        self, inputs: Sequence[SequenceInput[Request]], branches: Mapping[int, Branch], target: TargetLogits | None
+        self,
+        inputs: Sequence[SequenceInput[Request]],
+        branches: Mapping[int, Branch],
+        target: TargetLogits | None,
+        *,
+        gives_hidden: bool,
     ) -> BatchVerifyResult | None:
         if target is None:
             return None
         complete = _select_complete(inputs)
         views = [branches[item.sequence.arrival] for item in complete]
         results = self._speculation.acceptance.verify_drafts(views, [item.draft for item in complete], target)
-        verified = BatchVerifyResult(complete, views, results, target)
+        verified = BatchVerifyResult(complete, views, results, target, gives_hidden)
         verified.read_logits()
         return verified
 
     def _commit_results(
-        self, inputs: Sequence[SequenceInput[Request]], verified: BatchVerifyResult | None
+        self, inputs: Sequence[SequenceInput[Request]], verified: BatchVerifyResult | None, batch: TokenBatch
     ) -> list[tuple[Request, FinishReason]]:
         """Commits every input; returns the requests that ended, still in the scheduler."""
+        attention = None if batch.recorder is None else batch.recorder.iter_sequences(batch.blocks)
         results = {} if verified is None else {item.sequence.arrival: result for item, _, result in verified}
         ended: list[tuple[Request, FinishReason]] = []
         for item in inputs:
             request = item.sequence
             request.forwards += 1
+            before = request.num_computed
+            reason: FinishReason | None = None
             result = results.get(request.arrival)
             if result is None:  # still filling its prompt
                 request.append_slots(item.slots)
-            elif reason := self._commit_result(request, item, result):
+                if request.eviction is not None and request.can_insert:
+                    self._kv.insert(request)  # all of it that is whole: beyond the border there are holes
+            else:
+                reason = self._commit_result(request, item, result)
+            if attention is not None:
+                num_nodes = request.num_computed - before - item.num_committed
+                path = () if result is None else result.accepted_nodes[:num_nodes]
+                request.observe_attention(before, item.num_committed, path, next(attention))
+            if reason is not None:
                 ended.append((request, reason))
+            elif request.eviction is not None and (is_kept := request.choose_kept()) is not None:
+                self._kv.evict(request, is_kept, request.eviction.question_length)
+                self._stats.evicted_by_branches += len(is_kept) - int(is_kept.sum())
         return ended
 
     def _commit_result(
@@ -299,7 +328,7 @@ class RoundRunner:
             request.append_slots(node_slots[path])
             self._kv.pool.free(node_slots[~is_accepted])
         # the first round that has the whole prompt: later rounds insert at their end only
-        if request.num_cached < request.prompt_length <= request.num_computed:
+        if request.can_insert:
             self._kv.insert(request)  # at once, so that siblings find their common prompt
         request.drafted += len(item.draft)
         request.accepted += len(path)
@@ -338,7 +367,7 @@ class RoundRunner:
         stats.preemptions, stats.evicted_tokens = self._scheduler.num_preemptions, self._kv.prefix_cache.num_evicted
         now = RoundSnapshot(time.monotonic(), len(running), len(self._scheduler.waiting), self._kv.num_pinned)
         problems = len({request.group for request in running})
-        stats.record_residency(now, sum(request.num_computed for request in running), problems)
+        stats.record_residency(now, sum(request.num_slots for request in running), problems)
 
 
 def _select_complete(inputs: Sequence[SequenceInput[Request]]) -> list[SequenceInput[Request]]:

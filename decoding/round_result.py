@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+
+import numpy as np
+import torch
 
 from decoding.core import Matrix, Vector
+from decoding.fork import LazyProperty
 from decoding.model.batch import SequenceInput
 from decoding.request import Request
 from decoding.speculation.draft import VerifyResult
 from decoding.speculation.interfaces import Branch, Feedback
-from decoding.speculation.target_logits import TargetLogits
+from decoding.speculation.target_logits import Ints, TargetLogits
 
 
 @dataclass(frozen=True)
 class BatchVerifyResult:
-    """The complete inputs of a forward pass, and for each its branch before the round and its verified draft."""
+    """The complete inputs of a forward pass, and for each its branch before the round and its verified draft.
+
+    reads_hidden  whether the drafter reads hidden states; where it does not, none is selected or copied
+    """
 
     inputs: list[SequenceInput[Request]]
     branches: list[Branch]
     results: list[VerifyResult]
     target: TargetLogits
+    reads_hidden: bool = False
 
     def __iter__(self) -> Iterator[tuple[SequenceInput[Request], Branch, VerifyResult]]:
         return zip(self.inputs, self.branches, self.results, strict=True)
@@ -35,26 +42,36 @@ class BatchVerifyResult:
             _ = self.target.top_logprobs
         if any(item.sequence.num_top for item in self.inputs):
             _ = self._uncertainty
+        if self.reads_hidden:
+            _ = self._hidden
 
     def collect_feedback(self) -> list[Feedback]:
-        """Returns the outcome of each branch for drafter and controller."""
+        """Returns the outcome of each branch for drafter and controller, once the requests have their tokens."""
         target = self.target
+        hidden = self._select_committed_hidden() if self.reads_hidden else {}
         ids, logprobs = target.top_logprobs if target.feedback_k else (None, None)
         feedback = []
         for first, (item, branch, result) in zip(target.first_rows, self, strict=True):
             # the row after the last committed token, then one row per draft node
             rows = slice(first, first + 1 + len(item.draft))
-            top = (None, None) if ids is None or logprobs is None else (ids[rows], logprobs[rows])
+            top_ids, top_logprobs = (None, None) if ids is None or logprobs is None else (ids[rows], logprobs[rows])
             # `branch` is the view from before the round: the request has grown since
-            feedback.append(Feedback(branch, item.draft, result.accepted_nodes, *top))
+            of_request = hidden.get(item.sequence.arrival)
+            feedback.append(Feedback(branch, item.draft, result.accepted_nodes, top_ids, top_logprobs, of_request))
         return feedback
+
+    def _select_committed_hidden(self) -> dict[int, Matrix]:
+        """Returns the hidden states of the new tokens, by arrival."""
+        return {
+            request.arrival: self._hidden[request.arrival][: len(rows)] for request, rows in self._iterate_committed()
+        }
 
     def store_hidden(self) -> None:
         """Stores the hidden state from which the last committed token was chosen, where a request needs it.
 
         *Mutates* the requests, which have committed their tokens.
         """
-        if self.target.hidden_WD is None:
+        if self.target.hidden_WD is None or not any(item.sequence.needs_hidden for item in self.inputs):
             return
         for request, rows in self._iterate_committed():
             if request.needs_hidden:
@@ -65,22 +82,42 @@ class BatchVerifyResult:
 
         *Mutates* the requests, which have committed their tokens.
         """
+        if not any(item.sequence.num_top for item in self.inputs):
+            return
         for request, rows in self._iterate_committed():
             if request.num_top:
-                top_RK, entropies_R = self._uncertainty[request.arrival]
-                request.add_uncertainty(top_RK[: len(rows), : request.num_top], entropies_R[: len(rows)])
+                ids_RK, top_RK, entropies_R = self._uncertainty[request.arrival]
+                num, width = len(rows), request.num_top
+                request.add_uncertainty(ids_RK[:num, :width], top_RK[:num, :width], entropies_R[:num])
 
-    @cached_property
-    def _uncertainty(self) -> dict[int, tuple[Matrix, Vector]]:
+    @LazyProperty
+    def _hidden(self) -> dict[int, Matrix]:
+        """By arrival, the hidden state from which each token of a result was chosen, float32 `[tokens, D]`."""
+        hidden_WD = self.target.hidden_WD
+        if hidden_WD is None or hidden_WD.ndim != 2 or not hidden_WD.is_floating_point():
+            raise ValueError(
+                "the drafter reads the target's hidden states (reads_hidden), and this backend gives none; choose "
+                "another drafter"
+            )
+        rows_of = {request.arrival: rows for request, rows, _ in self._iterate_rows()}
+        # all rows together: one wait for the device
+        rows_R = torch.tensor([row for rows in rows_of.values() for row in rows], device=hidden_WD.device)
+        hidden_RD = hidden_WD[rows_R].float().cpu().numpy()
+        ends = np.cumsum([len(rows) for rows in rows_of.values()])
+        return dict(zip(rows_of, np.split(hidden_RD, ends[:-1]), strict=True))
+
+    @LazyProperty
+    def _uncertainty(self) -> dict[int, tuple[Ints, Matrix, Vector]]:
         """By arrival, what `TargetLogits.measure_rows` measures for each token of a result."""
         measured = [(request, rows) for request, rows, _ in self._iterate_rows() if request.num_top]
         num_top = max(request.num_top for request, _ in measured)
         # all rows together: one wait for the device
-        top_RK, entropies_R = self.target.measure_rows([row for _, rows in measured for row in rows], num_top)
+        measures = self.target.measure_rows([row for _, rows in measured for row in rows], num_top)
         by_arrival, at = {}, 0
         for request, rows in measured:
             end = at + len(rows)
-            by_arrival[request.arrival] = top_RK[at:end], entropies_R[at:end]
+            ids_RK, top_RK, entropies_R = measures
+            by_arrival[request.arrival] = ids_RK[at:end], top_RK[at:end], entropies_R[at:end]
             at = end
         return by_arrival
 

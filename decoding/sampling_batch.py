@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from decoding.core import SamplingParams
+from decoding.fork import LazyProperty
 from decoding.noise import noise_keys
 from decoding.sampling_columns import SamplingColumns
 
@@ -34,23 +34,23 @@ class SamplingBatch:
         """
         return cls(*SamplingColumns.from_params(params), noise_keys(seeds, positions))
 
-    @cached_property
+    @LazyProperty
     def is_sampled(self) -> npt.NDArray[np.bool_]:
         """The rows with a temperature above 0."""
         return self.temperature_T > 0
 
-    @cached_property
+    @LazyProperty
     def is_filtered(self) -> npt.NDArray[np.bool_]:
         """The sampled rows with a filter; every filter keeps the argmax, which the other rows take."""
         return self.is_sampled & ((self.top_k_T > 0) | (self.top_p_T < 1) | (self.min_p_T > 0))
 
-    @cached_property
+    @LazyProperty
     def inverse_temperature(self) -> npt.NDArray[np.float32]:
         """What logits are multiplied with; 0 for rows at temperature 0."""
         is_sampled_T = self.is_sampled
         return np.where(is_sampled_T, 1 / np.where(is_sampled_T, self.temperature_T, 1), 0).astype(np.float32)
 
-    @cached_property
+    @LazyProperty
     def log_min_p(self) -> npt.NDArray[np.float32]:
         """Logarithms of min-p, how far below the most likely token one may be; where it is off, below every logit."""
         floors_T = np.log(np.maximum(self.min_p_T, 1e-38))  # finite where min-p is 0

@@ -119,7 +119,7 @@ class Scheduler(Generic[S]):
         for sequence in filling:
             if room <= 0:
                 break
-            scheduled.append(ScheduledSequence(sequence, min(sequence.num_uncomputed, room)))
+            scheduled.append(ScheduledSequence(sequence, min(sequence.num_feedable, room)))
             room -= scheduled[-1].num_tokens
         return self.cut_parts(scheduled)
 

@@ -34,6 +34,7 @@ class EngineStats:
     prompt_tokens      prefix tokens of admitted requests
     cached_tokens      of these, tokens read from the prefix cache
     out_of_memory      rounds, or drafts of a round, for which there was no memory: they ran again, smaller
+    evicted_by_branches  KV tokens that running branches evicted for themselves (`eviction=recent` and others)
     resident_tokens    KV tokens that the running branches hold now, shared ones counted once
     unshared_tokens    KV tokens that they would hold without sharing
     peak_*             the largest of either after any round
@@ -56,6 +57,7 @@ class EngineStats:
     waiting: int = 0
     preemptions: int = 0
     evicted_tokens: int = 0
+    evicted_by_branches: int = 0
     out_of_memory: int = 0
     resident_tokens: int = 0
     unshared_tokens: int = 0

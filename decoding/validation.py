@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import TypeGuard
 
 MAX_VALUE = 1_000_000
@@ -138,6 +139,17 @@ class InvalidText(ValueError):
         byte = ord(character) - 0xDC00
         what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"the lone surrogate {character!r}"
         super().__init__(f"{field} must be Unicode text, got {what} at position {position}")
+
+
+def require_package(what: str, package: str) -> None:
+    """Raises ValueError unless a package of the extra `full` is installed; `what` needs it.
+
+    >>> require_package("search=ets", "no_such_package")
+    Traceback (most recent call last):
+    ValueError: search=ets needs no_such_package: pip install 'reason-search[full]'
+    """
+    if find_spec(package) is None:
+        raise ValueError(f"{what} needs {package}: pip install 'reason-search[full]'")
 
 
 def require_words(name: str, value: object, *, or_empty: bool = False) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
+from decoding.core import Engine
+from decoding.kv.eviction.policy import EvictionPolicy
 from decoding.validation import (
     MAX_INT,
     require_choice,
     require_count,
+    require_package,
     require_positive,
     require_share,
     require_text,
@@ -27,24 +31,29 @@ from reason.config.compose import (
     resolve_settings,
 )
 from reason.config.errors import ConfigError, unknown_key
+from reason.config.functions import function_overrides
 from reason.config.versions import collect_versions
 from reason.engines import speculation
 from reason.engines.spec import EngineSpec, validate_engine
 from reason.engines.speculation import SpeculationSpec
-from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer
+from reason.models.byte_tokenizer import BYTES
+from reason.models.checkpoint import Checkpoint, eos_ids, find_model, load_tokenizer
 from reason.models.loading import announce, paused_collector
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt, PromptFormat
 from reason.routing import spec as routing
-from reason.routing.judge_spec import JudgeSpec, validate_judge
+from reason.routing.judge_spec import JudgeSpec, validate_judge, validate_verifier
 from reason.routing.spec import RouterSpec
+from reason.runs.allocation import SampleAllocation
 from reason.runs.notebook import register_display
 from reason.runs.papers.spec import read_paper
 from reason.runs.resume import flatten_settings, hash_settings
+from reason.runs.sample_rounds import require_divisible
 from reason.scorers.base import ComparingScorer, LoadableEmbedder, Scorer
 from reason.scorers.embedders.hidden_states import HiddenStateEmbedder
-from reason.scorers.judge_model import AskingScorer
+from reason.scorers.judge_model import AskingScorer, JudgeModel
 from reason.scorers.part import PARTS
+from reason.scorers.thought_verifier import YES_NO, ThoughtVerifier
 from reason.solver import Solver
 from reason.tasks.base import Task
 from reason.thinking import ThinkingFormat
@@ -68,10 +77,13 @@ GROUPS = (
     *speculation.GROUPS,
 )
 SCORING = ("scorer_reads", "scorer_window", "scorer_timeout", "trusted_score")
-COMPARED = ("search", "step", "early_exit", "budget")
+COMPARED = ("search", "step", "early_exit", "eviction", "budget")
 """Groups whose settings are in every row."""
 SETTINGS = {
     *GROUPS,
+    "eviction",  # a run of the last release has none
+    "allocation",
+    "auto",
     "task",
     "question",
     "limit",
@@ -100,12 +112,15 @@ class SolveSpec:
     step_rule: StepRule | None
     thinking: ThinkingFormat | None
     early_exit: EarlyExit | None
+    eviction: EvictionPolicy | None
     checkpoint: Checkpoint
     engine: EngineSpec
     budget: Budget
     speculation: SpeculationSpec
     routing: RouterSpec | None
     judge: JudgeSpec | None
+    verifier: JudgeSpec | None
+    allocation: SampleAllocation | None
     names: dict[str, str]
     lossy_settings: tuple[str, ...]
     config: Settings
@@ -122,6 +137,7 @@ class SolveSpec:
         """
         names = {"task": task.name} | ({"stands_in_for": stands_in_for} if stands_in_for else {}) | self.names
         lossy = {"lossy": ", ".join(self.lossy_settings)} if self.lossy_settings else {}
+        compared = COMPARED if self.allocation is None else (*COMPARED, "allocation")
         return {
             **names,
             **lossy,
@@ -129,14 +145,25 @@ class SolveSpec:
             "config": self.config_hash,
             "settings": {
                 key: value
-                for key, value in flatten_settings({group: self.config[group] for group in COMPARED}).items()
+                # a run of the last release has no eviction
+                for key, value in flatten_settings({key: self.config.get(key, {}) for key in compared}).items()
                 if not key.endswith("._target_") and ".templates." not in key
             },
             "versions": collect_versions(),
         }
 
-    def load_solver(self, task: Task | None = None) -> Solver:
-        """Loads the models and returns the solver; `task` finds answers in texts. Raises: ConfigError."""
+    def load_solver(self, task: Task | None = None, *, allocates: bool = False) -> Solver:
+        """Loads the models and returns the solver; `task` finds answers in texts.
+
+        `allocates` says that the caller divides samples among problems as `allocation` says; a solver alone does not.
+
+        Raises: ConfigError.
+        """
+        if self.allocation is not None and not allocates:
+            raise ConfigError(
+                "allocation.samples is divided among the problems of a run, by `reason solve` and `reason bench "
+                "evaluate`; leave it null here"
+            )
         with paused_collector():
             return self._load_solver(task)
 
@@ -146,14 +173,18 @@ class SolveSpec:
         self.engine.ping()
         if self.routing is not None:
             self.routing.small.ping()
-        if self.judge is not None and self.judge.small is not None:
-            self.judge.small.ping()
+        for judge in (self.judge, self.verifier):
+            if judge is not None and judge.small is not None:
+                judge.small.ping()
         with announce("loading the tokenizer"), as_config_error("model.path"):
             tokenizer = load_tokenizer(source)
         with as_config_error("model.prompt"):
-            tags = () if self.thinking is None else (self.thinking.opening, self.thinking.closing)
+            tags = () if self.thinking is None else self.thinking.tags
             prompt = Prompt(self.prompt_format, tokenizer, tags)
-        self._validate_probe(len(() if self.early_exit is None else prompt.encode_continuation(self.early_exit.probe)))
+        if self.verifier is not None:
+            self.verifier.require_words(prompt, YES_NO, "early_exit.verifier", "early_exit.verifier")
+        elif self.early_exit is not None:
+            self._validate_probe(self.early_exit, len(prompt.encode_continuation(self.early_exit.probe)))
         loading = announce(f"loading scorer {self.names['scorer']}") if self.scorer.gives_scores else nullcontext()
         with loading, as_config_error("scorer"):
             self.scorer.load(writer=tokenizer)
@@ -161,7 +192,10 @@ class SolveSpec:
             with as_config_error("embedder"):
                 self.embedder.load()
         target = self.engine.open_engine(
-            self.checkpoint, tokenizer=tokenizer, speculation=self.speculation.make_speculation
+            self.checkpoint,
+            tokenizer=tokenizer,
+            speculation=self.speculation.make_speculation,
+            eviction=self.eviction,
         )
         router = None
         if self.routing is not None:
@@ -175,9 +209,7 @@ class SolveSpec:
                 if self.speculation.loads_a_model
                 else replace(self.speculation, memory=None).make_speculation,
             )
-        if self.judge is not None and isinstance(self.scorer, AskingScorer):
-            with as_config_error("scorer"):
-                self.scorer.use_model(self.judge.open_judge(target, self.engine, prompt, self.thinking))
+        judge_model = self._give_judge_its_model(target, prompt)
         return Solver(
             strategy=self.strategy,
             engine=target,
@@ -193,28 +225,74 @@ class SolveSpec:
             seed=self.config["seed"],
             concurrency=self.config["concurrency"],
             context_window=self.checkpoint.context_window,
+            end_tokens=eos_ids(source, tokenizer),
             thinking=self.thinking,
             ends_thoughts=self.engine.settings.continues_text,
             early_exit=self.early_exit,
-            # a run of the last release has no such setting
-            trust=TrustRule(self.config.get("trusted_score"), getattr(self.scorer, "judges_solutions", False)),
+            verifier=self._open_verifier(target, prompt, judge_model),
+            trust=self._make_trust(),
             **({} if task is None else {"find_answer": task.find}),
         )
 
-    def _validate_probe(self, num_tokens: int) -> None:
+    def join_solver(self, solver: Solver) -> Solver:
+        """Returns a solver that shares engine and models with `solver` and has this spec's scorer, which loads none.
+
+        Raises: ConfigError where the scorer cannot ask this model.
+        """
+        self._give_judge_its_model(solver.engine, solver.prompt)
+        return solver.with_options(scorer=self.scorer, trust=self._make_trust())
+
+    def _give_judge_its_model(self, target: Engine, prompt: Prompt) -> JudgeModel | None:
+        if self.judge is None or not isinstance(self.scorer, AskingScorer):
+            return None
+        with as_config_error("scorer"):
+            model = self.judge.open_judge(target, self.engine, prompt)
+            self.scorer.use_model(model)
+            return model
+
+    def _open_verifier(self, target: Engine, prompt: Prompt, judge_model: JudgeModel | None) -> ThoughtVerifier | None:
+        """Returns the model that reads thoughts; a small one that the scorer asks too is loaded once."""
+        if self.verifier is None:
+            return None
+        is_small = self.verifier.small is not None
+        if judge_model is not None and is_small and self.judge is not None and self.judge.small is not None:
+            return ThoughtVerifier(model=judge_model, is_small=True)
+        model = self.verifier.open_judge(target, self.engine, prompt)
+        return ThoughtVerifier(model=model, is_small=is_small)
+
+    def _make_trust(self) -> TrustRule:
+        # a run of the last release has no such setting
+        return TrustRule(self.config.get("trusted_score"), getattr(self.scorer, "judges_solutions", False))
+
+    def _validate_probe(self, rule: EarlyExit, num_tokens: int) -> None:
         """Raises ConfigError where a probe of so many tokens, with its answer, does not fit the model's window."""
-        window, rule = self.checkpoint.context_window, self.early_exit
-        if rule is not None and window is not None and num_tokens + rule.probe_tokens >= window:
+        window = self.checkpoint.context_window
+        if window is not None and num_tokens + rule.probe_tokens >= window:
             raise ConfigError(
                 f"early_exit.probe has {num_tokens} tokens, and with early_exit.probe_tokens={rule.probe_tokens} for "
                 f"the answer it does not fit the model's window of {window}"
             )
 
 
-def load(*overrides: str) -> Solver:
+def load(
+    *overrides: str,
+    scorer: Callable[..., Any] | None = None,
+    engine: Callable[..., Any] | None = None,
+    judge: Callable[..., Any] | None = None,
+) -> Solver:
     """Returns a solver for the options and settings of the command line.
 
+    Plain functions take the place of options, and settings of them stay settings:
+
+    scorer  `score(question, steps)` returns a number from 0 to 1, or one for each step; as scorer=function
+    engine  `write(messages, temperature=, max_tokens=, stop=, seed=)` returns the text of an answer; as engine=function
+    judge   a function like `engine`, which is asked whether a solution is right; as scorer=judge scorer.model=small
+
     >>> import reason
+    >>> question = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
+    >>> with reason.load("search.n=16", scorer=lambda question, steps: float("{15}" in steps[-1])) as solver:
+    ...     solver.solve(question).answer
+    '15'
     >>> reason.load("search=best_of_m")                                          # doctest: +ELLIPSIS
     Traceback (most recent call last):
     reason.config.errors.ConfigError: there is no search=best_of_m (did you mean best_of_n?); choose one of: ...
@@ -225,11 +303,12 @@ def load(*overrides: str) -> Solver:
         if not isinstance(override, str):
             raise ConfigError(f"load takes settings as texts, load('search.n=4', ...), got {shorten(override)}")
     register_display()
-    return validate_settings(*compose_settings(overrides)).load_solver()
+    given = function_overrides(overrides, scorer=scorer, engine=engine, judge=judge)
+    return validate_settings(*compose_settings(given)).load_solver()
 
 
-def solve(question: str | Problem, *overrides: str) -> Solution:
-    """Loads the models, solves one problem and frees them; for more than one, `load` a solver.
+def solve(question: str | Problem, *overrides: str, **functions: Callable[..., Any] | None) -> Solution:
+    """Loads the models, solves one problem and frees them; for more than one, `load` a solver. Functions are as there.
 
     >>> import reason
     >>> question = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
@@ -238,13 +317,13 @@ def solve(question: str | Problem, *overrides: str) -> Solution:
 
     Raises: ConfigError naming the setting.
     """
-    with load(*overrides) as solver:
+    with load(*overrides, **functions) as solver:
         return solver.solve(question)
 
 
-async def asolve(question: str | Problem, *overrides: str) -> Solution:
+async def asolve(question: str | Problem, *overrides: str, **functions: Callable[..., Any] | None) -> Solution:
     """Awaits what `solve` returns; the models are loaded in another thread."""
-    solver = await asyncio.to_thread(load, *overrides)
+    solver = await asyncio.to_thread(load, *overrides, **functions)
     try:
         return await solver.asolve(question)
     finally:
@@ -259,9 +338,11 @@ def from_config(cfg: object) -> Solver:
 def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec:
     """Validates everything that needs no loaded model. Raises: ConfigError naming the setting."""
     _validate_keys(config)
+    _refuse_auto(config)
     _validate_effort(choices)
     with as_config_error("paper"):
-        read_paper(config.get("paper"))
+        if read_paper(config.get("paper")) is not None:
+            require_package("the interval beside a paper's figure", "scipy")
     plugins.load_plugins(config.get("plugins", []))
     engine = validate_engine("engine", config["engine"])
     strategy: Strategy = instantiate("search", config["search"])
@@ -275,7 +356,7 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
     if strategy.needs_scorer and not scorer.gives_scores:
         raise ConfigError(
             f"search={_option_name(choices, strategy)} chooses by score and {_name_scoreless(choices, scorer)} gives "
-            "none; choose scorer=prm or scorer=likelihood, or search=self_consistency"
+            f"none; choose {_advise_scores(config, choices, engine)}"
         )
     if strategy.select == TOURNAMENT and not (isinstance(scorer, ComparingScorer) and scorer.tournament):
         raise ConfigError(
@@ -293,6 +374,11 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
             f"search={_option_name(choices, strategy)} with these settings reads log-probabilities; "
             "set engine.logprobs=true"
         )
+    if getattr(strategy, "names_top", False) and not engine.settings.names_tokens:
+        raise ConfigError(
+            f"search={_option_name(choices, strategy)} chooses among the most likely tokens, and "
+            f"engine={choices.get('engine', 'local')} does not say which these are; choose engine=local"
+        )
     embedder = _make_embedder(config, choices) if strategy.needs_embedder else None
     checkpoint = find_model(config["model"]["path"])
     with as_config_error("scorer"):
@@ -301,6 +387,7 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
     speculative = speculation.validate_speculation(config)
     if engine.is_remote:
         _validate_remote(config, choices, embedder)
+    eviction = _make_eviction(config, choices, engine)
     num_top, measured_for = _find_measured(strategy, scorer, step_rule, choices)
     engine = engine.adapt_to(
         checkpoint,
@@ -320,8 +407,8 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
         for knob, value, default in (("think_tokens", thinking.think_tokens, "null"), ("waits", thinking.waits, "0")):
             if value and not (knob == "think_tokens" and engine.settings.ends_thoughts):
                 raise ConfigError(
-                    f"model.thinking.{knob} puts in a text, and engine.api=chat begins every answer anew; "
-                    "choose engine.prefill=true if the server can continue an answer, "
+                    f"model.thinking.{knob} puts in a text, and this engine begins every answer anew; with "
+                    "engine=openai choose engine.prefill=true if the server can continue an answer, "
                     + ("engine.think_tokens_field if it takes a budget, " if knob == "think_tokens" else "")
                     + f"or leave {knob} {default}"
                 )
@@ -332,7 +419,9 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
             f"router={choices.get('router', '')} routes the steps behind one prompt, and search="
             f"{_option_name(choices, strategy)} writes prompts of its own; leave router=off"
         )
+    allocation = _make_allocation(config, strategy)
     judge = validate_judge(config, scorer, checkpoint, engine, prompt_format, thinking, has_router=router is not None)
+    verifier = validate_verifier(config, early_exit, checkpoint, engine, prompt_format, thinking)
     names = _option_names(config, choices)
     return SolveSpec(
         strategy=strategy,
@@ -342,12 +431,15 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
         step_rule=step_rule,
         thinking=thinking,
         early_exit=early_exit,
+        eviction=eviction,
         checkpoint=checkpoint,
         engine=engine,
         budget=budget,
         speculation=speculative,
         routing=router,
         judge=judge,
+        verifier=verifier,
+        allocation=allocation,
         names=names,
         lossy_settings=_lossy_settings(names, speculative, router),
         config=config,
@@ -364,6 +456,10 @@ def select_task(spec: SolveSpec, choices: Mapping[str, str]) -> tuple[Task, str 
     if question is not None:
         if node is not None:
             raise ConfigError("question and task are both set; give one of them")
+        if getattr(spec.scorer, "reads_gold", False):
+            raise ConfigError(
+                "scorer=oracle scores by the gold answers of a task, and a question has none; choose another scorer"
+            )
         with as_config_error("question"):
             return Task("question", [Problem.from_question(str(question))]), None
     if node is None:
@@ -414,8 +510,8 @@ def _make_early_exit(
         )
     if not engine.settings.continues_text:
         raise ConfigError(
-            f"{name} continues a thought, and engine.api=chat begins every answer anew; choose engine.prefill=true "
-            "if the server can continue an answer, or early_exit=none"
+            f"{name} continues a thought, and this engine begins every answer anew; choose early_exit=none, or with "
+            "engine=openai engine.prefill=true if the server can continue an answer"
         )
     if rule.needs_logprobs and not engine.settings.gives_logprobs:
         raise ConfigError(f"{name} reads log-probabilities; set engine.logprobs=true, or choose early_exit=converged")
@@ -424,6 +520,42 @@ def _make_early_exit(
             f"{name} asks one model for its answer, and router={choices['router']} writes with two; choose router=off"
         )
     return rule
+
+
+def _make_eviction(config: Settings, choices: Mapping[str, str], engine: EngineSpec) -> EvictionPolicy | None:
+    """Returns which KV of a long text a branch keeps; None for `none`, and in a run of the last release."""
+    if not config.get("eviction"):
+        return None
+    policy = instantiate("eviction", config["eviction"])
+    if not isinstance(policy, EvictionPolicy):
+        target = config["eviction"].get("_target_")
+        raise ConfigError(
+            f"eviction._target_ must be a subclass of {EvictionPolicy.__module__}.EvictionPolicy, got {target!r}"
+        )
+    try:
+        engine.validate_eviction(policy)
+    except ValueError as error:
+        raise ConfigError(f"eviction={choices.get('eviction', type(policy).__name__)} {error}") from error
+    return policy
+
+
+def _make_allocation(config: Settings, strategy: Strategy) -> SampleAllocation | None:
+    """Returns how samples are divided among problems; None: each has those of its search."""
+    settings = config.get("allocation", {"samples": None})  # a run of the last release has no such setting
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"allocation has settings of its own, as allocation.samples=8; got {shorten(settings)}")
+    if settings["samples"] is None:
+        return None
+    with as_config_error():
+        allocation = SampleAllocation(**settings)
+        require_divisible(strategy)
+    n = getattr(strategy, "n", 0)
+    if n <= allocation.samples:
+        raise ConfigError(
+            f"search.n is the most samples of one problem, and must be above allocation.samples={allocation.samples}, "
+            f"the mean of all; got {n}"
+        )
+    return allocation
 
 
 def _make_embedder(config: Settings, choices: Mapping[str, str]) -> LoadableEmbedder:
@@ -447,9 +579,15 @@ def _find_measured(
     readers = {
         f"scorer={choices.get('scorer', type(scorer).__name__)}": scorer.num_top,
         f"step={choices.get('step', type(step_rule).__name__)}": 0 if step_rule is None else step_rule.num_top,
-        "search.drop_percentile": getattr(strategy, "num_top", 0),  # a plug-in strategy need not have it
+        _name_reader(strategy, choices): getattr(strategy, "num_top", 0),  # a plug-in strategy need not have it
     }
     return max(readers.values()), next((name for name, num_top in readers.items() if num_top), None)
+
+
+def _name_reader(strategy: Strategy, choices: Mapping[str, str]) -> str:
+    """The setting by which a strategy reads what is measured of each token."""
+    drops = getattr(strategy, "drop_percentile", None) is not None
+    return "search.drop_percentile" if drops else f"search={_option_name(choices, strategy)}"
 
 
 def _continued_by(strategy: Strategy, choices: Mapping[str, str]) -> str | None:
@@ -494,6 +632,12 @@ def _validate_keys(config: Settings) -> None:
             require_positive("scorer_timeout", config["scorer_timeout"])
 
 
+def _refuse_auto(config: Settings) -> None:
+    """Raises ConfigError for a `search=auto` that nothing has replaced."""
+    if str(config["search"].get("_target_")).endswith(".front.AutoSearch"):
+        raise ConfigError("search=auto chooses from settings as they are typed: give them to load(...) or to a command")
+
+
 def _validate_effort(choices: Mapping[str, str]) -> None:
     effort = choices.get("effort")
     if effort in (None, "None"):  # Hydra writes a group without a choice as the text None
@@ -507,13 +651,28 @@ def _lossy_settings(
     names: Mapping[str, str], speculative: SpeculationSpec, router: RouterSpec | None
 ) -> tuple[str, ...]:
     routing_setting = None if router is None else f"router={names['router']}"
-    return tuple(setting for setting in (speculative.lossy, routing_setting) if setting is not None)
+    eviction_setting = f"eviction={names['eviction']}" if "eviction" in names else None
+    settings = (speculative.lossy, eviction_setting, routing_setting)
+    return tuple(setting for setting in settings if setting is not None)
 
 
 def _name_scoreless(choices: Mapping[str, str], scorer: Scorer) -> str:
     """Names the setting by which a scorer gives no scores."""
     name = f"scorer={choices.get('scorer', 'none')}"
     return f"{name} with judges=pairs" if isinstance(scorer, ComparingScorer) else name
+
+
+def _advise_scores(config: Settings, choices: Mapping[str, str], engine: EngineSpec) -> str:
+    """Names what gives scores with this engine and model, or does without."""
+    if engine.settings.gives_logprobs and config["model"]["path"] != BYTES:
+        return "scorer=prm or scorer=likelihood, or search=self_consistency"
+    advice = "search=self_consistency, a vote that needs no scores, or scorer=judge, which asks the model itself"
+    if choices.get("engine") != "openai":
+        return advice
+    return (
+        f"{advice}; scorer=confidence and scorer=likelihood also need a model whose tokenizer is here (model=hf "
+        "model.path=FOLDER) and engine.logprobs=true"
+    )
 
 
 def _option_name(choices: Mapping[str, str], strategy: Strategy) -> str:
@@ -525,5 +684,7 @@ def _option_names(config: Settings, choices: Mapping[str, str]) -> dict[str, str
     names = {group: choices.get(group, config[group]["_target_"]) for group in groups}
     if config["early_exit"]:  # only where it is on, as the rows of earlier releases are
         names["early_exit"] = choices.get("early_exit", config["early_exit"]["_target_"])
+    if config.get("eviction"):
+        names["eviction"] = choices.get("eviction", config["eviction"]["_target_"])
     paths = {f"{group}_path": config[group]["path"] for group in ("model", "scorer") if config[group].get("path")}
     return {"model": str(config["model"]["name"]), **names, **paths}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from decoding.core import Tokens, Usage
 from decoding.validation import require_text, shorten
@@ -21,7 +22,9 @@ class Problem:
     or a text to continue. Without them the model's prompt format renders the question.
 
     `read_answer` reads what votes count from the text behind a thought, in place of the solver's rule: None is no vote.
-    `json_schema` constrains what is generated; only engines with `EngineSettings.constrains_json` take one.
+    `num_alternatives` likely tokens are recorded at every place, for `Solution.top_tokens`; only engines with
+    `EngineSettings.names_tokens` take more than 0. `json_schema` constrains what is generated; only engines with
+    `EngineSettings.constrains_json` take one.
 
     Raises: ValueError naming a field whose text is not Unicode.
     """
@@ -33,6 +36,7 @@ class Problem:
     meta: Mapping[str, object] = field(default_factory=dict)
     read_answer: Callable[[str], str | None] | None = None
     json_schema: str | None = None
+    num_alternatives: int = 0
 
     def __post_init__(self) -> None:
         for name in ("id", "question", "answer", "meta"):
@@ -56,6 +60,21 @@ class Problem:
         return cls(id=f"question-{digest}", question=question, prompt=prompt)
 
 
+class LikelyToken(NamedTuple):
+    """A token and its log-probability under the model (temperature 1, unfiltered)."""
+
+    id: int
+    logprob: float
+
+
+class TokenAlternatives(Protocol):
+    """What was likely at the places of a search, see `reason.engines.top_tokens`."""
+
+    def find(self, tokens: Tokens, start: int) -> list[list[LikelyToken]]:
+        """Returns what was likely at each token from `start` on, best first; nothing where no engine chose one."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Solution:
     """The result of solving one problem.
@@ -67,6 +86,7 @@ class Solution:
     thought  what the model wrote before the text between the tags of `model.thinking`, "" without one
     reader   splits solutions of this problem into thought and text
     is_trusted  whether the answer's score, or share of the votes, is at least `trusted_score`; None where nothing tells
+    top_tokens  the most likely tokens at every place of the tree; None where the problem does not ask for them
     """
 
     problem: Problem
@@ -77,6 +97,7 @@ class Solution:
     thought: str = ""
     reader: SolutionReader = field(default_factory=SolutionReader)
     is_trusted: bool | None = None
+    top_tokens: TokenAlternatives | None = field(default=None, compare=False, repr=False)
 
     @property
     def tree(self) -> SearchTree:

@@ -6,6 +6,7 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 from itertools import islice
 from queue import SimpleQueue
 from types import TracebackType
@@ -14,11 +15,14 @@ from typing import Generic, Protocol, Self, TypeVar
 from decoding.core import Engine, TokenGenerator, Tokens
 from reason.engines.constrained import ConstrainedGenerator
 from reason.engines.event_loop import EventLoopThread
+from reason.engines.top_tokens import TopTokenRecorder
 from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem, Solution
 from reason.prompt import Prompt
 from reason.scorers.base import ComparingScorer, Scorer
+from reason.scorers.oracle import OracleScorer
 from reason.scorers.part import read_part
+from reason.scorers.thought_verifier import ThoughtVerifier
 from reason.thinking import SolutionReader, ThinkingFormat
 from reason.trust import TrustRule
 from search.expand import derive_seed
@@ -27,7 +31,16 @@ from search.problem_text import ProblemText
 from search.selection import Selection
 from search.steps import DelimiterSteps, StepRule
 from search.strategies.tournament import hold_tournament
-from search.strategy import Budget, Resources, SearchResult, StepEmbedder, StepEvent, StepScorer, Strategy
+from search.strategy import (
+    Budget,
+    EarlierSamples,
+    Resources,
+    SearchResult,
+    StepEmbedder,
+    StepEvent,
+    StepScorer,
+    Strategy,
+)
 from search.thought import ThoughtBudget
 from search.voting import TOURNAMENT
 
@@ -67,12 +80,14 @@ class Solver:
     budget          limits each problem
     concurrency     maximum concurrent problems in `solve_many`
     context_window  maximum tokens per sequence of the model
+    end_tokens      ids with which the model ends every text
     scorer_timeout  seconds a path waits for its scores
     scorer_reads    the part of a path that the scorer reads: `thought` (all of it), `answer` or `window`
     scorer_window   tokens of such a window
     thinking        how the model marks its thoughts; None: it writes none
     ends_thoughts   whether thoughts are ended at their budget; the engine must be able to continue a text
     early_exit      when a thought ends before its budget; None: when the model ends it
+    verifier        reads thoughts for `early_exit`, where that has a `verifier_model`
     embedder        compares steps; only some strategies need one
     trust           says which answers are trusted; None: nothing is said
 
@@ -101,11 +116,15 @@ class Solver:
         seed: int = 0,
         concurrency: int = 8,
         context_window: int | None = None,
+        end_tokens: frozenset[int] = frozenset(),
         thinking: ThinkingFormat | None = None,
         ends_thoughts: bool = True,
         early_exit: EarlyExit | None = None,
+        verifier: ThoughtVerifier | None = None,
         trust: TrustRule | None = None,
     ) -> None:
+        if early_exit is not None and early_exit.verifier_model is not None and verifier is None:
+            raise ValueError(f"early_exit has thoughts read by a model ({early_exit.verifier_model}); give a verifier")
         self.strategy = strategy
         self.engine = engine
         self.router = router
@@ -120,9 +139,11 @@ class Solver:
         self.seed = seed
         self.concurrency = concurrency
         self.context_window = context_window
+        self.end_tokens = end_tokens
         self.thinking = thinking
         self.ends_thoughts = ends_thoughts
         self.early_exit = early_exit
+        self.verifier = verifier
         self.trust = trust or TrustRule()
         self.on_step: Callable[[StepEvent], None] | None = None
         self.on_selection: Callable[[Selection], None] | None = None
@@ -137,10 +158,13 @@ class Solver:
         seed: int | None = None,
         on_step: Callable[[StepEvent], None] | None = None,
         on_selection: Callable[[Selection], None] | None = None,
+        scorer: Scorer | None = None,
+        trust: TrustRule | None = None,
     ) -> Solver:
         """Returns this solver with another strategy, budget or seed; models, engine and loop are shared.
 
-        One `close` ends both. `on_step` is called with every generated continuation, `on_selection` with every decision
+        One `close` ends both; the closed solver's own scorer is closed, so a `scorer` given here should hold nothing.
+        `on_step` is called with every generated continuation, `on_selection` with every decision
         over open branches; on the solver's event loop, so they must return quickly.
 
         >>> import reason
@@ -153,6 +177,8 @@ class Solver:
         other.strategy = self.strategy if strategy is None else strategy
         other.budget = self.budget if budget is None else budget
         other.seed = self.seed if seed is None else seed
+        other.scorer = self.scorer if scorer is None else scorer
+        other.trust = self.trust if trust is None else trust
         other.on_step = self.on_step if on_step is None else on_step
         other.on_selection = self.on_selection if on_selection is None else on_selection
         return other
@@ -170,9 +196,12 @@ class Solver:
         """Awaits the solution. Cancelling the await cancels the search and frees its KV."""
         return await asyncio.wrap_future(self.submit(question))
 
-    def submit(self, question: str | Problem) -> Future[Solution]:
-        """Starts the search and returns at once; cancelling the future cancels the search and frees its KV."""
-        return self._loop.submit(self._solve(_as_problem(question)))
+    def submit(self, question: str | Problem, earlier: EarlierSamples | None = None) -> Future[Solution]:
+        """Starts the search and returns at once; cancelling the future cancels the search and frees its KV.
+
+        It goes on from `earlier` solutions of this problem, if its strategy has `continues_samples`.
+        """
+        return self._loop.submit(self._solve(_as_problem(question), earlier))
 
     def stream(self, question: str | Problem) -> Iterator[SearchEvent]:
         """Yields what happens in the search while it happens, and last its solution.
@@ -213,12 +242,15 @@ class Solver:
         finally:
             future.cancel()
 
-    def solve_many(self, questions: Iterable[str | Problem]) -> Iterator[SolveOutcome]:
+    def solve_many(
+        self, questions: Iterable[str | Problem], submit: Callable[[Problem], Future[Solution]] | None = None
+    ) -> Iterator[SolveOutcome]:
         """Yields each problem with its solution, or with the exception that ended it, in order of completion.
 
-        At most `concurrency` problems run at a time; closing the iterator cancels them.
+        At most `concurrency` problems run at a time; closing the iterator cancels them. `submit` starts a problem in
+        place of this solver's own method.
         """
-        window = ConcurrencyWindow(map(_as_problem, questions), self.concurrency, self.submit)
+        window = ConcurrencyWindow(map(_as_problem, questions), self.concurrency, submit or self.submit)
         try:
             while window.start_tasks():
                 yield from window.collect_outcomes(wait(window.running, return_when=FIRST_COMPLETED).done)
@@ -252,6 +284,8 @@ class Solver:
         """Cancels running searches, ends the event loop, closes scorer and engine. Calling it twice is harmless."""
         self._loop.close()
         self.scorer.close()
+        if self.verifier is not None:
+            self.verifier.close()
         (self.router or self.engine).close()
 
     def __enter__(self) -> Self:
@@ -262,38 +296,50 @@ class Solver:
     ) -> None:
         self.close()
 
-    async def _solve(self, problem: Problem) -> Solution:
+    async def _solve(self, problem: Problem, earlier: EarlierSamples | None = None) -> Solution:
         root = problem.prompt or self.prompt.encode(problem.question)
         reader = self._make_reader(root)
-        scorer = self.scorer.bind(problem.question, root)
+        read_answer = problem.read_answer or self.extract_answer
+
+        def extract_answer(solution: str) -> str | None:
+            return read_answer(reader.answer_part(solution))
+
+        scorer: StepScorer | None
+        if isinstance(self.scorer, OracleScorer):
+            scorer = self.scorer.bind_problem(problem, extract_answer)
+        else:
+            scorer = self.scorer.bind(problem.question, root)
         if scorer is not None:
             scorer = read_part(scorer, self.scorer_reads, self.scorer_window, reader)
         engine = self.engine if self.router is None else self.router.bind(problem.question, root, scorer)
         if problem.json_schema is not None:
             engine = ConstrainedGenerator(engine, problem.json_schema)
-        read_answer = problem.read_answer or self.extract_answer
+        recorder = TopTokenRecorder(engine, problem.num_alternatives) if problem.num_alternatives else None
         resources = Resources(
-            engine=engine,
+            engine=engine if recorder is None else recorder,
             scorer=scorer,
             decode=self.prompt.decode,
-            extract_answer=lambda solution: read_answer(reader.answer_part(solution)),
+            extract_answer=extract_answer,
             step_rule=self.step_rule,
-            thought=self._make_thought_budget(reader),
+            thought=self._make_thought_budget(reader, problem.question),
             problem_text=self._make_problem_text(problem, root, reader),
             budget=self.budget,
             seed=derive_seed(self.seed, problem.id),
             group=problem.id,
             context_window=self.context_window,
+            end_tokens=self.end_tokens,
             embedder=self.embedder,
             scorer_timeout=self.scorer_timeout,
             num_top=max(self.scorer.num_top, self.step_rule.num_top, getattr(self.strategy, "num_top", 0)),
+            earlier=earlier,
             on_step=self.on_step,
             on_selection=self.on_selection,
         )
         result = await self.strategy(root, resources)
         if self.strategy.select == TOURNAMENT:
             result = await self._hold_tournament(problem, result, reader)
-        return self._to_solution(problem, result, reader)
+        solution = self._to_solution(problem, result, reader)
+        return solution if recorder is None else replace(solution, top_tokens=recorder.top_tokens)
 
     async def _hold_tournament(self, problem: Problem, result: SearchResult, reader: SolutionReader) -> SearchResult:
         """Has the scorer's judge choose among the answers of a search, within what is left of its seconds."""
@@ -325,7 +371,7 @@ class Solver:
         starts_inside = self.thinking.is_open_after(self.prompt.decode_last_turn(root))
         return SolutionReader(self.thinking, starts_inside, self.prompt.decode)
 
-    def _make_thought_budget(self, reader: SolutionReader) -> ThoughtBudget | None:
+    def _make_thought_budget(self, reader: SolutionReader, question: str) -> ThoughtBudget | None:
         thinking, rule = self.thinking, self.early_exit
         if thinking is None or not self.ends_thoughts:
             return None
@@ -345,6 +391,9 @@ class Solver:
                 tokens=encode(rule.probe),
                 read_answer=self.extract_answer,
                 hint=encode(rule.hint) if rule.hint else (),
+                verifier=None
+                if self.verifier is None
+                else rule.make_verifier(question, self.verifier.bind(reader.remove_tags)),
             ),
             waits=thinking.waits,
             wait=encode(thinking.wait_text),

@@ -74,6 +74,11 @@ class ThinkingFormat:
         if self.opened_by_prompt is not None:
             require_switch("model.thinking.opened_by_prompt", self.opened_by_prompt)
 
+    @property
+    def tags(self) -> tuple[str, str]:
+        """The texts around a thought."""
+        return self.opening, self.closing
+
     def is_open_after(self, prompt: str) -> bool:
         """Returns whether a solution that continues this text, the model's own turn, begins inside a thought.
 

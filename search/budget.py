@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from decoding.core import Usage
 from search.strategy import Budget
+from search.thinking_time import ThinkingTime
 
 
 class BudgetTracker:
@@ -35,6 +36,10 @@ class BudgetTracker:
         self._reserved_tokens = 0
         self.num_reserved = 0
         """Number of requests that are reserved and not committed."""
+        self.thinking_time: ThinkingTime | None = None
+        """The time that thoughts may take; None without a time limit."""
+        if budget.seconds is not None:
+            self.thinking_time = ThinkingTime(budget.seconds, deadline=self._read_deadline, clock=clock)
 
     @property
     def usage(self) -> Usage:
@@ -85,6 +90,15 @@ class BudgetTracker:
     def add_usage(self, usage: Usage) -> None:
         """Adds usage without a reservation; `seconds` is ignored, because the tracker has a clock. *Mutates*."""
         self._usage += usage
+
+    def add_earlier(self, usage: Usage) -> None:
+        """Adds the usage of an earlier part of this search; its seconds count, as if the clock had run. *Mutates*."""
+        self._started -= usage.seconds
+        self.add_usage(usage)
+
+    def _read_deadline(self) -> float:
+        assert self.deadline is not None, "there is no time limit"
+        return self.deadline
 
     def _affordable_limits(self, num_requests: int, max_tokens: int) -> list[int]:
         if num_requests < 1 or (self.deadline is not None and self._clock() >= self.deadline):

@@ -38,6 +38,16 @@ def cluster_vectors(vectors: Vector, distance_threshold: float) -> list[int]:
     return [numbers.setdefault(int(label), len(numbers)) for label in labels]
 
 
+def count_extra(width: int, members: int, share: float) -> int:
+    """Returns the further continuations of a merged branch: `share` of its own ones for each member beyond the first,
+    at most as many again, rounded down (FETCH, arXiv 2502.11183, and its release).
+
+    >>> [count_extra(4, members, 0.5) for members in (1, 2, 3, 9)]
+    [0, 2, 4, 4]
+    """
+    return int(width * min(1.0, share * (members - 1)))
+
+
 def cosine_distances(vectors: Vector) -> npt.NDArray[np.float64]:
     """Cosine distances of all pairs, `[n * (n - 1) / 2]` in SciPy's condensed order, in [0, 2]."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -17,6 +17,7 @@ from search.generations import (
 from search.scoring import PathScores, ScoreQueue
 from search.steps import attribute_steps, make_step, split_generation
 from search.strategy import Resources, StepEvent
+from search.thinking_time import ThinkingTime
 from search.thought import OpenThought, ThoughtHistory
 from search.thought_progress import ThoughtProgress
 from search.tree import Step
@@ -28,6 +29,7 @@ class Continuation:
 
     is_open      whether the last step is complete, so that its path can be continued
     history      what happened to the thought of the path
+    is_late      whether its thought was ended, or not begun, because the time limit of the search is near
     probe_usage  usage of its probes, which `generation` does not have
     """
 
@@ -37,20 +39,24 @@ class Continuation:
     path_scores: PathScores | None
     history: ThoughtHistory = field(default_factory=ThoughtHistory)
     probe_usage: Usage = field(default_factory=Usage)
+    is_late: bool = False
 
 
 class ContinuationWriter:
-    """Generates continuations with the engine of `resources`, and scores each as soon as it is generated."""
+    """Generates continuations with the engine of `resources`, and scores each as soon as it is generated.
 
-    def __init__(self, resources: Resources) -> None:
-        self._resources = resources
+    It measures the pace of the search for `time`, where there is a time limit.
+    """
+
+    def __init__(self, resources: Resources, time: ThinkingTime | None = None) -> None:
+        self._resources, self._time = resources, time
         self._scoring = ScoreQueue(resources.scorer, resources.scorer_timeout) if resources.scorer else None
 
     async def write_solution(
         self, request: GenerationRequest, path: Sequence[Step], thought: OpenThought | None = None
     ) -> Continuation:
         """Continues `path` to the end of the solution; `thought` is the one it is inside of."""
-        engine, limit, generation = self._resources.engine, request.params.max_tokens, empty_generation()
+        limit, generation = request.params.max_tokens, empty_generation()
         floor = self._resources.floor
         progress = self._watch(thought, request)
         while True:
@@ -59,7 +65,10 @@ class ContinuationWriter:
             part, border = continue_after(request, generation), len(generation.tokens)
             is_last = floor is None and (progress is None or not progress.is_open)
             part = part if progress is None else progress.limit_request(part, generation)
-            (more,) = await engine.generate([part if floor is None else floor.limit_request(part)])
+            started = self._resources.clock()
+            part = part if floor is None else floor.limit_request(part)
+            (more,) = await self._resources.engine.generate([part])
+            self._add_pace(more, started)
             generation = join_generations(generation, more)
             if progress is not None:
                 generation = await progress.review(generation, border)
@@ -71,7 +80,8 @@ class ContinuationWriter:
                 generation = replace(weak, finish="dropped", usage=weak.usage + unused)
                 break
             is_full = len(generation.tokens) >= request.params.max_tokens
-            if is_last or is_full or generation.finish != "length" or not more.tokens:
+            goes_on = bool(more.tokens) or (progress is not None and progress.must_interrupt(generation))
+            if is_last or is_full or generation.finish != "length" or not goes_on:
                 break
         rule, decode = self._resources.step_rule, self._resources.decode
         steps = split_generation(generation, decode, rule)
@@ -104,7 +114,9 @@ class ContinuationWriter:
             border, room = len(generation.tokens), part.params.max_tokens
             if progress is not None:
                 part = progress.limit_request(part, generation)
+            started = self._resources.clock()
             (more,) = await self._resources.engine.generate([part])
+            self._add_pace(more, started)
             generation = join_generations(generation, more)
             if progress is not None:
                 generation = await progress.review(generation, border)
@@ -133,6 +145,18 @@ class ContinuationWriter:
         is_open = (is_complete or (may_go_on and generation.finish == "length")) and not has_stop
         return await self._score(generation, [step] if step.tokens else [], path, progress, is_open=is_open)
 
+    def _add_pace(self, generation: Generation, started: float) -> None:
+        # not a coroutine around the engine's: each call between a search and the forward pass costs every request
+        if self._time is not None:
+            self._time.add_generation(len(generation.tokens), self._resources.clock() - started)
+
+    async def _score_path(self, scoring: ScoreQueue, path: Sequence[Step]) -> PathScores:
+        started = self._resources.clock()
+        path_scores = await scoring.score(path)
+        if self._time is not None:
+            self._time.add_scoring(self._resources.clock() - started)
+        return path_scores
+
     def _watch(self, thought: OpenThought | None, request: GenerationRequest) -> ThoughtProgress | None:
         resources = self._resources
         return None if thought is None else ThoughtProgress(thought, request, resources.engine, resources.decode)
@@ -148,7 +172,7 @@ class ContinuationWriter:
     ) -> Continuation:
         steps = attribute_steps(steps, generation.origins)
         is_scored = bool(steps) and generation.finish != "dropped"
-        path_scores = await self._scoring.score([*path, *steps]) if self._scoring and is_scored else None
+        path_scores = await self._score_path(self._scoring, [*path, *steps]) if self._scoring and is_scored else None
         if self._resources.on_step and steps:
             last_score = path_scores.scores[-1] if path_scores and path_scores.scores else None
             self._resources.on_step(StepEvent(steps, last_score))
@@ -157,7 +181,8 @@ class ContinuationWriter:
             generation = replace(generation, top_logprobs=None, entropies=None)
         if progress is None:
             return Continuation(generation, steps, is_open, path_scores)
-        return Continuation(generation, steps, is_open, path_scores, progress.history, progress.probe_usage)
+        history, usage, is_late = progress.history, progress.probe_usage, progress.is_late
+        return Continuation(generation, steps, is_open, path_scores, history, usage, is_late)
 
 
 def _has_stop(step: Step, request: GenerationRequest) -> bool:

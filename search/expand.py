@@ -18,7 +18,7 @@ from search.budget import BudgetTracker
 from search.continuation import Continuation, ContinuationWriter
 from search.generations import limit_tokens
 from search.selection import Selection
-from search.strategy import Resources, StepScores
+from search.strategy import EarlierSamples, Resources, StepScores
 from search.thought import OpenThought, ThoughtBudget, ThoughtHistory
 from search.tree import Context, SearchTree, Step
 
@@ -90,6 +90,7 @@ class Expander:
     selections     decisions of the strategy so far, in order
     hidden_states  per node, the hidden state from which the last token of its step was chosen; only with `embed=True`
                    and an engine that returns it
+    has_late_thoughts  whether the time limit ended a thought; unlike `stop_reason` that does not end the search
     """
 
     def __init__(self, root: Tokens, resources: Resources, *, embed: bool = False) -> None:
@@ -97,9 +98,9 @@ class Expander:
         self.resources = resources
         self.selections: list[Selection] = []
         self.hidden_states: dict[int, Vector] = {}
-        self._writer = ContinuationWriter(resources)
+        self._budget = BudgetTracker(resources.budget, resources.clock)
+        self._writer = ContinuationWriter(resources, self._budget.thinking_time)
         self._embed = embed
-        self._budget = BudgetTracker(resources.budget)
         self._wave_lock = asyncio.Lock()
         self._seeds = {SearchTree.ROOT: resources.seed}
         self._num_children: Counter[int] = Counter()
@@ -110,6 +111,7 @@ class Expander:
         self._histories: dict[int, ThoughtHistory] = {}  # node -> what happened to its thought
         self._tasks: set[asyncio.Task[Continuation]] = set()
         self._budget_exhausted = False
+        self.has_late_thoughts = False
 
     @property
     def usage(self) -> Usage:
@@ -120,6 +122,23 @@ class Expander:
     def stop_reason(self) -> Literal["done", "budget"]:
         """`budget` once the budget refused a request or cut one short."""
         return "budget" if self._budget_exhausted else "done"
+
+    def continue_samples(self, earlier: EarlierSamples) -> None:
+        """Goes on from solutions of the prompt that are there already; comes before all requests.
+
+        Further solutions have the seeds that they would have without a break. Only the prompt can be continued:
+        the seeds of earlier nodes are not known. *Mutates*; the earlier tree becomes that of this search.
+
+        Raises: ValueError where they are solutions of another prompt.
+        """
+        if earlier.tree.root != self.tree.root:
+            raise ValueError("the earlier solutions belong to another prompt; the run must start in a new folder")
+        self.tree = earlier.tree
+        self._num_children[SearchTree.ROOT] = earlier.num_requests
+        self._budget.add_earlier(earlier.usage)
+        for number, node in enumerate(self.tree.nodes):
+            key = (self._first_of[node.parent], node.step.tokens, node.step.model)
+            self._first_of[number] = self._first_nodes.setdefault(key, number)
 
     def add_context(self, context: Context) -> int:
         """Adds a context to the tree and returns its number, the parent of what is written behind it. *Mutates*.
@@ -210,7 +229,7 @@ class Expander:
             self._budget_exhausted = True
         plan = ExpansionPlan(
             sampling=sampling,
-            writer=self._writer if resources is None else ContinuationWriter(resources),
+            writer=self._writer if resources is None else ContinuationWriter(resources, self._budget.thinking_time),
             thought=thought,
             one_step=one_step,
             path_tokens=path_tokens,
@@ -309,6 +328,7 @@ class Expander:
             deadline=self._budget.deadline,
             hidden=self._embed,
             num_top=self.resources.num_top,
+            question_length=self.tree.count_prefix_tokens(parent) - self._count_path_tokens(parent),
         )
         may_go_on = sampling.max_tokens <= min(limit, room - 1)  # no other limit cuts the step
         can_pause = plan.pauses and may_go_on
@@ -349,6 +369,8 @@ class Expander:
             probe_tokens=probe_tokens,
             path_text=path_text,
             history=self._histories.get(parent, ThoughtHistory()),
+            time=self._budget.thinking_time if budget.answer_tokens else None,
+            is_spare=parent == SearchTree.ROOT and self._num_children[parent] > 1,
         )
 
     def _count_path_tokens(self, node: int) -> int:
@@ -406,7 +428,8 @@ class Expander:
         # Cut short by the budget, not by the context window: the window limits `max_tokens` below the reservation.
         # A step that ended with its thought is open: the forced end and the answer have room left.
         is_cut = expansion.request.params.max_tokens == expansion.limit < sampling.max_tokens and not result.is_open
-        self._budget_exhausted |= finish == "deadline" or (is_cut and finish == "length")
+        self._budget_exhausted |= (finish == "deadline" and not result.is_late) or (is_cut and finish == "length")
+        self.has_late_thoughts |= result.is_late
 
     def _store_scores(self, path: Sequence[int], scores: StepScores | None) -> None:
         """Sets the scores of the nodes that have none; a node never changes its score."""

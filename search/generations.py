@@ -28,6 +28,7 @@ def join_generations(first: Generation, then: Generation) -> Generation:
         tokens=first.tokens + then.tokens,
         top_logprobs=top_logprobs,
         entropies=entropies,
+        top_ids=None,  # recorded where the engine answers, see reason.engines.top_tokens
         logprobs=first.logprobs + then.logprobs if has_logprobs else (),
         usage=first.usage + then.usage,
         origins=(*first.origins, *shifted),
@@ -46,6 +47,7 @@ def cut_generation(generation: Generation, length: int) -> Generation:
         origins=tuple(replace(origin, end=min(origin.end, length)) for origin in kept_origins),
         top_logprobs=None if generation.top_logprobs is None else generation.top_logprobs[:length],
         entropies=None if generation.entropies is None else generation.entropies[:length],
+        top_ids=None if generation.top_ids is None else generation.top_ids[:length],
     )
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from decoding.core import SamplingParams, Tokens
 from decoding.validation import require_choice, require_count, require_text, require_words
+from search.part_verifier import AskVerdict, PartVerifier
 from search.step_rules.markers import MARKERS
 
 PLACES = ("every", "turns")
@@ -18,12 +19,16 @@ PLACES = ("every", "turns")
 class Probe:
     """An interim answer: what the model writes behind its thought so far and the text that asks for an answer.
 
+    Or what a verifier reads in the thought since the probe before.
+
     num_tokens  tokens of the thought so far
-    answer      in a comparable form; None: it wrote none, or did not finish it
+    answer      in a comparable form; None: it wrote none, or did not finish it. A verifier only compares with the probe
+                before: of equal answers, the number of the probe that has it first
     confidence  geometric mean of the probabilities of the answer's tokens, to four decimals; None where unknown
     is_stated   whether the thought itself wrote this answer since the probe before
     remark      what the model wrote around its answer
     is_loop     whether the thought only repeats itself here; it was not asked then, and has no answer
+    is_read     False: the verifier gave no verdict, so nothing is known of this answer, or of how it differs
     """
 
     num_tokens: int
@@ -32,6 +37,7 @@ class Probe:
     is_stated: bool = False
     remark: str = ""
     is_loop: bool = False
+    is_read: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +100,16 @@ class EarlyExit(ABC):
         """Whether a probe writes on behind its answer, for `probe_tokens` in all: the rule reads `Probe.remark`."""
         return False
 
+    @property
+    def verifier_model(self) -> str | None:
+        """The model that reads thoughts in the place of probes, `target` or `small`; None: probes are sent."""
+        return None
+
+    def make_verifier(self, question: str, ask: AskVerdict) -> PartVerifier | None:
+        """Returns what reads the thoughts of one problem; None without a `verifier_model`."""
+        del question, ask
+        return None
+
     @abstractmethod
     def decide(self, probes: Sequence[Probe]) -> bool:
         """Returns whether the thought with these probes, in order, ends now. It is asked after every probe."""
@@ -126,12 +142,14 @@ class ThoughtProbes:
     tokens       `rule.probe` as the model's tokenizer encodes it
     read_answer  the answer in the text of a probe, in a comparable form, or None
     hint         `rule.hint` as the model's tokenizer encodes it; empty: the rule has none
+    verifier     reads the thoughts in the place of probes; None: probes are sent
     """
 
     rule: EarlyExit
     tokens: Tokens
     read_answer: Callable[[str], str | None]
     hint: Tokens = ()
+    verifier: PartVerifier | None = None
 
 
 def find_agreed_answer(probes: Sequence[Probe], count: int) -> str | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from decoding.core import GenerationRequest, SamplingParams, TokenGenerator, Tokens, Usage
 from search.generations import continue_after, empty_generation, join_generations
+from search.part_verifier import PartVerifier
 from search.probes import EarlyExit, Probe, ThoughtProbes
 from search.step_rules.markers import MarkerSteps
 from search.steps import Decode
@@ -131,6 +133,27 @@ class Prober:
     def _count_tokens(self, reply: Tokens, length: int) -> int:
         """The smallest number of tokens of a reply whose text has so many characters."""
         return next((k for k in range(len(reply)) if len(self._decode(reply[:k])) >= length), len(reply))
+
+
+async def read_part(
+    verifier: PartVerifier, thought: Tokens, probes: Sequence[Probe], decode: Decode, deadline: float | None
+) -> ProbeReply:
+    """Has the verifier read the thought behind its last probe, as a probe at its end.
+
+    Only the answers of two parts that follow each other are compared.
+    """
+    starts = [0, 0, *(probe.num_tokens for probe in probes)][-2:]
+    last = probes[-1].answer if probes else None
+    before = None if last is None else decode(thought[starts[0] : starts[1]])
+    has_answer, is_same, usage = await verifier.read_part(decode(thought[starts[1] :]), before, deadline)
+    answer = (last if is_same else str(len(probes) + 1)) if has_answer else None
+    probe = Probe(
+        num_tokens=len(thought),
+        answer=answer,
+        is_stated=answer is not None,
+        is_read=has_answer is not None and (not has_answer or before is None or is_same is not None),
+    )
+    return ProbeReply(probe, replace(usage, probes=min(1, usage.calls), probe_tokens=usage.tokens))
 
 
 def _has_open_brace(text: str) -> bool:

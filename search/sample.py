@@ -12,7 +12,14 @@ from decoding.core import SamplingParams, Tokens, Vector
 from search.expand import Expander
 from search.strategy import Candidate, Resources, SearchResult
 from search.tree import SearchTree
-from search.voting import choose_solution, choose_voters, is_majority_certain, majority_error_bound, tally_votes
+from search.voting import (
+    choose_solution,
+    choose_voters,
+    is_majority_certain,
+    leading_share,
+    majority_error_bound,
+    tally_votes,
+)
 from search.weak_branches import DropKnobs
 
 log = logging.getLogger(__name__)
@@ -30,6 +37,7 @@ async def sample_and_choose(
     agg_strategy: str,
     unscored: str,
     stop_error: float | None = None,
+    stop_share: float | None = None,
     keep: float = 1.0,
     drop: DropKnobs | None = None,
 ) -> SearchResult:
@@ -38,12 +46,22 @@ async def sample_and_choose(
     With `stop_error` the same solutions are sampled in waves of a quarter, until the majority vote is wrong with at
     most this probability (`search.voting.majority_error_bound`), or no further solution can change it. That is asked of
     the solutions so far after each of them, in the order of their requests; the rest of the wave is then cancelled.
+    With `stop_share` the same ends where the leading answer has at least this share of the votes, by `voting_rule`, of
+    `drop.warm_up` solutions or more (DeepConf, arXiv 2508.15260, section 3.3, adaptive sampling).
     With `drop` the first wave is its warm-up; later solutions that are dropped have no answer and do not vote.
+    `resources.earlier` are the first of the `n`, where neither of these is set.
     """
     expander = Expander(root, resources)
     candidates: list[Candidate] = []
-    wave = n if stop_error is None else -(-n // MAX_WAVES)  # rounded up
-    num_warm_up = 0 if drop is None or drop.drop_percentile is None else min(drop.warm_up, n)
+    if resources.earlier is not None:
+        expander.continue_samples(resources.earlier)
+        candidates += resources.earlier.candidates
+        n = max(0, n - resources.earlier.num_requests)
+    may_stop = stop_error is not None or stop_share is not None
+    wave = -(-n // MAX_WAVES) if may_stop else n  # rounded up
+    has_floor = drop is not None and drop.drop_percentile is not None
+    warm_up = 0 if drop is None else drop.warm_up
+    num_warm_up = min(warm_up, n) if has_floor or stop_share is not None else 0
     sizes = [num_warm_up] if num_warm_up else []
     sizes += [min(wave, n - first) for first in range(num_warm_up, n, wave)]
     num_left, is_decided = n, False
@@ -53,9 +71,13 @@ async def sample_and_choose(
         num_left -= 1
         if leaf != SearchTree.ROOT:  # an empty generation
             candidates.append(make_candidate(expander, leaf, agg_strategy))
-        if stop_error is not None and num_left:
-            votes = tally_votes([c.answer for c in candidates], [None] * len(candidates), "majority")
-            is_decided = majority_error_bound(votes) <= stop_error or is_majority_certain(votes, num_left)
+        if num_left:
+            answers, scores = [c.answer for c in candidates], [c.score for c in candidates]
+            if stop_error is not None:
+                votes = tally_votes(answers, [None] * len(answers), "majority")
+                is_decided = majority_error_bound(votes) <= stop_error or is_majority_certain(votes, num_left)
+            elif stop_share is not None and n - num_left >= warm_up:
+                is_decided = leading_share(tally_votes(answers, scores, voting_rule, unscored)) >= stop_share
         return is_decided
 
     for i, size in enumerate(sizes):
@@ -64,16 +86,16 @@ async def sample_and_choose(
             sampling,
             one_step=False,
             resources=resources,
-            is_enough=None if stop_error is None else count_vote,
+            is_enough=count_vote if may_stop else None,
         )
-        if stop_error is None:
+        if not may_stop:
             for leaf in leaves:
                 count_vote(leaf)
         if is_decided:
             return replace(build_result(expander, candidates, voting_rule, unscored), stop_reason="decided")
         if len(leaves) < size or i == len(sizes) - 1:
             break
-        if drop is not None and num_warm_up and i == 0:
+        if drop is not None and has_floor and i == 0:
             resources = replace(resources, floor=drop.find_floor(read_confidences(expander, candidates)))
             if resources.floor is None:
                 log.warning("search.drop_percentile drops nothing: the engine measured none of the first solutions")
@@ -112,7 +134,7 @@ def build_result(
         tree=expander.tree,
         best=None if choice.index is None else eligible[choice.index].node,
         usage=expander.usage,
-        stop_reason=expander.stop_reason,
+        stop_reason="budget" if expander.has_late_thoughts else expander.stop_reason,
         votes=choice.votes,
         candidates=tuple(candidates),
         selections=tuple(expander.selections),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams
-from decoding.validation import is_number, require_count, require_share, require_switch, shorten
+from decoding.validation import (
+    is_number,
+    require_count,
+    require_not_negative,
+    require_package,
+    require_share,
+    require_switch,
+    shorten,
+)
 from search.allocation import validate_normalisation
 from search.voting import TOURNAMENT, validate_aggregation, validate_unscored, validate_voting_rule
 
@@ -24,6 +32,8 @@ class StepSearch:
     unscored      the vote of a solution without a score: `median` of the others, or `ignore`
     merge         whether siblings with the same meaning count as one branch, with the highest of their scores, whose
                   continuations they take in turn (FETCH, arXiv 2502.11183)
+    merge_extra   further continuations of a merged branch for each member beyond the first, as a share of its own; at
+                  most as many again (0.5 in FETCH). They come on top of `n`
     early_stop    ends the search when the lead of the first answer is at least this share of the votes still to come:
                   with 1 the vote is decided, 0.5 is SPEX's; None never ends it
     give_up       path score below which a branch is hopeless; None: none is by its score alone
@@ -42,6 +52,7 @@ class StepSearch:
     select: str = "weighted"
     unscored: str = "median"
     merge: bool = False
+    merge_extra: float = 0.0
     early_stop: float | None = None
     give_up: float | None = None
     give_up_share: float | None = None
@@ -60,6 +71,11 @@ class StepSearch:
         validate_voting_rule(self.select)
         validate_unscored(self.unscored)
         require_switch("merge", self.merge)
+        if self.merge:
+            require_package("merge=true", "scipy")
+        require_not_negative("merge_extra", self.merge_extra)
+        if self.merge_extra and not self.merge:
+            raise ValueError(f"merge_extra needs merge=true, got {shorten(self.merge_extra)}")
         for name in ("give_up", "give_up_share"):
             if getattr(self, name) is not None:
                 require_share(name, getattr(self, name), above_zero=True)
@@ -67,6 +83,8 @@ class StepSearch:
         share = self.early_stop
         if share is not None and (not is_number(share, low=0, high=1) or share == 0):
             raise ValueError(f"early_stop must be in (0, 1] or null, got {shorten(share)}")
+        if share is not None and self.merge_extra:
+            raise ValueError("early_stop needs merge_extra=0: further continuations add votes that it does not count")
         if share is not None and self.select in ("best", TOURNAMENT):
             why = "one better score overturns the best" if self.select == "best" else "a judge may choose any answer"
             raise ValueError(f"early_stop needs select=weighted or select=majority: {why}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from decoding.core import Tokens
 from search.allocation import normalise_scores
-from search.clustering import cluster_steps
+from search.clustering import cluster_steps, count_extra
 from search.expand import Expander, ExpansionBatch
 from search.open_paths import OpenPaths
 from search.sample import build_result
@@ -66,7 +67,7 @@ class StepSearchState:
         With `count_remaining` the rest is cancelled once the results so far, in the order of the parents, decide the
         vote (`update_decided`); it returns the solutions still to come while so many results are.
         """
-        members = [self._next_member(parent) for parent in parents]
+        members = [self._next_member(parent) for parent in self._add_extra(parents)]
         open_leaves: list[int] = []
         waiting = list(reversed(members))
 
@@ -109,7 +110,7 @@ class StepSearchState:
 
         If the budget affords only some of them now, the others are not requested again.
         """
-        members = [self._next_member(parent) for parent in parents]
+        members = [self._next_member(parent) for parent in self._add_extra(parents)]
         batch = self.expander.start_batch(
             members, self._step_sampling, one_step=True, path_tokens=self.strategy.sampling.max_tokens
         )
@@ -287,6 +288,15 @@ class StepSearchState:
     def _end_branch(self, node: int) -> None:
         self.ended_nodes.append(node)
         self._ended.add(node)
+
+    def _add_extra(self, parents: Sequence[int]) -> list[int]:
+        """Returns the parents, and behind them those of merged branches again, for `merge_extra`."""
+        counts = Counter(parent for parent in parents if parent in self._turns)
+        extra = self.strategy.merge_extra
+        return [
+            *parents,
+            *(node for node, width in counts.items() for _ in range(count_extra(width, len(self._turns[node]), extra))),
+        ]
 
     def _next_member(self, parent: int) -> int:
         """The member of a merged branch that is continued next, in turn; `parent` itself if it is not merged."""

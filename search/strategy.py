@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -90,6 +91,21 @@ class StepEvent:
     score: float | None
 
 
+@dataclass(frozen=True)
+class EarlierSamples:
+    """Whole solutions that a search has already, in an earlier part of it.
+
+    candidates    the solutions, in the order of their requests
+    usage         of the search so far, its seconds included
+    num_requests  solutions that were requested, those without any token included: the next one has the next seed
+    """
+
+    tree: SearchTree
+    candidates: tuple[Candidate, ...]
+    usage: Usage
+    num_requests: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """What one search may use. Made per problem by the solver; contains nothing of the gold answer.
@@ -104,10 +120,13 @@ class Resources:
     seed            seed of this problem; branches derive theirs from it
     group           name of this problem in the engine (requests of a group share draft tables)
     context_window  maximum tokens of prompt and solution that the model supports; None if unknown
+    end_tokens      ids with which the model ends every text
     embedder        embeds steps; None for strategies with `needs_embedder` False
     scorer_timeout  seconds a path waits for its scores before it counts as not scored; None waits without limit
     num_top         `GenerationRequest.num_top` of all requests: what scorer, step rule and strategy read of each token
     floor           below which confidence whole solutions are dropped while they are being written; None: none is
+    earlier         solutions to go on from; only strategies with `continues_samples` get any
+    clock           seconds; the deadlines of requests are instants on it
     on_step         called with each continuation when it is generated, possibly long before it is in the tree; runs on
                     the event loop, so it must return quickly
     on_selection    called with each decision over open branches, in the same way
@@ -124,10 +143,13 @@ class Resources:
     seed: int = 0
     group: str = ""
     context_window: int | None = None
+    end_tokens: frozenset[int] = frozenset()
     embedder: StepEmbedder | None = None
     scorer_timeout: float | None = None
     num_top: int = 0
     floor: ConfidenceFloor | None = None
+    earlier: EarlierSamples | None = None
+    clock: Callable[[], float] = time.monotonic
     on_step: Callable[[StepEvent], None] | None = None
     on_selection: Callable[[Selection], None] | None = None
 
@@ -150,7 +172,8 @@ class SearchResult:
     """Tree of a search and the solution that the strategy chose.
 
     best         node of the chosen candidate; None if no candidate may be chosen
-    stop_reason  `budget` if the budget refused a request or cut one short, `decided` after an early stop, else `done`
+    stop_reason  `budget` if the budget refused a request or cut one short, a thought too, `decided` after an early
+                 stop, else `done`
     votes        votes of each answer under the rule that chose
     candidates   all solutions, in the order of their requests; a path that votes several times is there as often
     selections   decisions over open branches, in order

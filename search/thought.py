@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decoding.core import Generation, Tokens
 from search.generations import join_generations
 from search.probes import Probe, ThoughtProbes
+from search.thinking_time import ThinkingTime
 from search.uncertainty import make_certain
 
 
@@ -83,6 +84,8 @@ class OpenThought:
     room          tokens that its solution may still have; a probe takes no more than these
     probe_tokens  tokens reserved for probes
     path_text     text of the solution so far
+    time          the time that it may take; None: no limit
+    is_spare      whether it begins behind the prompt, and an earlier branch of the search does too
     """
 
     budget: ThoughtBudget
@@ -92,6 +95,8 @@ class OpenThought:
     probe_tokens: int
     path_text: str
     history: ThoughtHistory
+    time: ThinkingTime | None = None
+    is_spare: bool = False
 
 
 def put_in(before: Generation, tokens: Tokens) -> Generation:

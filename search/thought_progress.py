@@ -13,7 +13,7 @@ from dataclasses import replace
 from decoding.core import Generation, GenerationRequest, TokenGenerator, Tokens, Usage
 from search.generations import add_stops, cut_at_stop, cut_generation, with_max_tokens
 from search.probes import Probe, ThoughtProbes
-from search.probing import ProbePlaces, Prober
+from search.probing import ProbePlaces, Prober, read_part
 from search.steps import Decode
 from search.thought import OpenThought, ThoughtHistory, put_in
 
@@ -28,6 +28,7 @@ class ThoughtProgress:
     history      its probes, waits and hint, those of the path before included
     probe_usage  usage of the probes of this continuation
     num_lost     tokens generated and taken off, above those put in for them
+    is_late      whether it was ended, or not begun, because the time limit of the search is near
     """
 
     def __init__(
@@ -43,6 +44,8 @@ class ThoughtProgress:
         self.history: ThoughtHistory = thought.history
         self.probe_usage = Usage()
         self.num_lost = 0
+        self.is_late = False
+        self._lost_text = False  # whether the engine gave nothing of a part that ended at its deadline
 
     def must_interrupt(self, written: Generation) -> bool:
         """Returns whether the thought is still open behind `written`, and a text has to be put in there."""
@@ -55,13 +58,17 @@ class ThoughtProgress:
             self.history = replace(self.history, hint=self._position(written))
             return put_in(written, hint)
         self.is_open = False
+        self.is_late |= self._is_out_of_time(written)
         return self._thought.budget.put_in_end(written)
 
     def limit_request(self, request: GenerationRequest, written: Generation) -> GenerationRequest:
         """Returns the request for what follows `written`, with `max_tokens` up to where the thought is looked at."""
         if not self.is_open:
             return request
-        limit = min(request.params.max_tokens, self._remaining(written))
+        limit = min(request.params.max_tokens, self._remaining_tokens(written))
+        if self._thought.time is not None:
+            limit = min(limit, self._thought.time.count_affordable(self._answer_tokens))
+            request = replace(request, deadline=self._thought.time.find_deadline(self._answer_tokens))
         stops: tuple[str, ...] = ()
         if self._probes is not None and self.history.hint is None:
             limit = min(limit, self._places.count_free(self._position(written), self._last_probe))
@@ -81,6 +88,7 @@ class ThoughtProgress:
         A stop of the request that began before the border ends it. A closing tag may have been replaced. Where probes
         are due, they are sent, and awaited; the text behind the one that ends the thought is taken off.
         """
+        written = self._review_deadline(written, border)
         whole = cut_at_stop(written, border, self._request.params.stop, self._decode)
         if not self.is_open:
             return whole
@@ -105,7 +113,37 @@ class ThoughtProgress:
         return self._thought.num_tokens + len(written.tokens)
 
     def _remaining(self, written: Generation) -> int:
+        return 0 if self._is_out_of_time(written) else self._remaining_tokens(written)
+
+    def _remaining_tokens(self, written: Generation) -> int:
         return self._thought.remaining - len(written.tokens)
+
+    @property
+    def _answer_tokens(self) -> int:
+        return self._thought.budget.answer_tokens
+
+    def _is_out_of_time(self, written: Generation) -> bool:
+        """Whether the thought is ended now, so that there is time left for the answer."""
+        time = self._thought.time
+        if time is None or self._is_unbegun(written):
+            return False
+        return self._lost_text or time.is_over(self._answer_tokens)
+
+    def _is_unbegun(self, written: Generation) -> bool:
+        """Whether nothing of the solution is written, and others are there: its answer would be one without a thought,
+        and would take the time of theirs."""
+        return self._thought.is_spare and not written.tokens
+
+    def _review_deadline(self, written: Generation, border: int) -> Generation:
+        """Returns `written` as one that goes on, where it ended at the deadline of its thought. *Mutates*."""
+        time = self._thought.time
+        if not self.is_open or time is None or written.finish != "deadline" or time.has_expired:
+            return written
+        if self._is_unbegun(written):
+            self.is_late = True
+            return written
+        self._lost_text |= len(written.tokens) == border
+        return replace(written, finish="length")
 
     def _read_thought(self, written: Generation) -> Tokens:
         """All tokens of the thought, those of the path before included."""
@@ -188,13 +226,19 @@ class ThoughtProgress:
         return written
 
     async def _probe(self, probes: ThoughtProbes, written: Generation, thought: Tokens) -> Probe | None:
-        """Asks for the answer behind the thought; None where no probe is affordable."""
+        """Asks for the answer behind the thought, or has it read; None where no probe is affordable."""
         if probes.rule.is_loop(thought):
             return Probe(num_tokens=len(thought), answer=None, is_loop=True)
-        left = self._thought.probe_tokens - self.probe_usage.probe_tokens
+        if self._thought.probe_tokens - self.probe_usage.probe_tokens < probes.rule.probe_tokens:
+            return None
+        if probes.verifier is not None:
+            deadline = self._request.deadline
+            reply = await read_part(probes.verifier, thought, self.history.probes, self._decode, deadline)
+            self.probe_usage += replace(reply.usage, seconds=0.0)
+            return reply.probe
         room = self._thought.room - len(written.tokens) - len(probes.tokens)
         max_tokens = min(probes.rule.probe_tokens, room)
-        if max_tokens < 1 or left < probes.rule.probe_tokens:
+        if max_tokens < 1:
             return None
         prompt = self._request.prefix[: len(self._request.prefix) - self._thought.num_tokens]
         request = replace(self._request, prefix=prompt + thought)

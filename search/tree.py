@@ -219,6 +219,8 @@ class SearchTree:
         """
         if node < 0 or self.nodes[node].score is None:
             return None
+        if agg_strategy == "last":  # without the walk up: paths of long thoughts have hundreds of steps
+            return self.nodes[node].score
         return aggregate_scores(self.path_scores(node), agg_strategy)
 
     def prefix_tokens(self, node: int) -> Tokens:

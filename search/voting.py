@@ -147,6 +147,16 @@ def majority_error_bound(votes: Mapping[str, float]) -> float:
     return float(tail / 2**trials)
 
 
+def leading_share(votes: Mapping[str, float]) -> float:
+    """Returns the share of the votes that the leading answer has; 0 where there are none.
+
+    >>> leading_share({"7": 3, "8": 1}), leading_share({})
+    (0.75, 0.0)
+    """
+    total = math.fsum(votes.values())
+    return max(votes.values()) / total if total > 0 else 0.0
+
+
 def is_majority_certain(votes: Mapping[str, float], num_remaining: int) -> bool:
     """Returns whether `num_remaining` further solutions cannot change the answer with the most votes.
 

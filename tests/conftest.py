@@ -1,4 +1,4 @@
-"""A tiny checkpoint for all tests, written once; logging as it was before each test."""
+"""A tiny checkpoint for all tests, written once; logging as it was before each test; no time limits of examples."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Triton reads this when it is imported, and then for every kernel: so it is set before any test imports it, and for the
 # whole session. Nothing but Triton reads it. With TRITON_INTERPRET=0 the kernels of a machine's GPU are tested.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("without times", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("without times")
 
 
 @pytest.fixture(scope="session", autouse=True)

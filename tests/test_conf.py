@@ -25,13 +25,16 @@ def config(*overrides: str) -> dict[str, Any]:
     return compose_settings([*overrides, "model.path=somewhere"])[0]
 
 
+KNOBS = {"cntp": ["search.trial_tokens=64"]}  # the toy writes another text behind every part of 10 tokens
+
+
 def strategy(name: str) -> Strategy:
-    configured: Strategy = instantiate("search", config(f"search={name}")["search"])
+    configured: Strategy = instantiate("search", config(f"search={name}", *KNOBS.get(name, ()))["search"])
     return configured
 
 
 def solve(name: str, **changes: Any) -> SearchResult:
-    return asyncio.run(strategy(name)(ROOT, toy_resources(**changes)))
+    return asyncio.run(strategy(name)(ROOT, toy_resources(**{"engine": ToyEngine(hesitates=True)} | changes)))
 
 
 @pytest.mark.parametrize("group", ["search", "scorer", "model", "engine"])
@@ -59,7 +62,12 @@ def test_every_effort_is_a_search_with_a_width_that_can_be_set(name: str) -> Non
     assert strategy_settings(plan.strategy)["n"] == 8
 
 
-@pytest.mark.parametrize("name", [name for name in option_names("experiment") if not name.startswith("paper_")])
+TRAINED_FIRST = {"fetch"}  # tests/reason/training/test_td_lambda.py
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in option_names("experiment") if not n.startswith("paper_") and n not in TRAINED_FIRST]
+)
 def test_every_value_of_an_experiment_sweep_is_valid(name: str) -> None:
     sweep = OmegaConf.load(CONF / "experiment" / f"{name}.yaml").hydra.sweeper.params
     values = {key: str(text).split(",") for key, text in sweep.items()}
@@ -105,17 +113,21 @@ class TestStrategy:
         assert solve(name).tree.to_dict() != solve(name, seed=2).tree.to_dict()
 
     def test_requests_have_distinct_seeds_per_prefix(self, name: str) -> None:
-        engine = ToyEngine()
+        engine = ToyEngine(hesitates=True)
         solve(name, engine=engine)
         prefixes_and_seeds = [(request.prefix, request.seed) for request in engine.requests]
         assert len(set(prefixes_and_seeds)) == len(prefixes_and_seeds) > 1
 
     @pytest.mark.parametrize("limit", [Budget(tokens=1), Budget(tokens=333), Budget(calls=3), Budget(tokens=99_999)])
     def test_budget_holds_and_usage_is_reported(self, name: str, limit: Budget) -> None:
-        engine = ToyEngine()
+        engine = ToyEngine(hesitates=True)
         result = solve(name, engine=engine, budget=limit)
         tokens = sum(len(node.step.tokens) for node in result.tree.nodes)
-        assert (result.usage.tokens, result.usage.calls) == (tokens, len(engine.requests))
+        if name == "pg_td":  # the tokens that it chooses itself are not generated
+            assert result.usage.tokens <= tokens
+            assert result.usage.calls >= len(engine.requests)
+        else:
+            assert (result.usage.tokens, result.usage.calls) == (tokens, len(engine.requests))
         assert limit.tokens is None or result.usage.tokens <= limit.tokens
         assert limit.calls is None or result.usage.calls <= limit.calls
         assert result.stop_reason == ("done" if limit.tokens == 99_999 else "budget")
@@ -127,7 +139,7 @@ class TestStrategy:
     def test_strategy_is_immutable(self, name: str) -> None:
         before = strategy(name)
         used = copy.deepcopy(before)
-        asyncio.run(used(ROOT, toy_resources()))
+        asyncio.run(used(ROOT, toy_resources(engine=ToyEngine(hesitates=True))))
         assert used == before
         with pytest.raises(AttributeError):
             used.n = 3  # type: ignore[attr-defined]
@@ -139,7 +151,8 @@ class TestStrategy:
     def test_concurrent_searches_equal_sequential_ones(self, name: str) -> None:
         async def together() -> list[SearchResult]:
             one = strategy(name)
-            return list(await asyncio.gather(*(one(ROOT, toy_resources(seed=seed)) for seed in range(4))))
+            engine = ToyEngine(hesitates=True)
+            return list(await asyncio.gather(*(one(ROOT, toy_resources(engine=engine, seed=s)) for s in range(4))))
 
         alone = [solve(name, seed=seed).tree.to_dict() for seed in range(4)]
         assert [result.tree.to_dict() for result in asyncio.run(together())] == alone

@@ -17,7 +17,8 @@ from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-OURS = {"add_a_task.py": "Terms", "add_a_strategy.py": "AboveAverage"}
+LINES = {"add_a_task.py": 30, "add_a_strategy.py": 30, "add_particles.py": 60, "stop_when_sure.py": 60}
+"""Lines of code that an example of a plug-in has less than."""
 
 
 def run(*command: str, folder: Path) -> list[str]:
@@ -28,10 +29,10 @@ def run(*command: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_example_plug_in_code_is_under_thirty_lines(name: str) -> None:
+@pytest.mark.parametrize("name", LINES)
+def test_example_plug_in_code_is_short(name: str) -> None:
     code = (EXAMPLES / name).read_text(encoding="utf-8").split('"""\n', 1)[1].partition("\ndef main()")[0]
-    assert len([line for line in code.splitlines() if line.strip()]) < 30
+    assert len([line for line in code.splitlines() if line.strip()]) < LINES[name]
 
 
 def test_task_example_runs_from_python(tmp_path: Path) -> None:
@@ -40,9 +41,30 @@ def test_task_example_runs_from_python(tmp_path: Path) -> None:
     assert [line.split()[-1] for line in lines].count("right") >= 1
 
 
-def test_strategy_example_runs_from_python(tmp_path: Path) -> None:
-    (lines,) = run(str(EXAMPLES / "add_a_strategy.py"), folder=tmp_path)
+@pytest.mark.parametrize("name", ["add_a_strategy.py", "add_particles.py"])
+def test_strategy_examples_run_from_python(name: str, tmp_path: Path) -> None:
+    (lines,) = run(str(EXAMPLES / name), folder=tmp_path)
     assert re.fullmatch(r"\d+ \{.*\} \d+ steps, \d+ tokens", lines)
+
+
+def test_sure_vote_example_cancels_what_it_does_not_need(tmp_path: Path) -> None:
+    (line,) = run(str(EXAMPLES / "stop_when_sure.py"), folder=tmp_path)
+    match = re.fullmatch(r"1 \{.*\} (\d+) cancelled, \d+ tokens", line)
+    assert match is not None
+    assert int(match[1]) > 0
+
+
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [("add_particles.py", ["search=particles"]), ("stop_when_sure.py", ["search=sure_vote", "scorer=none"])],
+)
+def test_search_examples_run_by_their_settings(file: str, settings: list[str], tmp_path: Path) -> None:
+    plugins = f"plugins=[{EXAMPLES / file}]"
+    folder = ["--config-dir", str(EXAMPLES / "settings")]
+    more = ["+task=synthetic", "task.size=2", "search.n=4", "speculation=off", "hydra.run.dir=run"]
+    lines = run(str(ROOT / "scripts" / "solve.py"), *folder, plugins, *settings, *more, folder=tmp_path)
+    summary = json.loads(lines[-1])
+    assert (summary["search"], summary["problems"], summary["errors"]) == (settings[0][7:], 2, 0)
 
 
 def test_watching_example_prints_the_search_and_draws_its_tree(tmp_path: Path) -> None:
@@ -50,6 +72,12 @@ def test_watching_example_prints_the_search_and_draws_its_tree(tmp_path: Path) -
     assert {line.split()[0] for line in lines} == {"step", "continued"}
     assert last.startswith("answer 15 of ")
     assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_example_of_functions_finds_the_answer_with_each(tmp_path: Path) -> None:
+    lines = run(str(EXAMPLES / "functions.py"), folder=tmp_path)
+    assert [line.split()[-1] for line in (lines[0], lines[2])] == ["15", "15"]
+    assert "'15': 5.0" in lines[1]
 
 
 def test_task_and_strategy_examples_run_by_their_settings(tmp_path: Path) -> None:

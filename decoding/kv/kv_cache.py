@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from decoding.kv.prefix_cache import PrefixCache, PrefixMatch
 from decoding.kv.sequence import TokenSequence
@@ -15,7 +16,7 @@ class KVCache:
     """Slot pool and prefix cache as one account.
 
     A sequence acquires the cached prefix of its tokens, allocates slots for the others, inserts what it has computed
-    into the cache, and is released at its end.
+    into the cache, and is released at its end. It may evict KV in between: for itself alone, since others may need it.
     """
 
     def __init__(self, pool: SlotPool) -> None:
@@ -55,6 +56,7 @@ class KVCache:
         [num_cached, known)     computed by another sequence too: our slots are freed and we read the cache's
         [known, num_computed)   new: the cache takes over our slots
         """
+        assert not sequence.num_evicted, "a prefix with holes must not be cached"
         private = sequence.slots[sequence.num_cached :].copy()
         match = self.prefix_cache.insert_prefix(sequence.token_array(sequence.num_computed), sequence.slots)
         cached = match.slots[sequence.num_cached :]
@@ -66,18 +68,43 @@ class KVCache:
 
     def release(self, sequence: TokenSequence) -> None:
         """Ends a sequence; its KV stays cached until its slots are needed."""
-        # insert first: discard frees everything that is not in the cache
-        if sequence.num_computed > sequence.num_cached:
+        # insert first: discard frees everything that is not in the cache. Not after an eviction: what was computed
+        # then did not see all tokens before it.
+        if sequence.num_computed > sequence.num_cached and not sequence.num_evicted:
             self.insert(sequence)
         self.discard(sequence)
 
     def discard(self, sequence: TokenSequence) -> None:
         """Ends a sequence and frees its slots outside the cache."""
-        # slots [0, num_cached) are the cache's and stay; a sequence that was never admitted has no node
+        # the first slots are the cache's and stay; a sequence that was never admitted has no node
         if sequence.prefix_node is not None:
-            self.pool.free(sequence.slots[sequence.num_cached :])
+            self.pool.free(sequence.slots[sequence.num_shared :])
             self.prefix_cache.unlock_path(sequence.prefix_node)
+            self._end_borrowing(sequence)
         sequence.clear_slots()
+
+    def evict(self, sequence: TokenSequence, is_kept: npt.NDArray[np.bool_], num_whole: int) -> None:
+        """Evicts KV of one sequence; a slot is free once no other holds it.
+
+        is_kept    bool `[num_slots]`
+        num_whole  the first tokens, all of which are kept
+
+        Slots of the cache stay there, for other sequences: this one unlocks them when it reads none of them any more.
+        """
+        if sequence.num_cached > num_whole:
+            # attention reads a cached prefix as a whole, so this one is read alone from where it has holes
+            match = self.prefix_cache.match_prefix(sequence.token_array(num_whole))
+            assert len(match) == num_whole
+            self.prefix_cache.lock_path(match.node)
+            sequence.borrow_cached(match.node, num_whole)
+        self.pool.free(sequence.drop_slots(is_kept))
+        if not sequence.num_borrowed:
+            self._end_borrowing(sequence)
+
+    def _end_borrowing(self, sequence: TokenSequence) -> None:
+        node, sequence.borrowed_node = sequence.borrowed_node, None
+        if node is not None:
+            self.prefix_cache.unlock_path(node)
 
     def discard_all(self, sequences: Iterable[TokenSequence]) -> None:
         """Discards all sequences after a failed round and frees every slot outside the cache.
@@ -96,11 +123,18 @@ class KVCache:
         locks = private = 0
         for sequence in running:
             assert sequence.prefix_node is not None
-            assert sequence.prefix_node.end == sequence.num_cached <= sequence.num_computed
+            assert sequence.prefix_node.end == sequence.num_cached
+            assert sequence.num_shared <= sequence.num_slots
             cached = self.prefix_cache.match_prefix(sequence.token_array(sequence.num_cached))
             assert np.array_equal(cached.slots, sequence.slots[: sequence.num_cached]), "cached slots moved"
-            private += sequence.num_computed - sequence.num_cached
+            private += sequence.num_slots - sequence.num_shared
             locks += sequence.num_cached > 0  # a path of length 0 locks no child of the root
+            assert (sequence.borrowed_node is None) == (sequence.num_borrowed == 0)
+            if sequence.borrowed_node is not None:
+                locks += 1
+                readable = np.concatenate([node.slots for node in sequence.borrowed_node.path_from_root()])
+                borrowed = sequence.slots[sequence.num_cached : sequence.num_shared]
+                assert np.isin(borrowed, readable).all(), "a borrowed slot is not locked"
         assert private + self.prefix_cache.num_tokens == self.pool.num_held, "an allocated slot has no holder"
         root_locks = sum(child.num_locks for child in self.prefix_cache.root.children.values())
         assert root_locks == locks, "a lock outlived its sequence"

@@ -1,9 +1,13 @@
 """Tracks the tokens of one sequence and the KV slots they occupy.
 
 tokens  [0, len)                     committed: the prefix and all tokens generated after it
-slots   [0, num_computed)            KV is present
-        [0, num_cached)              ... in slots of the prefix cache, pinned through `prefix_node`
-        [num_cached, num_computed)   ... in slots of this sequence alone
+        [0, num_computed)            KV was computed
+slots   [0, num_slots)               KV is present, in order of position; the sequence may have evicted some
+        [0, num_cached)              ... in slots of the prefix cache, pinned through `prefix_node`: a whole prefix,
+                                     which attention may read once for several sequences
+        num_borrowed more            ... in slots of the prefix cache, pinned through `borrowed_node`, of a prefix that
+                                     is no longer whole for this sequence; others read all of it
+        the rest                     ... in slots of this sequence alone
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from decoding.core import Tokens
 from decoding.kv.prefix_cache import RadixNode, TokenArray
@@ -26,8 +31,11 @@ class TokenSequence:
         self.arrival = arrival
         self.tokens: list[int] = list(tokens)
         self.prefix_node: RadixNode | None = None
+        self.borrowed_node: RadixNode | None = None
         self.num_computed = 0
         self.num_cached = 0
+        self.num_borrowed = 0
+        self.num_evicted = 0
         self._slots: Slots = np.empty(len(tokens) + _SPARE_SLOTS, dtype=np.int64)
 
     @property
@@ -41,10 +49,25 @@ class TokenSequence:
         return len(self.tokens) - self.num_computed
 
     @property
+    def num_feedable(self) -> int:
+        """Uncomputed tokens that one round may feed: those that see the same KV before them."""
+        return self.num_uncomputed
+
+    @property
+    def num_slots(self) -> int:
+        """Tokens with KV: those that were computed, less those that this sequence has evicted."""
+        return self.num_computed - self.num_evicted
+
+    @property
+    def num_shared(self) -> int:
+        """The first slots, which belong to the prefix cache."""
+        return self.num_cached + self.num_borrowed
+
+    @property
     def slots(self) -> Slots:
-        """A view of the slots of tokens `[0, num_computed)`."""
+        """A view of the slots, in order of position."""
         # not to be kept: `_reserve_slots` may replace the array
-        return self._slots[: self.num_computed]
+        return self._slots[: self.num_slots]
 
     def token_array(self, length: int | None = None) -> TokenArray:
         """Returns the first `length` committed ids (all of them by default) as an array."""
@@ -61,24 +84,47 @@ class TokenSequence:
 
     def append_slots(self, slots: Slots) -> None:
         """Records that the KV of the next `len(slots)` tokens is in `slots`, which are this sequence's. *Mutates*."""
-        end = self.num_computed + len(slots)
+        begin, end = self.num_slots, self.num_slots + len(slots)
         self._reserve_slots(end)
-        self._slots[self.num_computed : end] = slots
-        self.num_computed = end
+        self._slots[begin:end] = slots
+        self.num_computed += len(slots)
 
     def view_slots(self, first: int, next_slots: Slots) -> Slots:
-        """Returns a view of the slots from token `first` on, with `next_slots` for tokens whose KV is not there yet.
+        """Returns a view of the slots from `first` on, with `next_slots` for tokens whose KV is not there yet.
 
         Valid until the next method that mutates. `num_computed` stays: those slots need not become this sequence's.
         """
-        end = self.num_computed + len(next_slots)
+        begin, end = self.num_slots, self.num_slots + len(next_slots)
         self._reserve_slots(end)
-        self._slots[self.num_computed : end] = next_slots
+        self._slots[begin:end] = next_slots
         return self._slots[first:end]
+
+    def borrow_cached(self, node: RadixNode, length: int) -> None:
+        """Reads only the first `length` tokens as a shared prefix, and the other cached ones alone. *Mutates*.
+
+        The caller has locked `node`, where that prefix ends; the lock of the longer one is now that of `borrowed_node`.
+        """
+        self.borrowed_node, self.prefix_node = self.prefix_node, node
+        self.num_borrowed, self.num_cached = self.num_cached - length, length
+
+    def drop_slots(self, is_kept: npt.NDArray[np.bool_]) -> Slots:
+        """Removes slots; returns those of them that are this sequence's, which the caller frees. *Mutates*.
+
+        is_kept  bool `[num_slots]`; true for the first `num_cached`
+        """
+        slots = self.slots
+        assert is_kept[: self.num_cached].all(), "a shared prefix must stay whole"
+        dropped = slots[self.num_shared :][~is_kept[self.num_shared :]]
+        kept_slots = slots[is_kept]
+        self.num_borrowed = int(is_kept[self.num_cached : self.num_shared].sum())
+        self.num_evicted += len(slots) - len(kept_slots)
+        self._slots[: len(kept_slots)] = kept_slots
+        return dropped
 
     def clear_slots(self) -> None:
         """Removes all KV; the caller has already freed the slots and released the lock. *Mutates*."""
-        self.prefix_node, self.num_computed, self.num_cached = None, 0, 0
+        self.prefix_node = self.borrowed_node = None
+        self.num_computed = self.num_cached = self.num_borrowed = self.num_evicted = 0
 
     def append_tokens(self, tokens: Sequence[int]) -> None:
         """Commits more tokens. *Mutates*."""
@@ -87,5 +133,5 @@ class TokenSequence:
     def _reserve_slots(self, length: int) -> None:
         if length > len(self._slots):
             # doubling: appending one token a round must not copy the array each time
-            # the new tail repeats old slots; nothing reads beyond `num_computed`
+            # the new tail repeats old slots; nothing reads beyond `num_slots`
             self._slots = np.resize(self._slots, max(length, 2 * len(self._slots)))

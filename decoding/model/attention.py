@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from decoding.kv.slots import pad_slots
+from decoding.model.attention_recorder import AttentionRecorder
 from decoding.model.backend import AttentionBlock, Bools
 
 Array = npt.NDArray[np.int64] | Bools
@@ -109,10 +110,11 @@ class BlockAttention:
 
     blocks: Sequence[DeviceBlock]
     scale: float
+    recorder: AttentionRecorder | None = None
 
     def attend(self, q_THD: Tensor, kv_KPE: Tensor) -> Tensor:
         """See `LayerAttention`."""
-        return attend_blocks(q_THD.contiguous(), kv_KPE, self.blocks, self.scale)
+        return attend_blocks(q_THD.contiguous(), kv_KPE, self.blocks, self.scale, self.recorder)
 
 
 def _find_shared_run(shared_GS: Array) -> slice | None:
@@ -127,14 +129,25 @@ def _find_shared_run(shared_GS: Array) -> slice | None:
     return slice(int(slots[0]), int(slots[-1]) + 1)
 
 
-def attend_blocks(q_THD: Tensor, kv_KPE: Tensor, blocks: Sequence[DeviceBlock], scale: float) -> Tensor:
+def attend_blocks(
+    q_THD: Tensor,
+    kv_KPE: Tensor,
+    blocks: Sequence[DeviceBlock],
+    scale: float,
+    recorder: AttentionRecorder | None = None,
+) -> Tensor:
     """Returns the output `[T, H * D]`, softmax in float32 at least. `kv_KPE`: a layer of the pool, after this pass."""
-    if len(blocks) == 1:
-        return _attend_block(q_THD, kv_KPE, blocks[0], scale)
-    return torch.cat([_attend_block(q_THD, kv_KPE, block, scale) for block in blocks])
+    outputs = []
+    for number, block in enumerate(blocks):
+        out, weights = _attend_block(q_THD, kv_KPE, block, scale)
+        if recorder is not None:
+            recorder.add_weights(number, weights, block.num_sequences, block.num_rows)
+        outputs.append(out)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _attend_block(q_THD: Tensor, kv_KPE: Tensor, block: DeviceBlock, scale: float) -> Tensor:
+def _attend_block(q_THD: Tensor, kv_KPE: Tensor, block: DeviceBlock, scale: float) -> tuple[Tensor, Tensor]:
+    """Returns the output of a block's tokens, and the weights `[K * N, R * Q, S + P]`."""
     kv_heads, _, width = kv_KPE.shape
     head = width // 2
     n, g, r = block.num_sequences, block.num_groups, block.num_rows
@@ -150,7 +163,8 @@ def _attend_block(q_THD: Tensor, kv_KPE: Tensor, block: DeviceBlock, scale: floa
     private_q = q_KTQD.view(kv_heads * n, r * per_kv, head)
     scores = _attention_scores(private_q, private[..., :head], block.private_bias, scale)
     if block.shared is None:
-        out = torch.bmm(_softmax_in_float32(scores), private[..., head:])
+        weights = _softmax_in_float32(scores)
+        out = torch.bmm(weights, private[..., head:])
     else:
         if isinstance(block.shared, slice):
             shared = kv_KPE[:, block.shared]
@@ -166,7 +180,7 @@ def _attend_block(q_THD: Tensor, kv_KPE: Tensor, block: DeviceBlock, scale: floa
         # private part first, shared part added to it: the order of the sum fixes the last bits
         out = torch.baddbmm(out.view(group_q.shape), common, shared[..., head:])
     rows = out.view(kv_heads, n * r, per_kv * head).transpose(0, 1).reshape(n * r, -1)
-    return rows if block.real_rows is None else rows.index_select(0, block.real_rows)
+    return rows if block.real_rows is None else rows.index_select(0, block.real_rows), weights
 
 
 def _attention_scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     # for annotations only: scheduling and packing import this module and need no torch
     from torch import Tensor
 
+    from decoding.model.attention_recorder import AttentionRecorder
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 DECODER_CHOICES = ("auto", "compiled", "eager")
@@ -75,6 +77,7 @@ class TokenBatch:
 
     slots_T         slots that take the tokens' K and V
     logits_indices  `[W]`, the packed tokens whose output is needed, ascending
+    recorder        records attention, where a policy of eviction needs it; the eager decoder over blocks can
     """
 
     tokens_T: Ints
@@ -83,6 +86,7 @@ class TokenBatch:
     logits_indices: Ints
     blocks: tuple[AttentionBlock, ...] = ()
     segments: SegmentPlan | None = None
+    recorder: AttentionRecorder | None = None
 
 
 class Backend(Protocol):

@@ -164,7 +164,7 @@ def _lay_out_blocks(inputs: Sequence[SequenceInput[S]], groups: Sequence[SharedP
 
 
 def _count_private_keys(item: SequenceInput[S], group: SharedPrefixGroup) -> int:
-    return item.sequence.num_computed - group.shared_length + item.num_tokens
+    return item.sequence.num_slots - group.shared_length + item.num_tokens
 
 
 def _build_block(layout: _BlockLayout[S], groups: Sequence[SharedPrefixGroup], first: int) -> AttentionBlock:

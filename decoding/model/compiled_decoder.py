@@ -9,9 +9,11 @@ A row's result has the same bits whatever else is in its batch (see `compiled_la
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from decoding.model.compiled_layers import (
     Ints,
     KeyLists,
     LayerOffsets,
+    Panels,
     StackShape,
     list_keys,
     multiply,
@@ -31,6 +34,7 @@ from decoding.model.compiled_layers import (
 )
 from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.fused_decoder import FusedDecoder, FusedLayer
+from decoding.model.vector_emitter import LANES
 from decoding.model.vector_kernels import PANEL
 
 
@@ -54,14 +58,26 @@ class CompiledDecoder:
             fused.num_layers, fused.num_heads, fused.num_kv_heads, fused.hidden_size, fused.head_size,
             _round_up(fused.hidden_size), _round_up(fused.head_size), _round_up(fused.mlp_size), fused.eps, fused.scale,
         )  # fmt: skip
-        self._weights, self._layers, self._final_norm = _lay_out_weights(fused.layers, fused.final_norm, self._shape)
+        self._matrices, self._vectors, self._layers = _lay_out_weights(fused.layers, fused.final_norm, self._shape)
         self._compile()
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of one token's K and V in all layers; heads are filled up to multiples of 32."""
         shape = self._shape
-        return 2 * shape.num_layers * shape.num_kv_heads * shape.head * self._weights.itemsize
+        return 2 * shape.num_layers * shape.num_kv_heads * shape.head * self._vectors.itemsize
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return self._shape.num_layers
+
+    def view_layers(self, layers: Sequence[int]) -> CompiledDecoder:
+        """Returns a decoder of these layers alone, with the same weights; its KV pools have those layers."""
+        view = copy.copy(self)
+        view._shape = self._shape._replace(num_layers=len(layers))
+        view._layers = LayerOffsets(*(offsets_L[list(layers)] for offsets_L in self._layers))
+        return view
 
     def new_kv_pool(self, capacity: int) -> Tensor:
         """Returns `[layers, kv_heads, 1 + capacity, 2 * head]`, a token's key and value side by side."""
@@ -75,7 +91,7 @@ class CompiledDecoder:
         hidden = np.empty((len(batch.logits_indices), self._hidden_size), dtype=np.float32)
         capacity = int((keys.count_T + keys.extra_count_T).max()) + SCORES_PADDING
         run_layers(
-            self._shape, self._weights, self._layers, self._final_norm, self._embedding, cos_sin,
+            self._shape, self._matrices, self._vectors, self._layers, self._embedding, cos_sin,
             batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, keys,
             capacity, pool.numpy().reshape(-1), hidden.reshape(-1),
         )  # fmt: skip
@@ -94,7 +110,8 @@ class CompiledHead:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._num_outputs, self._depth = weight.shape
         self._columns = _round_up(self._num_outputs)
-        self._panels = _cut_panels(_widen(weight.t(), 1, self._columns))
+        panels = _cut_panels(_widen(weight.t(), 1, self._columns))
+        self._panels: Panels = (_pair_halves(panels) if _is_bfloat16(weight) else panels).reshape(-1)
         self._bias = np.zeros(self._columns, dtype=np.float32)
         if bias is not None:
             self._bias[: self._num_outputs] = bias.numpy()
@@ -144,32 +161,45 @@ def _count_slots(lists: Sequence[Slots]) -> Ints:
 
 def _lay_out_weights(
     layers: list[FusedLayer], final_norm: Tensor, shape: StackShape
-) -> tuple[Floats, LayerOffsets, int]:
-    """Returns all weights in one array, where the parts of each layer begin in it, and where the last norm begins.
+) -> tuple[Panels, Floats, LayerOffsets]:
+    """Returns all matrices in one array, all vectors in another, and where the parts of each layer begin in theirs.
 
-    *Mutates*: takes the layers away, so that their memory is free as soon as they are laid out.
+    The vectors end with the final norm. *Mutates*: takes the layers away, so that their memory is free as soon as
+    they are laid out.
     """
+    can_pair = all(_is_bfloat16(weight) for layer in layers for weight in _list_matrices(layer))
+    matrices, vectors = _allocate_panels(0, can_pair), np.empty(0, dtype=np.float32)
     offsets: list[list[int]] = []
-    weights, at = np.empty(0, dtype=np.float32), 0
+    matrix_at = vector_at = 0
     while layers:
         parts = _lay_out_layer(layers.pop(0), shape)
-        if not len(weights):
+        if not offsets:
             # all layers have the same parts; the system gives the memory of a page when it is first written
-            per_layer = sum(part.size for part in parts if part is not None)
-            weights = np.empty(shape.num_layers * per_layer + shape.hidden, dtype=np.float32)
+            sizes = [(part.ndim, part.size) for part in parts if part is not None]
+            matrices = _allocate_panels(shape.num_layers * sum(n for dims, n in sizes if dims > 1), can_pair)
+            vectors = np.empty(shape.num_layers * sum(n for dims, n in sizes if dims == 1) + shape.hidden, np.float32)
         offsets.append([])
         for part in parts:
-            offsets[-1].append(-1 if part is None else at)
-            if part is not None:
-                weights[at : at + part.size] = part.reshape(-1)
-                at += part.size
-    weights[at:] = _widen(final_norm, 1, shape.hidden)
+            if part is None:
+                offsets[-1].append(-1)
+            elif part.ndim == 1:
+                offsets[-1].append(vector_at)
+                vectors[vector_at : vector_at + part.size] = part
+                vector_at += part.size
+            else:
+                offsets[-1].append(matrix_at)
+                matrices[matrix_at : matrix_at + part.size] = (_pair_halves(part) if can_pair else part).reshape(-1)
+                matrix_at += part.size
+    vectors[vector_at:] = _widen(final_norm, 1, shape.hidden)
     columns: list[Ints] = [np.array(column, dtype=np.int64) for column in zip(*offsets, strict=True)]
-    return weights, LayerOffsets(*columns), at
+    return matrices, vectors, LayerOffsets(*columns)
 
 
 def _lay_out_layer(layer: FusedLayer, shape: StackShape) -> list[Floats | None]:
-    """Returns the parts of a layer in the order of `LayerOffsets`, None for those that the model does not have."""
+    """Returns the parts of a layer in the order of `LayerOffsets`, None for those that the model does not have.
+
+    Vectors have one dimension, matrices are panels.
+    """
 
     def lay_out_vector(vector: Tensor | None, groups: int, width: int) -> Floats | None:
         return None if vector is None else _widen(vector, groups, width)
@@ -212,6 +242,28 @@ def _widen(tensor: Tensor, groups: int, width: int) -> Floats:
 
 
 def _cut_panels(matrix: Floats) -> Floats:
-    """Returns `[columns / 32, depth, 32]`, flat, of a matrix `[depth, columns]`."""
+    """Returns `[columns / 32, depth, 32]` of a matrix `[depth, columns]`."""
     depth, columns = matrix.shape
-    return np.ascontiguousarray(matrix.reshape(depth, columns // PANEL, PANEL).transpose(1, 0, 2)).reshape(-1)
+    return np.ascontiguousarray(matrix.reshape(depth, columns // PANEL, PANEL).transpose(1, 0, 2))
+
+
+def _allocate_panels(size: int, has_pairs: bool) -> Panels:
+    return np.empty(size, dtype=np.uint16) if has_pairs else np.empty(size, dtype=np.float32)
+
+
+def _list_matrices(layer: FusedLayer) -> Sequence[Tensor]:
+    return layer.qkv, layer.out, layer.gate_up, layer.down
+
+
+def _is_bfloat16(weight: Tensor) -> bool:
+    """Returns whether every number is one of bfloat16, as in most checkpoints."""
+    return torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight)
+
+
+def _pair_halves(panels: Floats) -> npt.NDArray[np.uint16]:
+    """Returns panels in bfloat16, column i beside column i + 16: 32 bits, which two operations turn into two float32.
+
+    The result is exact for numbers of bfloat16. With few rows a product waits for its weights: half as many bytes.
+    """
+    bits = (panels.view(np.uint32) >> 16).astype(np.uint16)
+    return np.stack([bits[..., :LANES], bits[..., LANES:]], axis=-1).reshape(panels.shape)

@@ -7,7 +7,7 @@ prompt was cut, on a draft, or on which keys are shared. Sums over keys run in t
 sum in the order of its depth (see `vector_kernels`).
 
 Widths are multiples of 32, filled up with zeros. Matrices are stored in panels of 32 columns,
-`[columns / 32, depth, 32]`.
+`[columns / 32, depth, 32]`, float32 or pairs of bfloat16.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from decoding.model.vector_kernels import (
     PANEL,
     TILE,
     add_values,
+    copy_numbers,
     exponentiate,
     gate_values,
-    multiply_panel,
+    multiply_panels,
+    scale_numbers,
     score_keys,
     sum_squares,
 )
 
 Floats = npt.NDArray[np.float32]
+Panels = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 Ints = npt.NDArray[np.int64]
 
 SCORES_PADDING = 40
@@ -58,7 +61,7 @@ class StackShape(NamedTuple):
 
 
 class LayerOffsets(NamedTuple):
-    """Where the parts of each layer begin in the array of all weights; -1 for a part that the model does not have."""
+    """Where the parts of each layer begin, matrices in one array and vectors in another; -1: there is no such part."""
 
     attention_norm: Ints
     qkv: Ints
@@ -130,27 +133,49 @@ def list_keys(
 
 
 @compiled
+def _multiply_some(
+    num_rows: int, panels: int, x: Floats, x_at: int, x_stride: int, w: Panels, w_at: int, depth: int,
+    start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
+) -> None:  # fmt: skip
+    """Calls the code for these numbers of rows and panels: their sums stay in registers."""
+    if num_rows == 4 and panels == 1:
+        multiply_panels(4, 1, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
+    elif num_rows == 3 and panels == 1:
+        multiply_panels(3, 1, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
+    elif num_rows == 2 and panels == 2:
+        multiply_panels(2, 2, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
+    elif num_rows == 2 and panels == 1:
+        multiply_panels(2, 1, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
+    elif num_rows == 1 and panels == 4:
+        multiply_panels(1, 4, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
+    elif num_rows == 1 and panels == 2:
+        multiply_panels(1, 2, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
+    else:
+        multiply_panels(1, 1, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
+
+
+@compiled
 def multiply(
-    x: Floats, x_at: int, x_stride: int, num_rows: int, w: Floats, w_at: int, depth: int, columns: int,
+    x: Floats, x_at: int, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int, columns: int,
     start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
 ) -> None:  # fmt: skip
     """Sets `y = start + x @ w` for all rows; `start` may be `y`."""
-    for panel in range(columns // PANEL):
-        column, panel_at, row = panel * PANEL, w_at + panel * depth * PANEL, 0
-        while row + TILE <= num_rows:
-            multiply_panel(
-                TILE, x, x_at + row * x_stride, x_stride, w, panel_at, depth,
-                start, start_at + row * start_stride + column, start_stride,
-                y, y_at + row * y_stride + column, y_stride,
-            )  # fmt: skip
-            row += TILE
-        while row < num_rows:
-            multiply_panel(
-                1, x, x_at + row * x_stride, x_stride, w, panel_at, depth,
-                start, start_at + row * start_stride + column, start_stride,
-                y, y_at + row * y_stride + column, y_stride,
-            )  # fmt: skip
-            row += 1
+    num_panels = columns // PANEL
+    for first in range(0, num_panels, TILE):
+        # these few panels stay in the cache until all rows have read them
+        end = min(first + TILE, num_panels)
+        for row in range(0, num_rows, TILE):
+            size = min(TILE, num_rows - row)
+            panel = first
+            while panel < end:
+                together = TILE // size if panel + TILE // size <= end else 1
+                column = panel * PANEL
+                _multiply_some(
+                    size, together, x, x_at + row * x_stride, x_stride, w, w_at + column * depth, depth,
+                    start, start_at + row * start_stride + column, start_stride,
+                    y, y_at + row * y_stride + column, y_stride,
+                )  # fmt: skip
+                panel += together
 
 
 @compiled
@@ -166,8 +191,7 @@ def _normalise(
 ) -> None:
     """Sets `y` to the RMS norm of `size` numbers in `width`."""
     factor = np.float32(1.0) / np.float32(math.sqrt(sum_squares(x, x_at, width) / np.float32(size) + np.float32(eps)))
-    for i in range(width):
-        y[y_at + i] = x[x_at + i] * factor * weights[norm_at + i]
+    scale_numbers(x, x_at, factor, weights, norm_at, y, y_at, width)
 
 
 @compiled
@@ -206,7 +230,7 @@ def _attend(
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
                 q_at = t * q_width + (k * per_kv + (query + i) % per_kv) * width
-                _copy(q, q_at, tile, i * width, width)
+                copy_numbers(q, q_at, tile, i * width, width)
             for i in range(out_tile, 2 * out_tile):
                 tile[i] = np.float32(0.0)
             if common:
@@ -264,7 +288,7 @@ def _add_bias(x: Floats, x_at: int, num_rows: int, width: int, weights: Floats, 
 
 @compiled
 def run_layers(
-    shape: StackShape, weights: Floats, layers: LayerOffsets, final_norm: int, embedding: Floats,
+    shape: StackShape, matrices: Panels, vectors: Floats, layers: LayerOffsets, embedding: Floats,
     cos_sin: Floats, tokens_T: Ints, positions_T: Ints, slots_T: Ints, output_indices_W: Ints, keys: KeyLists,
     capacity: int, kv: Floats, hidden: Floats,
 ) -> None:  # fmt: skip
@@ -295,67 +319,77 @@ def run_layers(
             count = min(_CHUNK, num_tokens - first)
             for i in range(count):
                 _normalise(
-                    x, (first + i) * hidden_width, weights, layers.attention_norm[layer], normed, i * hidden_width,
+                    x, (first + i) * hidden_width, vectors, layers.attention_norm[layer], normed, i * hidden_width,
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
             multiply(
-                normed, 0, hidden_width, count, weights, layers.qkv[layer], size, qkv_width,
+                normed, 0, hidden_width, count, matrices, layers.qkv[layer], size, qkv_width,
                 zeros, 0, 0, wide, 0, qkv_width,
             )  # fmt: skip
             if layers.qkv_bias[layer] >= 0:
-                _add_bias(wide, 0, count, qkv_width, weights, layers.qkv_bias[layer])
+                _add_bias(wide, 0, count, qkv_width, vectors, layers.qkv_bias[layer])
             for i in range(count):
                 t, at = first + i, i * qkv_width
                 for head in range(h + k):
                     head_at = at + head * width
                     norm = layers.q_norm[layer] if head < h else layers.k_norm[layer]
                     if norm >= 0:
-                        _normalise(wide, head_at, weights, norm, wide, head_at, width, shape.head_size, shape.eps)
+                        _normalise(wide, head_at, vectors, norm, wide, head_at, width, shape.head_size, shape.eps)
                     _rotate(wide, head_at, shape.head_size, cos_sin, positions_T[t], shape.scale if head < h else 1.0)
-                _copy(wide, at, q, t * q_width, q_width)
+                copy_numbers(wide, at, q, t * q_width, q_width)
                 for head in range(k):
                     slot_at = layer_at + (head * num_slots + slots_T[t]) * 2 * width
                     key_at = at + (h + head) * width
-                    _copy(wide, key_at, kv, slot_at, width)
-                    _copy(wide, key_at + k * width, kv, slot_at + width, width)
+                    copy_numbers(wide, key_at, kv, slot_at, width)
+                    copy_numbers(wide, key_at + k * width, kv, slot_at + width, width)
         # after the last layer's keys only the tokens with an output go on
         rows = output_indices_W if layer == shape.num_layers - 1 else every
         for first in range(0, len(rows), _CHUNK):
             count = min(_CHUNK, len(rows) - first)
             for i in range(count):
-                _copy(x, rows[first + i] * hidden_width, part, i * hidden_width, hidden_width)
+                copy_numbers(x, rows[first + i] * hidden_width, part, i * hidden_width, hidden_width)
             _attend(
                 shape, rows, first, first + count, q, kv, layer_at, num_slots, keys, tile, scores, capacity, wide, 0
             )
             multiply(
-                wide, 0, q_width, count, weights, layers.out[layer], q_width, hidden_width,
+                wide, 0, q_width, count, matrices, layers.out[layer], q_width, hidden_width,
                 part, 0, hidden_width, part, 0, hidden_width,
             )  # fmt: skip
             if layers.out_bias[layer] >= 0:
-                _add_bias(part, 0, count, hidden_width, weights, layers.out_bias[layer])
+                _add_bias(part, 0, count, hidden_width, vectors, layers.out_bias[layer])
             for i in range(count):
                 _normalise(
-                    part, i * hidden_width, weights, layers.mlp_norm[layer], normed, i * hidden_width,
+                    part, i * hidden_width, vectors, layers.mlp_norm[layer], normed, i * hidden_width,
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
             multiply(
-                normed, 0, hidden_width, count, weights, layers.gate_up[layer], size, 2 * mlp,
+                normed, 0, hidden_width, count, matrices, layers.gate_up[layer], size, 2 * mlp,
                 zeros, 0, 0, wide, 0, 2 * mlp,
             )  # fmt: skip
             if layers.gate_up_bias[layer] >= 0:
-                _add_bias(wide, 0, count, 2 * mlp, weights, layers.gate_up_bias[layer])
+                _add_bias(wide, 0, count, 2 * mlp, vectors, layers.gate_up_bias[layer])
             active = _CHUNK * 2 * mlp
             for i in range(count):
                 gate_at = i * 2 * mlp
                 gate_values(wide, gate_at, gate_at + mlp, mlp, active + i * mlp)
             multiply(
-                wide, active, mlp, count, weights, layers.down[layer], mlp, hidden_width,
+                wide, active, mlp, count, matrices, layers.down[layer], mlp, hidden_width,
                 part, 0, hidden_width, part, 0, hidden_width,
             )  # fmt: skip
             if layers.down_bias[layer] >= 0:
-                _add_bias(part, 0, count, hidden_width, weights, layers.down_bias[layer])
+                _add_bias(part, 0, count, hidden_width, vectors, layers.down_bias[layer])
             for i in range(count):
-                _copy(part, i * hidden_width, x, rows[first + i] * hidden_width, hidden_width)
+                copy_numbers(part, i * hidden_width, x, rows[first + i] * hidden_width, hidden_width)
     for w in range(len(output_indices_W)):
-        _normalise(x, output_indices_W[w] * hidden_width, weights, final_norm, normed, 0, hidden_width, size, shape.eps)
+        _normalise(
+            x,
+            output_indices_W[w] * hidden_width,
+            vectors,
+            len(vectors) - hidden_width,
+            normed,
+            0,
+            hidden_width,
+            size,
+            shape.eps,
+        )
         _copy(normed, 0, hidden, w * size, size)

@@ -191,6 +191,14 @@ class FusedDecoder:
         """Bytes of one token's K and V in all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_size * self.dtype.itemsize
 
+    def view_layers(self, layers: Sequence[int]) -> FusedDecoder:
+        """Returns a decoder of these layers alone, with the same weights; its KV pools have those layers."""
+        view = copy.copy(self)
+        view.layers = [self.layers[index] for index in layers]
+        view.num_layers, view.attention_seconds = len(view.layers), 0.0
+        view.num_weights = self.num_weights * len(view.layers) // self.num_layers
+        return view
+
     def new_kv_pool(self, capacity: int) -> Tensor:
         """Returns `[layers, kv_heads, 1 + capacity, 2 * head_size]`, a token's key and value side by side.
 
@@ -232,7 +240,7 @@ class FusedDecoder:
             )
             for block in batch.blocks
         ]
-        return BlockAttention(blocks, self.scale)
+        return BlockAttention(blocks, self.scale, batch.recorder)
 
     def forward(
         self,

@@ -9,9 +9,10 @@ again as `modules_vs_fused`. The gain shrinks as the matrix products grow; large
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -100,6 +101,7 @@ class HFBackend:
     attention  see `picks_segments`; segments run in the eager decoder
     graphs     see `picks_graphs` and `round_graphs`
     frees_model  frees the weights of `model` layer by layer, as they are copied; it cannot be used afterwards
+    head_ids     keeps only these outputs of the model's own head, in this order; None: all
 
     Raises: ValueError for a setting or a model that it does not have.
     """
@@ -115,6 +117,7 @@ class HFBackend:
         attention: str = "auto",
         graphs: str = "auto",
         frees_model: bool = False,
+        head_ids: Sequence[int] | None = None,
     ) -> None:
         target, target_dtype = pick_device(device), pick_dtype(dtype, pick_device(device))
         # before the weights are copied and fused: a wrong setting is refused at once
@@ -131,6 +134,7 @@ class HFBackend:
         fused = FusedDecoder(trunk, has_segments=has_segments, place=place, frees_model=frees_model)
         config = model.config
         self.vocab_size: int = config.vocab_size
+        self.hidden_size: int = fused.hidden_size
         self.max_positions: int = config.max_position_embeddings
         self.dtype, self.device = fused.dtype, fused.device
         num_head_weights = linear.weight.numel() if linear is not None and head is None else 0
@@ -144,7 +148,8 @@ class HFBackend:
         uses_helpers = self.device.type == "cpu" and self.decoder_kind == "eager"
         self._num_head_weights = num_head_weights if uses_helpers else 0
         # without a head of its own the model is a bare decoder
-        self._head = head or _make_head(linear, place, fused.embedding if is_tied else None, self.decoder_kind)
+        tied = fused.embedding if is_tied else None
+        self._head = head or _make_head(linear, place, tied, self.decoder_kind, head_ids)
         # the compiled decoder takes the fused matrices away, layer by layer: it has its own
         self.decoder = _compile_decoder(fused) if self.decoder_kind == "compiled" else fused
         self._run_batch = _record_rounds(fused) if has_graphs else self.decoder.run_batch
@@ -166,6 +171,7 @@ class HFBackend:
         decoder: str = "auto",
         attention: str = "auto",
         graphs: str = "auto",
+        head_ids: Sequence[int] | None = None,
     ) -> HFBackend:
         """Loads a folder or a hub id; `classifier` has a token-classification head, `hidden` is the bare decoder."""
         import transformers
@@ -177,7 +183,7 @@ class HFBackend:
         }[kind]
         torch_dtype = pick_dtype(dtype, pick_device(device))
         model = auto.from_pretrained(path, dtype=torch_dtype)
-        options: dict[str, Any] = {"decoder": decoder, "attention": attention, "graphs": graphs}
+        options: dict[str, Any] = {"decoder": decoder, "attention": attention, "graphs": graphs, "head_ids": head_ids}
         return cls(model, head=head, device=device, dtype=dtype, frees_model=True, **options)
 
     @property
@@ -193,6 +199,23 @@ class HFBackend:
     def new_kv_pool(self, capacity: int) -> Tensor:
         """Returns K and V of slots `[0, capacity]`, all zeros, in the layout of the decoder."""
         return self.decoder.new_kv_pool(capacity)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers, which `view_layers` selects from."""
+        return self.decoder.num_layers
+
+    def view_layers(self, layers: Sequence[int]) -> HFBackend:
+        """Returns a backend of these layers alone, in this order, with the same weights and head and without graphs.
+
+        Its KV pools have these layers only. Raises: ValueError for no layer, or one that there is not.
+        """
+        if not layers or not all(0 <= layer < self.num_layers for layer in layers):
+            raise ValueError(f"layers must be some of the {self.num_layers} of the model, got {list(layers)}")
+        view = copy.copy(self)
+        view.decoder = self.decoder.view_layers(layers)
+        view._run_batch, view._has_graphs = view.decoder.run_batch, False
+        return view
 
     @property
     def row_counts(self) -> tuple[int, ...]:
@@ -236,15 +259,21 @@ def _record_rounds(decoder: FusedDecoder) -> Callable[[TokenBatch, Tensor], Tens
     return RoundGraphs(decoder, CudaGraphRecorder(decoder.device)).run_batch
 
 
-def _make_head(linear: Any | None, place: WeightPlace, tied: Tensor | None, kind: DecoderKind) -> Head:
+def _make_head(
+    linear: Any | None, place: WeightPlace, tied: Tensor | None, kind: DecoderKind, outputs: Sequence[int] | None
+) -> Head:
     """Returns a linear layer as a function of hidden states; without a layer the identity.
 
-    tied   the embedding, where it is the layer's weight too
+    tied     the embedding, where it is the layer's weight too
+    outputs  the outputs of the layer that are computed; None: all
     """
     if linear is None:
         return lambda hidden: hidden
     # the tensors alone: the layer's model would keep its unfused matrices in memory
     weight, bias = place.move(linear.weight) if tied is None else tied, place.move_or_none(linear.bias)
+    if outputs is not None:
+        rows = torch.tensor(outputs, device=weight.device)
+        weight, bias = weight[rows], None if bias is None else bias[rows]
     if kind == "compiled":
         from decoding.model.compiled_decoder import CompiledHead  # here: as above
 

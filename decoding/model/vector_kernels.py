@@ -18,10 +18,11 @@ from typing import Any
 
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
-from numba.core import cgutils, types
+from numba.core import types
 from numba.extending import intrinsic
 
-LANES = 16
+from decoding.model.vector_emitter import LANES, VectorEmitter
+
 PANEL = 2 * LANES
 """Columns of a matrix that are stored, and computed, together."""
 
@@ -30,126 +31,7 @@ PANEL = 2 * LANES
 TILE = 4 if get_host_cpu_features().get("avx512f") else 2
 """Rows that read a panel, or the keys they have in common, together."""
 
-_FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
-_VECTOR, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 _KEYS = 4  # keys whose scores are computed side by side
-
-
-class _Emitter:
-    """Emits operations on vectors of float32 into a function that Numba compiles."""
-
-    def __init__(self, context: Any, builder: ir.IRBuilder, signature: Any) -> None:
-        self.context, self.builder, self.signature = context, builder, signature
-
-    def data(self, position: int, args: Sequence[ir.Value]) -> ir.Value:
-        """Returns the address of the array that is argument number `position`."""
-        array_type = self.signature.args[position]
-        return self.context.make_array(array_type)(self.context, self.builder, args[position]).data
-
-    def integer(self, value: int) -> ir.Constant:
-        return ir.Constant(_LONG, value)
-
-    def vector(self, value: float) -> ir.Constant:
-        return ir.Constant(_VECTOR, [value] * LANES)
-
-    def address(self, data: ir.Value, index: ir.Value, kind: ir.Type = _FLOAT) -> ir.Value:
-        return self.builder.gep(data, [index], source_etype=kind)
-
-    def load(self, data: ir.Value, index: ir.Value) -> ir.Value:
-        return self.builder.load(self.address(data, index), align=4, typ=_VECTOR)
-
-    def store(self, value: ir.Value, data: ir.Value, index: ir.Value) -> None:
-        pointer = self.builder.bitcast(self.address(data, index), value.type.as_pointer())
-        self.builder.store(value, pointer, align=4)
-
-    def load_long(self, data: ir.Value, index: ir.Value) -> ir.Value:
-        return self.builder.load(self.address(data, index, _LONG), align=8, typ=_LONG)
-
-    def broadcast(self, scalar: ir.Value, kind: ir.VectorType = _VECTOR) -> ir.Value:
-        first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(_INT, 0))
-        return self.builder.shuffle_vector(first, first, ir.Constant(_INTS, [0] * LANES))
-
-    def lanes_below(self, count: ir.Value) -> ir.Value:
-        """Returns for each lane whether its number is below `count`."""
-        lanes = ir.Constant(ir.VectorType(_LONG, LANES), list(range(LANES)))
-        return self.builder.icmp_signed("<", lanes, self.broadcast(count, lanes.type))
-
-    def load_broadcast(self, data: ir.Value, index: ir.Value) -> ir.Value:
-        return self.broadcast(self.builder.load(self.address(data, index), align=4, typ=_FLOAT))
-
-    def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """Returns a * b + c, rounded once where the machine can."""
-        return self.call("llvm.fmuladd", a, b, c)
-
-    def call(self, name: str, *vectors: ir.Value) -> ir.Value:
-        """Calls a function that LLVM has for every kind of vector."""
-        kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(vectors))
-        function: Any = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.v{LANES}f32")  # type: ignore[no-untyped-call]
-        return self.builder.call(function, vectors)
-
-    def shuffle(self, a: ir.Value, b: ir.Value, lanes: Sequence[int]) -> ir.Value:
-        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INT, len(lanes)), list(lanes)))
-
-    def fold_pairs(self, a: ir.Value, b: ir.Value, width: int) -> ir.Value:
-        """Adds each run of `width` lanes to the run after it, in `a` and in `b`; those of `a` come first."""
-        low = [lane for lane in range(2 * LANES) if lane // width % 2 == 0]
-        return self.builder.fadd(self.shuffle(a, b, low), self.shuffle(a, b, [lane + width for lane in low]))
-
-    def sum_lanes(self, a: ir.Value) -> ir.Value:
-        for width in (8, 4, 2, 1):
-            a = self.fold_pairs(a, a, width)
-        return self.builder.extract_element(a, ir.Constant(_INT, 0))
-
-    def minimum(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        return self.builder.select(self.builder.icmp_signed("<", a, b), a, b)
-
-    def loop(
-        self,
-        count: ir.Value,
-        step: int,
-        carried: Sequence[ir.Value],
-        body: Callable[[ir.Value, Sequence[ir.Value]], Sequence[ir.Value]],
-    ) -> list[ir.Value]:
-        """Emits `for i in range(0, count, step): carried = body(i, carried)`; returns what is carried at the end."""
-        builder = self.builder
-        before = builder.block
-        head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        i = builder.phi(_LONG)
-        i.add_incoming(self.integer(0), before)
-        phis = []
-        for value in carried:
-            phi = builder.phi(value.type)
-            phi.add_incoming(value, before)
-            phis.append(phi)
-        builder.cbranch(builder.icmp_signed("<", i, count), inside, after)
-        builder.position_at_end(inside)
-        results = body(i, phis)
-        i.add_incoming(builder.add(i, self.integer(step)), builder.block)
-        for phi, value in zip(phis, results, strict=True):
-            phi.add_incoming(value, builder.block)
-        builder.branch(head)
-        builder.position_at_end(after)
-        return phis
-
-    def exp(self, x: ir.Value) -> ir.Value:
-        """Returns e^x within 2 units in the last place: 2^n by the exponent's bits, the rest by Cephes' polynomial."""
-        builder = self.builder
-        # selects, not minima: NaN must come out as NaN
-        for bound, sign in ((88.0, ">"), (-87.0, "<")):
-            x = builder.select(builder.fcmp_ordered(sign, x, self.vector(bound)), self.vector(bound), x)
-        n = self.call("llvm.roundeven", builder.fmul(x, self.vector(1.44269504)))
-        r = self.multiply_add(n, self.vector(-0.693359375), x)
-        r = self.multiply_add(n, self.vector(2.12194440e-4), r)
-        p = self.vector(1.9875691500e-4)
-        for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-            p = self.multiply_add(p, r, self.vector(coefficient))
-        p = builder.fadd(self.multiply_add(p, builder.fmul(r, r), r), self.vector(1.0))
-        # NaN's integer is arbitrary, but NaN times any number is NaN
-        exponent = builder.add(builder.fptosi(n, _INTS), ir.Constant(_INTS, [127] * LANES))
-        power = builder.bitcast(builder.shl(exponent, ir.Constant(_INTS, [23] * LANES)), _VECTOR)
-        return builder.fmul(p, power)
 
 
 def vector_function(function: Callable[..., Any]) -> Any:
@@ -158,38 +40,46 @@ def vector_function(function: Callable[..., Any]) -> Any:
 
 
 @vector_function
-def multiply_panel(
-    typing: Any, rows: Any, x: Any, x_at: Any, x_stride: Any, w: Any, w_at: Any, depth: Any,
+def multiply_panels(
+    typing: Any, rows: Any, panels: Any, x: Any, x_at: Any, x_stride: Any, w: Any, w_at: Any, depth: Any,
     start: Any, start_at: Any, start_stride: Any, y: Any, y_at: Any, y_stride: Any,
 ) -> Any:  # fmt: skip
-    """Sets `y = start + x @ w` for `rows` rows and the 32 columns of one panel `[depth, 32]`."""
-    num_rows = rows.literal_value
+    """Sets `y = start + x @ w` for `rows` rows and the columns of `panels` panels `[depth, 32]` that follow each other.
+
+    The weights are float32, or uint16: pairs of bfloat16 as `pair_halves` lays them out.
+    """
+    num_rows, num_panels = rows.literal_value, panels.literal_value
+    has_pairs = w.dtype == types.uint16
     signature = types.void(
-        rows, x, types.int64, types.int64, w, types.int64, types.int64,
+        rows, panels, x, types.int64, types.int64, w, types.int64, types.int64,
         start, types.int64, types.int64, y, types.int64, types.int64,
     )  # fmt: skip
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        e = _Emitter(context, builder, sig)
-        x_data, w_data, start_data, y_data = (e.data(i, args) for i in (1, 4, 7, 10))
-        (_, _, x_at, x_stride, _, w_at, depth, _, start_at, start_stride, _, y_at, y_stride) = args
+        e = VectorEmitter(context, builder, sig)
+        x_data, w_data, start_data, y_data = (e.data(i, args) for i in (2, 5, 8, 11))
+        (_, _, _, x_at, x_stride, _, w_at, depth, _, start_at, start_stride, _, y_at, y_stride) = args
         row_at = [builder.add(x_at, builder.mul(e.integer(r), x_stride)) for r in range(num_rows)]
-        sums = []
-        for r in range(num_rows):
-            at = builder.add(start_at, builder.mul(e.integer(r), start_stride))
-            sums += [e.load(start_data, at), e.load(start_data, builder.add(at, e.integer(LANES)))]
+        panel_size = builder.mul(depth, e.integer(PANEL))
+        panel_at = [builder.add(w_at, builder.mul(e.integer(p), panel_size)) for p in range(num_panels)]
+
+        def list_places(first: ir.Value, stride: ir.Value) -> list[ir.Value]:
+            rows_at = [builder.add(first, builder.mul(e.integer(r), stride)) for r in range(num_rows)]
+            return [builder.add(at, e.integer(column)) for at in rows_at for column in range(0, num_columns, LANES)]
 
         def add_row(k: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
-            at = builder.add(w_at, builder.mul(k, e.integer(PANEL)))
-            halves = [e.load(w_data, at), e.load(w_data, builder.add(at, e.integer(LANES)))]
-            scalars = [e.load_broadcast(x_data, builder.add(row, k)) for row in row_at]
-            return [e.multiply_add(scalars[i // 2], halves[i % 2], total) for i, total in enumerate(sums)]
+            offset = builder.mul(k, e.integer(PANEL))
+            vectors: list[ir.Value] = []
+            for at in panel_at:
+                vectors += e.load_panel_row(w_data, builder.add(at, offset), has_pairs)
+            scalars = [e.load_broadcast(x_data, builder.add(at, k)) for at in row_at]
+            factors = [(scalar, vector) for scalar in scalars for vector in vectors]
+            return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
 
-        sums = e.loop(depth, 1, sums, add_row)
-        for r in range(num_rows):
-            at = builder.add(y_at, builder.mul(e.integer(r), y_stride))
-            e.store(sums[2 * r], y_data, at)
-            e.store(sums[2 * r + 1], y_data, builder.add(at, e.integer(LANES)))
+        num_columns = num_panels * PANEL
+        sums = e.loop(depth, 1, [e.load(start_data, at) for at in list_places(start_at, start_stride)], add_row)
+        for total, at in zip(sums, list_places(y_at, y_stride), strict=True):
+            e.store(total, y_data, at)
         return context.get_dummy_value()
 
     return signature, emit
@@ -209,7 +99,7 @@ def score_keys(
     signature = types.void(rows, q, long, long, kv, long, slots, long, long, scores, long, long)
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        e = _Emitter(context, builder, sig)
+        e = VectorEmitter(context, builder, sig)
         q_data, kv_data, slots_data, scores_data = (e.data(i, args) for i in (1, 4, 6, 9))
         (_, _, q_at, width, _, kv_at, _, slots_at, count, _, scores_at, scores_stride) = args
         row_at = [builder.add(q_at, builder.mul(e.integer(r), width)) for r in range(num_rows)]
@@ -225,6 +115,8 @@ def score_keys(
 
             def add_lanes(d: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
                 keys = [e.load(kv_data, builder.add(at, d)) for at in key_at]
+                for at in key_at:
+                    e.prefetch(kv_data, builder.add(builder.add(at, width), d))
                 queries = [e.load(q_data, builder.add(at, d)) for at in row_at]
                 return [e.multiply_add(queries[n // _KEYS], keys[n % _KEYS], total) for n, total in enumerate(sums)]
 
@@ -253,7 +145,7 @@ def exponentiate(typing: Any, scores: Any, scores_at: Any, count: Any) -> Any:
     """
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        e = _Emitter(context, builder, sig)
+        e = VectorEmitter(context, builder, sig)
         data, (_, at, count) = e.data(0, args), args
         low = e.vector(-3.0e38)
         whole = builder.and_(count, e.integer(-LANES))
@@ -295,32 +187,34 @@ def add_values(
     signature = types.void(rows, weights, long, long, kv, long, long, slots, long, long, out, long)
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        e = _Emitter(context, builder, sig)
+        e = VectorEmitter(context, builder, sig)
         weights_data, kv_data, slots_data, out_data = (e.data(i, args) for i in (1, 4, 7, 10))
         (_, _, weights_at, weights_stride, _, kv_at, width, _, slots_at, count, _, out_at) = args
         rows_at = [builder.add(weights_at, builder.mul(e.integer(r), weights_stride)) for r in range(num_rows)]
         stride = builder.mul(e.integer(2), width)
         values_at = builder.add(kv_at, width)
 
-        def add_columns(d: ir.Value, carried: Sequence[ir.Value]) -> list[ir.Value]:
-            places = []
-            for r in range(num_rows):
-                at = builder.add(builder.add(out_at, builder.mul(e.integer(r), width)), d)
-                places += [at, builder.add(at, e.integer(LANES))]
+        def add_columns(first: ir.Value, num_columns: int) -> None:
+            columns = [builder.add(first, e.integer(at)) for at in range(0, num_columns, LANES)]
+            outs_at = [builder.add(out_at, builder.mul(e.integer(r), width)) for r in range(num_rows)]
+            places = [builder.add(at, column) for at in outs_at for column in columns]
 
             def add_key(i: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
                 slot = e.load_long(slots_data, builder.add(slots_at, i))
-                at = builder.add(builder.add(values_at, d), builder.mul(slot, stride))
-                halves = [e.load(kv_data, at), e.load(kv_data, builder.add(at, e.integer(LANES)))]
+                at = builder.add(values_at, builder.mul(slot, stride))
+                vectors = [e.load(kv_data, builder.add(at, column)) for column in columns]
                 scalars = [e.load_broadcast(weights_data, builder.add(row, i)) for row in rows_at]
-                return [e.multiply_add(scalars[n // 2], halves[n % 2], total) for n, total in enumerate(sums)]
+                factors = [(scalar, vector) for scalar in scalars for vector in vectors]
+                return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
 
             sums = e.loop(count, 1, [e.load(out_data, at) for at in places], add_key)
             for total, at in zip(sums, places, strict=True):
                 e.store(total, out_data, at)
-            return []
 
-        e.loop(width, PANEL, [], add_columns)
+        # sums of 64 columns fill the registers; of the 32 that may remain there are half as many
+        wide = builder.and_(width, e.integer(-2 * PANEL))
+        e.repeat(wide, 2 * PANEL, lambda d: add_columns(d, 2 * PANEL))
+        e.repeat(builder.sub(width, wide), PANEL, lambda d: add_columns(builder.add(wide, d), PANEL))
         return context.get_dummy_value()
 
     return signature, emit
@@ -331,7 +225,7 @@ def sum_squares(typing: Any, x: Any, x_at: Any, width: Any) -> Any:
     """Returns the sum of `width` squares."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        e = _Emitter(context, builder, sig)
+        e = VectorEmitter(context, builder, sig)
         data, (_, at, width) = e.data(0, args), args
 
         def add_squares(i: ir.Value, carried: Sequence[ir.Value]) -> list[ir.Value]:
@@ -344,11 +238,49 @@ def sum_squares(typing: Any, x: Any, x_at: Any, width: Any) -> Any:
 
 
 @vector_function
+def copy_numbers(typing: Any, x: Any, x_at: Any, y: Any, y_at: Any, width: Any) -> Any:
+    """Sets `width` numbers of `y` to those of `x`."""
+
+    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        e = VectorEmitter(context, builder, sig)
+        x_data, y_data, (_, x_at, _, y_at, width) = e.data(0, args), e.data(2, args), args
+        e.repeat(width, LANES, lambda i: e.store(e.load(x_data, builder.add(x_at, i)), y_data, builder.add(y_at, i)))
+        return context.get_dummy_value()
+
+    long = types.int64
+    return types.void(x, long, y, long, long), emit
+
+
+@vector_function
+def scale_numbers(
+    typing: Any, x: Any, x_at: Any, factor: Any, weights: Any, weights_at: Any, y: Any, y_at: Any, width: Any
+) -> Any:
+    """Sets `y = x * factor * weights`, `width` numbers; `y` may be `x`."""
+
+    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        e = VectorEmitter(context, builder, sig)
+        x_data, weights_data, y_data = (e.data(i, args) for i in (0, 3, 5))
+        (_, x_at, factor, _, weights_at, _, y_at, width) = args
+        factors = e.broadcast(factor)
+
+        def scale_some(i: ir.Value) -> None:
+            scaled = builder.fmul(e.load(x_data, builder.add(x_at, i)), factors)
+            weight = e.load(weights_data, builder.add(weights_at, i))
+            e.store(builder.fmul(scaled, weight), y_data, builder.add(y_at, i))
+
+        e.repeat(width, LANES, scale_some)
+        return context.get_dummy_value()
+
+    long = types.int64
+    return types.void(x, long, types.float32, weights, long, y, long, long), emit
+
+
+@vector_function
 def gate_values(typing: Any, x: Any, gate_at: Any, up_at: Any, width: Any, out_at: Any) -> Any:
     """Sets `out = silu(gate) * up`, all three in `x` and `width` long."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        e = _Emitter(context, builder, sig)
+        e = VectorEmitter(context, builder, sig)
         data, (_, gate_at, up_at, width, out_at) = e.data(0, args), args
 
         def gate_some(i: ir.Value, carried: Sequence[ir.Value]) -> list[ir.Value]:

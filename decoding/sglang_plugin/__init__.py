@@ -18,4 +18,6 @@ from pathlib import Path
 COUPLED_ALGORITHM = "REASON"
 RECURSIVE_ALGORITHM = "REASON_RECURSIVE"
 OUR_ALGORITHMS = (COUPLED_ALGORITHM, RECURSIVE_ALGORITHM)
+COUNTS_BEGIN = "rounds by draft nodes of each request:"
+"""How a server's log reports its rounds when its cache is flushed; a JSON object follows."""
 CPU_STAND_INS = Path(__file__).parent / "cpu_stand_ins"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Protocol
 
-from decoding.core import SamplingParams
+from decoding.core import MAX_TEMPERATURE, MIN_TEMPERATURE, SamplingParams
 from decoding.speculation.interfaces import Branch
 from decoding.token_view import TokenView
+from decoding.validation import MAX_VALUE
 
 PROBLEM_KEY = "problem_id"
 _NO_TOP_K = 1 << 30  # SGLang's top_k for the whole vocabulary
@@ -50,18 +52,22 @@ def to_branch(request: SGLangRequest, late_tokens: Sequence[int] = ()) -> Branch
         group=str((sampling.custom_params or {}).get(PROBLEM_KEY, "")),
         tokens=tokens,
         seed=id_checksum if sampling.sampling_seed is None else sampling.sampling_seed,
-        params=_to_params(sampling),
+        params=_make_params(
+            sampling.max_new_tokens, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
+        ),
         remaining=max(0, sampling.max_new_tokens - num_generated),
     )
 
 
-def _to_params(sampling: SGLangSampling) -> SamplingParams:
+@lru_cache(maxsize=4096)
+def _make_params(max_tokens: int, temperature: float, top_k: int, top_p: float, min_p: float) -> SamplingParams:
     # SGLang stores greedy decoding as temperature 1 and top_k 1.
-    greedy = sampling.top_k == 1
+    greedy = top_k == 1
     return SamplingParams(
-        max_tokens=max(1, sampling.max_new_tokens),
-        temperature=0.0 if greedy else float(sampling.temperature),
-        top_k=0 if greedy or sampling.top_k >= _NO_TOP_K else sampling.top_k,
-        top_p=float(sampling.top_p),
-        min_p=float(sampling.min_p),
+        max_tokens=min(max(1, max_tokens), MAX_VALUE),
+        # SGLang takes any: one request beyond the limits of `SamplingParams` would end the server
+        temperature=0.0 if greedy else min(max(float(temperature), MIN_TEMPERATURE), MAX_TEMPERATURE),
+        top_k=0 if greedy or top_k >= _NO_TOP_K else top_k,
+        top_p=float(top_p),
+        min_p=float(min_p),
     )

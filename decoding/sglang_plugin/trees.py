@@ -2,51 +2,89 @@
 
 A tree of SGLang has N nodes: 0 is the last committed token, 1 + i is node i of the draft, and the others are padding.
 
-Shapes: B branches, N nodes of each.
+Shapes: B branches, N nodes of each, M nodes of all drafts together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from decoding.compiled import compiled
+from decoding.noise import noise_keys
 from decoding.sampling_batch import SamplingBatch
+from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.draft import Draft, VerifyResult
 from decoding.speculation.interfaces import Branch
 
 Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+_SEED_BITS = 0xFFFFFFFFFFFFFFFF
 
 
-def flatten_trees(
-    branches: Sequence[Branch], drafts: Sequence[Draft], nodes: int
-) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Returns tokens `[B * N]` and the attention mask `[B * N * N]`: a node attends to its ancestors and itself.
+class FlatTrees(NamedTuple):
+    """The trees of B branches.
 
-    Padding repeats the last committed token; no other node attends to it.
+    tokens   `[B * N]`; padding repeats the last committed token
+    visible  `[B * N * N]`: a node attends to its ancestors and itself, no other node to padding
+    depths   `[B * N]`: levels below the last committed token; 0 for padding
     """
-    tokens_BN = np.repeat(np.array([[branch.tokens[-1]] for branch in branches], dtype=np.int64), nodes, axis=1)
-    mask_BNN = np.zeros((len(branches), nodes, nodes), dtype=bool)
-    mask_BNN[:, np.arange(nodes), np.arange(nodes)] = True
-    for b, draft in enumerate(drafts):
-        tokens_BN[b, 1 : 1 + len(draft)] = draft.tokens
-        for i, parent in enumerate(draft.parents):
-            # Parents come before children, so the parent's row is complete; parent -1 is row 0.
-            mask_BNN[b, 1 + i] |= mask_BNN[b, 1 + parent]
-    return tokens_BN.reshape(-1), mask_BNN.reshape(-1)
+
+    tokens: Ints
+    visible: Bools
+    depths: Ints
 
 
-def sampling_rows(branches: Sequence[Branch], drafts: Sequence[Draft], nodes: int) -> SamplingBatch:
+def flatten_trees(branches: Sequence[Branch], drafts: Sequence[Draft], nodes: int) -> FlatTrees:
+    """Returns the drafts as trees of `nodes` nodes each."""
+    shape = (len(branches), nodes)
+    tokens_BN = np.repeat(np.array([branch.tokens[-1] for branch in branches], dtype=np.int64), nodes).reshape(shape)
+    visible_BNN, depths_BN = np.zeros((*shape, nodes), dtype=bool), np.zeros(shape, dtype=np.int64)
+    visible_BNN[:, np.arange(nodes), np.arange(nodes)] = True
+    if nodes > 1:
+        sizes_B = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        tokens_M, parents_M = (
+            np.fromiter(chain.from_iterable(column), dtype=np.int64, count=int(sizes_B.sum()))
+            for column in ((draft.tokens for draft in drafts), (draft.parents for draft in drafts))
+        )
+        _place_nodes(sizes_B, tokens_M, parents_M, tokens_BN, visible_BNN, depths_BN)
+    return FlatTrees(tokens_BN.reshape(-1), visible_BNN.reshape(-1), depths_BN.reshape(-1))
+
+
+@compiled
+def _place_nodes(
+    sizes_B: Ints, tokens_M: Ints, parents_M: Ints, tokens_BN: Ints, visible_BNN: Bools, depths_BN: Ints
+) -> None:
+    """Writes the nodes of all drafts into the three arrays. *Mutates* them."""
+    first = 0
+    for b in range(len(sizes_B)):
+        for i in range(sizes_B[b]):
+            above = 1 + parents_M[first + i]  # parents come before children, and parent -1 is the root
+            tokens_BN[b, 1 + i] = tokens_M[first + i]
+            depths_BN[b, 1 + i] = depths_BN[b, above] + 1
+            for j in range(above + 1):
+                visible_BNN[b, 1 + i, j] = visible_BNN[b, above, j]
+        first += sizes_B[b]
+
+
+def sampling_rows(branches: Sequence[Branch], depths: Ints) -> SamplingBatch:
     """Returns the sampling of the token after each of B * N nodes: the position after the node, its branch's seed."""
-    positions_BN = np.zeros((len(branches), nodes), dtype=np.int64)
-    for b, (branch, draft) in enumerate(zip(branches, drafts, strict=True)):
-        positions_BN[b] = len(branch.tokens)  # the root's next position; a node at depth d adds d
-        positions_BN[b, 1 : 1 + len(draft)] += np.array(draft.depths, dtype=np.int64)
-    rows = [branch for branch in branches for _ in range(nodes)]
-    return SamplingBatch.from_params([b.params for b in rows], [b.seed for b in rows], positions_BN.reshape(-1))
+    nodes = len(depths) // len(branches)
+    columns = SamplingColumns.from_params([branch.params for branch in branches])
+    seeds_B = np.array([branch.seed & _SEED_BITS for branch in branches], dtype=np.uint64)
+    lengths_B = np.array([len(branch.tokens) for branch in branches], dtype=np.int64)
+    return SamplingBatch(
+        np.repeat(columns.temperature_T, nodes),
+        np.repeat(columns.top_k_T, nodes),
+        np.repeat(columns.top_p_T, nodes),
+        np.repeat(columns.min_p_T, nodes),
+        noise_keys(np.repeat(seeds_B, nodes), np.repeat(lengths_B, nodes) + depths),
+    )
 
 
 class CommittedArrays(NamedTuple):
@@ -69,13 +107,16 @@ def to_committed_arrays(outcomes: Sequence[VerifyResult], nodes: int) -> Committ
     CommittedArrays(next_tokens=array([5, 9, 0, 7], dtype=int32), lengths=array([3], dtype=int32), \
 accepted_rows=array([[ 0,  1,  3, -1]], dtype=int32))
     """
+    lengths_B = np.array([len(outcome.tokens) for outcome in outcomes], dtype=np.int32)
+    # The root (node 0) is always accepted; its next token is the first committed one.
+    first_rows = range(0, len(outcomes) * nodes, nodes)
+    rows = [
+        row
+        for first, outcome in zip(first_rows, outcomes, strict=True)
+        for row in (first, *(first + 1 + node for node in outcome.accepted_nodes))
+    ]
     next_tokens = np.zeros(len(outcomes) * nodes, dtype=np.int32)
+    next_tokens[rows] = list(chain.from_iterable(outcome.tokens for outcome in outcomes))
     accepted_rows = np.full((len(outcomes), nodes), -1, dtype=np.int32)
-    for b, outcome in enumerate(outcomes):
-        # The root (node 0) is always accepted; its next token is the first committed one.
-        rows = b * nodes + np.array([0, *(1 + node for node in outcome.accepted_nodes)])
-        accepted_rows[b, : len(rows)] = rows
-        next_tokens[rows] = outcome.tokens
-    return CommittedArrays(
-        next_tokens, np.array([len(outcome.tokens) for outcome in outcomes], dtype=np.int32), accepted_rows
-    )
+    accepted_rows[np.arange(nodes) < lengths_B[:, None]] = rows
+    return CommittedArrays(next_tokens, lengths_B, accepted_rows)

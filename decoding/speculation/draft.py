@@ -8,25 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Tokens
+from decoding.fork import LazyProperty
 
 MAX_DRAFT_SIZE = 1024
 """Upper limit of settings that count levels of a draft, candidates of a token, or tokens of a context."""
 
-DraftSampling = Literal["coupled", "likely", "without_replacement", "iid"]
+DraftSampling = Literal["coupled", "likely", "without_replacement", "iid", "stochastic_beam", "dynamic_tree"]
 """How the children of a node were sampled from the drafter's distribution q:
 
 coupled               the largest of log q + g, with the noise g that the target itself will use
 likely                the largest of q, or the first by rank for a source without probabilities
 without_replacement   the largest of log q + fresh noise: a sample of distinct tokens
 iid                   independent draws from q; the same token may be drawn twice
+stochastic_beam       as without_replacement, but of whole paths: the children of a level compete for a beam
+dynamic_tree          as without_replacement, but each draw is where it is likeliest to be tried, given the earlier
+
+In the last two, draws at other nodes decide whether there is a next child, but not its token.
 """
+
+RANDOM_SAMPLING: tuple[DraftSampling, ...] = ("without_replacement", "iid", "stochastic_beam", "dynamic_tree")
+"""Those that need fresh noise, and whose nodes must not be selected by their own probability."""
+
+SELF_SHAPED: tuple[DraftSampling, ...] = ("stochastic_beam", "dynamic_tree")
+"""Those that decide themselves where their nodes are: they need a number of nodes and no template."""
 
 NodeDistribution = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 """Token ids `[k]` and their probabilities `[k]`, which sum to one."""
@@ -89,7 +99,7 @@ class Draft:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @cached_property
+    @LazyProperty
     def depths(self) -> tuple[int, ...]:
         """The depth of each node; 1 = child of the root."""
         depths: list[int] = []
@@ -201,3 +211,18 @@ class TreeTemplate:
     def make_chain(cls, length: int) -> TreeTemplate:
         """Returns a single path of `length` nodes."""
         return cls(tuple(range(-1, length - 1)), (0,) * length)
+
+    @classmethod
+    def make_branching(cls, factors: Iterable[int]) -> TreeTemplate:
+        """Returns the tree whose nodes of depth d all have `factors[d]` children, level by level.
+
+        >>> TreeTemplate.make_branching([2, 1])
+        TreeTemplate(parents=(-1, -1, 0, 1), ranks=(0, 1, 0, 0))
+        """
+        parents, ranks, level, count = list[int](), list[int](), [-1], 0
+        for factor in factors:
+            parents += [parent for parent in level for _ in range(factor)]
+            ranks += [*range(factor)] * len(level)
+            level = list(range(count, len(parents)))
+            count = len(parents)
+        return cls(tuple(parents), tuple(ranks))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # imports torch
 
 TokenIds = npt.NDArray[np.int64]
 LogProbs = npt.NDArray[np.float32]
+HiddenStates = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,12 @@ class CostEstimate:
 
     seconds_N   `[1 + most]`: with 0, 1, ... nodes; at least the duration with fewer nodes
     corners     numbers of nodes, ascending to the largest, between which the duration changes along a line
+    keep_gain   share of what the best number of nodes gains in tokens per second that is enough, for fewer nodes
     """
 
     seconds_N: npt.NDArray[np.float64]
     corners: tuple[int, ...]
+    keep_gain: float = 1.0
 
     @classmethod
     def along_line(cls, round_seconds: float, seconds_per_node: float, most: int) -> CostEstimate:
@@ -82,7 +85,7 @@ class CostEstimate:
         return float(np.diff(self.seconds_N).min()) if len(self.seconds_N) > 1 else 0.0
 
     def count_worthwhile(self, probabilities_N: npt.NDArray[np.floating], branches: int) -> int:
-        """Returns the number of draft nodes that maximises expected tokens per second (DESIGN D4).
+        """Returns the fewest draft nodes that gain `keep_gain` of the most expected tokens per second (DESIGN D4).
 
         A round commits one token per branch and, in expectation, the sum of the path probabilities of its nodes, which
         are given in falling order.
@@ -93,8 +96,11 @@ class CostEstimate:
         """
         most = min(len(probabilities_N), len(self.seconds_N) - 1)
         tokens = branches + np.concatenate([[0.0], np.cumsum(probabilities_N[:most])])
-        # argmax takes the first of equals: the fewest nodes at the same rate.
-        return int(np.argmax(tokens / self.seconds_N[: most + 1]))
+        rates = tokens / self.seconds_N[: most + 1]
+        # Not more than the maximum, to which the sum may round up: then no rate would do.
+        least = min(rates.max(), rates[0] + self.keep_gain * (rates.max() - rates[0]))
+        # argmax takes the first True: the fewest nodes, also of several at the best rate.
+        return int(np.argmax(rates >= least))
 
     def min_probability(self, branches: int) -> float:
         """Returns the path probability below which no node raises the rate: plain decoding's rate is the lowest."""
@@ -109,7 +115,9 @@ class DraftPlan:
     max_total         maximum nodes over all branches
     cost_estimate     take no more nodes than raise tokens per second; None where they are free
     template          fill this shape instead of the likeliest nodes; `max_nodes` cut it per branch
+    own_templates     as `template`, one for each branch
     collect_feedback  whether the drafter observes the outcome of the round
+    least_probabilities  minimum path probability of a node, for each branch; empty for none
     """
 
     max_nodes: tuple[int, ...]
@@ -117,6 +125,13 @@ class DraftPlan:
     cost_estimate: CostEstimate | None = None
     template: TreeTemplate | None = None
     collect_feedback: bool = True
+    own_templates: tuple[TreeTemplate, ...] = ()
+    least_probabilities: tuple[float, ...] = ()
+
+    @property
+    def templates(self) -> tuple[TreeTemplate, ...]:
+        """The shape of each branch; empty where nodes are selected by their probability."""
+        return self.own_templates if self.template is None else (self.template,) * len(self.max_nodes)
 
 
 @dataclass(frozen=True)
@@ -126,6 +141,9 @@ class Feedback:
     Row 0 is the last committed token, row `1 + i` is draft node `i`. `accepted_nodes` are in path order; the branch is
     as it was before the round. `topk_ids` and `topk_logprobs` are `[1 + len(draft), k]` arrays of the target's
     distribution at temperature 1 after each row, or None when `feedback_k` is 0.
+
+    hidden   `[new tokens, D]`: for each token that the round committed, the target's last hidden state from which it
+             was chosen, that of the token before it; None for a drafter that does not read it (`reads_hidden`)
     """
 
     branch: Branch
@@ -133,6 +151,7 @@ class Feedback:
     accepted_nodes: tuple[int, ...]
     topk_ids: TokenIds | None = None
     topk_logprobs: LogProbs | None = None
+    hidden: HiddenStates | None = None
 
     def top_tokens(self) -> tuple[TokenIds, LogProbs]:
         """Returns `topk_ids` and `topk_logprobs`, for a drafter whose `feedback_k` is above 0."""
@@ -155,7 +174,10 @@ class RoundCost:
 
 
 class Drafter(Protocol):
-    """Proposes draft tokens. A bad draft costs time but never changes the output under a lossless rule."""
+    """Proposes draft tokens. A bad draft costs time but never changes the output under a lossless rule.
+
+    A drafter whose attribute `reads_hidden` is True gets the target's hidden states in its feedback.
+    """
 
     @property
     def feedback_k(self) -> int:
@@ -169,6 +191,11 @@ class Drafter(Protocol):
     def observe(self, feedback: Sequence[Feedback]) -> None:
         """Learns from a finished round. *Mutates* the drafter only."""
         ...
+
+
+def reads_hidden(drafter: object) -> bool:
+    """Whether a drafter or a source reads the target's hidden states. A plug-in need not have the attribute."""
+    return bool(getattr(drafter, "reads_hidden", False))
 
 
 class Controller(Protocol):

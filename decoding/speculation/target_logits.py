@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoding.fork import LazyProperty
 from decoding.gpu_sampler import runs_kernels, sample_on_gpu
 from decoding.sampler import processed_log_probs, sample_tokens
 from decoding.sampling_batch import SamplingBatch
@@ -38,34 +38,34 @@ class TargetLogits:
     hidden_WD: Tensor | None = None
     feedback_k: int = 0
 
-    @cached_property
+    @LazyProperty
     def _sampled(self) -> Tensor:
         if not runs_kernels(self.logits_WV.device):
             return sample_tokens(self.logits_WV, self.sampling)
         tokens, logsumexp = sample_on_gpu(self.logits_WV, self.sampling)
-        # the same pass has measured both; where `cached_property` stores its value
+        # the same pass has measured both; where `LazyProperty` stores its value
         self.__dict__["_logsumexp"] = logsumexp[:, None]
         return tokens
 
-    @cached_property
+    @LazyProperty
     def _logsumexp(self) -> Tensor:
         # In float32: bfloat16 sums of a large vocabulary lose the small terms.
         return self.logits_WV.float().logsumexp(-1, keepdim=True)
 
-    @cached_property
+    @LazyProperty
     def _top(self) -> tuple[Tensor, Tensor]:
         # topk of the raw logits: their order is that of the log-probabilities, and W x V values need no conversion.
         logits_Wk, ids_Wk = self.logits_WV.topk(min(self.feedback_k, self.logits_WV.shape[1]), dim=-1)
         return ids_Wk, logits_Wk.float() - self._logsumexp
 
-    @cached_property
+    @LazyProperty
     def _sampled_on_host(self) -> tuple[Ints, Floats]:
         """Tokens and log-probabilities. The copy also fills `top_logprobs`, so a round waits for the device once."""
         sampled = self._sampled  # first: it may measure `_logsumexp` too
         logprobs_W1 = self.logits_WV.gather(1, sampled[:, None]).float() - self._logsumexp
         tokens, logprobs, *top = copy_to_host(sampled, logprobs_W1[:, 0], *(self._top if self.feedback_k else ()))
         if top:
-            # Where `cached_property` stores its value; assignment is blocked by the frozen dataclass.
+            # Where `LazyProperty` stores its value; assignment is blocked by the frozen dataclass.
             self.__dict__["top_logprobs"] = (top[0], top[1])
         return tokens, logprobs
 
@@ -79,32 +79,34 @@ class TargetLogits:
         """Raw log-probability of `tokens`."""
         return self._sampled_on_host[1]
 
-    @cached_property
+    @LazyProperty
     def top_logprobs(self) -> tuple[Ints, Floats]:
         """The most likely ids and their raw log-probabilities, both `[W, feedback_k]`, best first."""
         ids, logprobs = copy_to_host(*self._top)
         return ids, logprobs
 
-    @cached_property
+    @LazyProperty
     def log_p(self) -> Tensor:
         """`[W, V]`, the distribution that each row is sampled from, after temperature and filters."""
         return processed_log_probs(self.logits_WV, self.sampling)
 
-    @cached_property
+    @LazyProperty
     def raw_log_p(self) -> Tensor:
         """`[W, V]`, the model's distribution at temperature 1, unfiltered."""
         return self.logits_WV.float() - self._logsumexp
 
-    def measure_rows(self, rows: Sequence[int], num_top: int) -> tuple[Floats, Floats]:
-        """Returns the `num_top` highest raw log-probabilities of rows, best first `[R, K]`, and their entropies `[R]`.
+    def measure_rows(self, rows: Sequence[int], num_top: int) -> tuple[Ints, Floats, Floats]:
+        """Returns the `num_top` most likely ids of rows and their raw log-probabilities, best first, and the entropies.
 
-        Entropies are in nats. Where the vocabulary is smaller, the rest of a row is NaN.
+        Both `[R, K]`, and `[R]` in nats. Where the vocabulary is smaller, the rest of a row is -1 and NaN.
         """
         log_p_RV = self.logits_WV[torch.tensor(rows, device=self.logits_WV.device)].float().log_softmax(-1)
-        top_RK = log_p_RV.topk(min(num_top, log_p_RV.shape[1]), dim=-1).values
-        top_RK = torch.nn.functional.pad(top_RK, (0, num_top - top_RK.shape[1]), value=torch.nan)
-        top, entropies = copy_to_host(top_RK, torch.special.entr(log_p_RV.exp()).sum(-1))
-        return top, entropies
+        top_RK, ids_RK = log_p_RV.topk(min(num_top, log_p_RV.shape[1]), dim=-1)
+        missing = (0, num_top - top_RK.shape[1])
+        top_RK = torch.nn.functional.pad(top_RK, missing, value=torch.nan)
+        ids_RK = torch.nn.functional.pad(ids_RK, missing, value=-1)
+        ids, top, entropies = copy_to_host(ids_RK, top_RK, torch.special.entr(log_p_RV.exp()).sum(-1))
+        return ids, top, entropies
 
 
 def copy_to_host(*tensors: Tensor) -> list[npt.NDArray[Any]]:

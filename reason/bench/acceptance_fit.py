@@ -87,9 +87,9 @@ def make_speculations(rule: AcceptanceRule, target: TinyTarget) -> Iterator[tupl
         draws = [draw for draw in rule.supported_sampling if draw == "likely" or make_source().has_probabilities]
         # one drafter has all kinds of draws; the others have the first, which is chosen for them in use
         for draw in draws if name == "stand" else draws[:1]:
-            # the fixed controller selects nodes by their probability, which other draws do not permit
+            # the fixed controller selects nodes by their probability, which independent and ordered draws do not permit
             fixed, template = FixedController(8), TemplateController("token_recycling", nodes=14)
-            controller = fixed if draw in ("coupled", "likely") else template
+            controller = template if draw in ("without_replacement", "iid") else fixed
             yield f"{name}, {draw}", Speculation(TreeDrafter(make_source(), draw), controller, rule)
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 from rich.console import Console
@@ -106,6 +107,17 @@ def accept_old_flag(parser: argparse.ArgumentParser, old: str, replacement: argp
     alias.replacement = replacement
 
 
+def describe_length(**factors: int) -> str:
+    """Formats how much a command does, which it prints before it begins; factors of 1 are left out.
+
+    >>> describe_length(searches=8, widths=3, seeds=1, problems=200), describe_length(pairs=20)
+    ('8 searches x 3 widths x 200 problems = 4,800', '20 pairs')
+    """
+    parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in factors.items() if count != 1]
+    total = f" = {prod(factors.values()):,}" if len(parts) > 1 else ""
+    return (" x ".join(parts) or "1 run") + total
+
+
 def limit_threads(count: int | None) -> None:
     """Limits torch to `count` threads; `None` leaves torch its default. Must be called before torch is imported."""
     assert "torch" not in sys.modules, "too late: torch has read how many threads it may use"
@@ -124,10 +136,12 @@ def run_benchmark(
     print(json.dumps(measure(args, console)))
 
 
-def run_comparison(parser: argparse.ArgumentParser, compare: Callable[[argparse.Namespace, Console], str]) -> int:
+def run_comparison(
+    parser: argparse.ArgumentParser, compare: Callable[[argparse.Namespace, Console], str], *, kept_in: str = "folder"
+) -> int:
     """Parses the command line, compares, and writes the report to stdout and to `--out`; returns the exit status.
 
-    The runs are in `--folder`, where the same command continues them after an interruption.
+    The runs are in `--folder`, or what else `kept_in` names, where the same command continues after an interruption.
     """
     args = parser.parse_intermixed_args()
     logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
@@ -138,7 +152,7 @@ def run_comparison(parser: argparse.ArgumentParser, compare: Callable[[argparse.
         console.print(str(error), style="red", markup=False)
         return 2
     except KeyboardInterrupt:
-        console.print(f"stopped; the same command continues (runs are in {args.folder})", markup=False)
+        console.print(f"stopped; the same command continues (runs are in {getattr(args, kept_in)})", markup=False)
         return 130
     if args.out:
         args.out.write_text(text, encoding="utf-8")

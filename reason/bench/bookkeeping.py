@@ -51,7 +51,8 @@ class FreeEngine:
 
 def _generation(request: GenerationRequest, tokens: Tokens, finish: FinishReason) -> Generation:
     usage = Usage(calls=1, tokens=len(tokens), prompt_tokens=len(request.prefix), forwards=len(tokens))
-    return Generation(tokens=tokens, logprobs=(-0.5,) * len(tokens), finish=finish, usage=usage)
+    logprobs = tuple(-0.5 - at / 1024 for at in range(len(tokens)))  # a number each, as a model's, for the memory
+    return Generation(tokens=tokens, logprobs=logprobs, finish=finish, usage=usage)
 
 
 def _number(step: Step) -> int:
@@ -79,11 +80,14 @@ class FreeEmbedder:
 
 @dataclass(frozen=True)
 class BookkeepingCost:
-    """What one search cost: CPU seconds and bytes at the peak, and the branches that it continued by a step."""
+    """What one search cost: CPU seconds, bytes at the peak and nodes of its tree, and the branches that it continued by
+    a step.
+    """
 
     strategy: str
     width: int
     branch_steps: int
+    nodes: int
     cpu_s: float
     peak_bytes: int
 
@@ -92,9 +96,14 @@ class BookkeepingCost:
         """CPU microseconds per branch and step, those of the free engine and scorer included (about 8)."""
         return 1e6 * self.cpu_s / self.branch_steps
 
+    @property
+    def bytes_per_node(self) -> float:
+        """Bytes at the peak per node of the tree: its tokens, text, score and place, and what the strategy keeps."""
+        return self.peak_bytes / self.nodes
+
     def to_json(self) -> dict[str, object]:
-        """Returns the fields and the microseconds per branch and step."""
-        return asdict(self) | {"us_per_step": self.us_per_step, "bytes_per_step": self.peak_bytes / self.branch_steps}
+        """Returns the fields, the microseconds per branch and step, and the bytes per node."""
+        return asdict(self) | {"us_per_step": self.us_per_step, "bytes_per_node": self.bytes_per_node}
 
 
 def list_strategies(width: int, depth: int) -> dict[str, Strategy]:
@@ -119,14 +128,14 @@ def measure_search(name: str, width: int, depth: int) -> BookkeepingCost:
     """Runs one search for its memory, and again for its CPU seconds: the first count slows Python down."""
     strategy = list_strategies(width, depth)[name]
 
-    def run() -> int:
+    def run() -> tuple[int, int]:
         engine = FreeEngine(depth)
         resources = Resources(
             engine=engine, scorer=FreeScorer(), embedder=FreeEmbedder(), decode=_decode, extract_answer=_extract_answer,
             seed=1,
         )  # fmt: skip
-        asyncio.run(strategy(_PROMPT, resources))
-        return engine.num_requests
+        result = asyncio.run(strategy(_PROMPT, resources))
+        return engine.num_requests, len(result.tree)
 
     run()  # imports what the strategy needs
     tracemalloc.start()
@@ -134,9 +143,9 @@ def measure_search(name: str, width: int, depth: int) -> BookkeepingCost:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     begin = time.process_time()
-    branch_steps = run()
+    branch_steps, nodes = run()
     cpu_s = time.process_time() - begin
-    return BookkeepingCost(name, width, branch_steps, cpu_s, peak)
+    return BookkeepingCost(name, width, branch_steps, nodes, cpu_s, peak)
 
 
 def _decode(tokens: Tokens) -> str:

@@ -87,7 +87,7 @@ def make_throughput(costs: Sequence[RoundCost]) -> ThroughputController:
     return controller
 
 
-published_stand = partial(Stand, max_order=4, mix=False, shared=False)
+published_stand = partial(Stand, max_order=4, mix=False, prompt=False, rejected=False, shared=False)
 small_model = partial(DraftModelSource, "bundled:draft", kv_mib=32)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,7 @@ BASELINE_RULES: dict[str, Callable[[Sequence[GradedSample]], float]] = {
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run in numbers; all but `engine_kv` and `busy` are means per problem.
+    """One run in numbers; all but `engine_kv` and `busy` are means per problem, and per seed where there are several.
 
     accuracy, low, high  of the chosen answers, with the 95 % interval of a bootstrap over problems
     forwards             target forward passes, summed over branches
@@ -80,8 +80,29 @@ class EqualTokensComparison:
 
 
 def correct_answers(rows: Sequence[ProblemResult]) -> Floats:
-    """Returns 1.0 for each problem whose chosen answer is correct, else 0.0, `[P]`."""
-    return np.array([row.is_correct for row in rows], dtype=np.float64)
+    """Returns 1.0 for each problem whose chosen answer is correct, else 0.0, `[P]`; with several seeds their mean."""
+    return mean_by_problem(rows, lambda row: row.is_correct)
+
+
+def mean_by_problem(rows: Sequence[ProblemResult], value_of: Callable[[ProblemResult], float]) -> Floats:
+    """Returns the mean over the rows of each problem, `[P]`, in the order in which the problems first appear."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        values.setdefault(row.id, []).append(float(value_of(row)))
+    return np.array([math.fsum(some) / len(some) for some in values.values()], dtype=np.float64)
+
+
+def rows_of_problems(rows: Sequence[ProblemResult], ids: Collection[str]) -> list[ProblemResult]:
+    """Returns the rows of these problems."""
+    return [row for row in rows if row.id in ids]
+
+
+def compare_accuracy(one: RunOutcome, other: RunOutcome) -> PairedDifference:
+    """Returns how far one run is ahead of another on the problems that both have."""
+    shared = {row.id for row in one.rows} & {row.id for row in other.rows}
+    return paired_bootstrap(
+        correct_answers(rows_of_problems(one.rows, shared)), correct_answers(rows_of_problems(other.rows, shared))
+    )
 
 
 def tokens_per_problem(rows: Sequence[ProblemResult]) -> float:
@@ -93,7 +114,8 @@ def summarize_run(outcome: RunOutcome) -> RunSummary:
     """Returns a run in numbers."""
     rows, totals = outcome.rows, outcome.totals
     usages = [row.usage for row in rows]
-    interval = paired_bootstrap(correct_answers(rows), np.zeros(len(rows)))
+    correct = correct_answers(rows)
+    interval = paired_bootstrap(correct, np.zeros(len(correct)))
 
     def mean(values: Sequence[float]) -> float:
         return math.fsum(values) / len(values)
@@ -115,17 +137,19 @@ def summarize_run(outcome: RunOutcome) -> RunSummary:
         peak_kv=mean([row.kv.peak_tokens for row in rows]),
         engine_kv=totals.get("kv_tokens_per_problem"),
         busy=totals.get("busy"),
-        problems=len(rows),
+        problems=len(correct),
     )
 
 
 def compare_at_equal_tokens(outcome: RunOutcome, samples: RunOutcome) -> list[EqualTokensComparison]:
     """Compares a run with every baseline rule over as many of these samples as the run's tokens buy (at least one).
 
-    Where more were drawn, the value of a baseline for a problem is the mean over subsets of that size.
+    Where more were drawn, the value of a baseline for a problem is the mean over subsets of that size. They are
+    compared on the problems of the run.
     """
-    drawn = _count_samples(samples)
-    per_sample = tokens_per_problem(samples.rows) / drawn
+    drawn = count_samples(samples)
+    rows = rows_of_problems(samples.rows, {row.id for row in outcome.rows})
+    per_sample = tokens_per_problem(rows) / drawn
     affordable = max(1, round(tokens_per_problem(outcome.rows) / per_sample))
     k = min(affordable, drawn)
     return [
@@ -133,7 +157,7 @@ def compare_at_equal_tokens(outcome: RunOutcome, samples: RunOutcome) -> list[Eq
             name,
             k,
             affordable <= drawn,
-            paired_bootstrap(correct_answers(outcome.rows), _baseline_values(samples.rows, rule, k)),
+            paired_bootstrap(correct_answers(outcome.rows), _baseline_values(rows, rule, k)),
         )
         for name, rule in BASELINE_RULES.items()
     ]
@@ -141,7 +165,7 @@ def compare_at_equal_tokens(outcome: RunOutcome, samples: RunOutcome) -> list[Eq
 
 def baseline_curve(samples: RunOutcome, rule: str) -> tuple[list[float], list[float]]:
     """Returns tokens per problem and accuracy of a baseline at 1, 2, 4, ... of these samples."""
-    per_sample = tokens_per_problem(samples.rows) / _count_samples(samples)
+    per_sample = tokens_per_problem(samples.rows) / count_samples(samples)
     points = accuracy_curve([row.graded_samples for row in samples.rows], BASELINE_RULES[rule], rule)
     return [point.n * per_sample for point in points], [point.value for point in points]
 
@@ -163,10 +187,10 @@ def index_by_width(outcomes: Sequence[RunOutcome], search: str) -> Mapping[int, 
     return {o.spec.width: o for o in outcomes if o.spec.search == search}
 
 
-def _count_samples(samples: RunOutcome) -> int:
+def count_samples(samples: RunOutcome) -> int:
     """Returns the number of samples per problem; failed problems have none and are left out."""
     return min((len(row.samples) for row in samples.rows if row.samples), default=1)
 
 
 def _baseline_values(rows: Sequence[ProblemResult], rule: Callable[[Sequence[GradedSample]], float], k: int) -> Floats:
-    return np.array([mean_over_subsets(row.graded_samples, rule, k) for row in rows], dtype=np.float64)
+    return mean_by_problem(rows, lambda row: mean_over_subsets(row.graded_samples, rule, k))

@@ -68,9 +68,9 @@ class PhaseClock:
     def wrap(self, function: Callable[..., object], phase: str) -> Callable[..., object]:
         """Returns the function, measured."""
 
-        def measured(*args: object) -> object:
+        def measured(*args: object, **options: object) -> object:
             with self.measure_phase(phase):
-                return function(*args)
+                return function(*args, **options)
 
         return measured
 

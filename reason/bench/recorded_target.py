@@ -19,14 +19,17 @@ from decoding.model.transformers_checkpoint import HFBackend
 from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.draft import Draft, DraftSampling, VerifyResult
-from decoding.speculation.drafters.best_first import TableLookup
-from decoding.speculation.drafters.source import DraftSource
-from decoding.speculation.drafters.tree_builder import TableSource
-from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import AcceptanceRule, Branch
 from decoding.speculation.target_logits import TargetLogits
+from reason.bench.accepted_paths import learn_accepted_paths
 from reason.bench.puppet import IMPOSSIBLE, describe_misfit
-from reason.bench.replay import AcceptedPathSource, EncodedProblem, encode_texts, load_replay_tokenizer, read_recordings
+from reason.bench.replay import (
+    EncodedProblem,
+    RecordedProblem,
+    encode_texts,
+    load_replay_tokenizer,
+    read_recordings,
+)
 from reason.bench.workload import Workload, WorkloadQuestion
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.training.tokenizer import build_text_tokenizer
@@ -34,6 +37,18 @@ from search.expand import derive_seed
 
 FAMILY = "recorded"
 LEARNED_TOKENS = 16_384  # of a vocabulary learned from the recorded problems; fewer where the texts give fewer
+
+
+def learn_tokenizer(recordings: Sequence[RecordedProblem], limit: int) -> PretrainedTokenizer:
+    """Returns a tokenizer learned from recordings, but not from the samples of the first `limit` problems.
+
+    Those are to be drafted: it would cut them into long pieces.
+    """
+    samples = [text for one in recordings[limit:] for text in one.samples]
+    tokenizer: PretrainedTokenizer = build_text_tokenizer(
+        [*samples, *(one.problem for one in recordings)], LEARNED_TOKENS
+    )
+    return tokenizer
 
 
 @dataclass(frozen=True)
@@ -75,18 +90,6 @@ class RecordedText:
         return self.rule.verify_drafts(branches, drafts, target)
 
 
-@dataclass
-class AcceptedPathTable(AcceptedPathSource):
-    """Implements `TableSource` by an n-gram table, which receives feedback for accepted nodes only."""
-
-    source: DraftSource
-
-    def table_lookup(self, branches: Sequence[Branch]) -> TableLookup:
-        """See `TableSource`."""
-        assert isinstance(self.source, TableSource)
-        return self.source.table_lookup(branches)
-
-
 @dataclass(frozen=True)
 class RecordedTarget:
     """Implements `SpeculationTarget` by a random model and recorded problems, each with equally many samples.
@@ -120,13 +123,7 @@ class RecordedTarget:
         Raises: ValueError or OSError.
         """
         recordings = read_recordings(file)
-        loaded: PretrainedTokenizer
-        if tokenizer is None:
-            # not from the texts to be drafted: they would be cut into long pieces
-            samples = [text for one in recordings[limit:] for text in one.samples]
-            loaded = build_text_tokenizer([*samples, *(one.problem for one in recordings)], LEARNED_TOKENS)
-        else:
-            loaded = load_replay_tokenizer(tokenizer)
+        loaded = learn_tokenizer(recordings, limit) if tokenizer is None else load_replay_tokenizer(tokenizer)
         end = loaded.eos_token_id
         if end is None:
             raise ValueError(f"tokenizer {tokenizer} has no end-of-sequence token")
@@ -163,8 +160,5 @@ class RecordedTarget:
 
     def adapt_speculation(self, speculation: Speculation, workload: Workload) -> Speculation:
         """See `SpeculationTarget`."""
-        drafter = speculation.drafter
-        if isinstance(drafter, TreeDrafter):
-            wrap = AcceptedPathTable if isinstance(drafter.source, TableSource) else AcceptedPathSource
-            drafter = replace(drafter, source=wrap(drafter.source), draw="likely")
+        drafter = learn_accepted_paths(speculation.drafter)
         return replace(speculation, drafter=drafter, acceptance=RecordedText(self.texts, speculation.acceptance))

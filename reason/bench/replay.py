@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
 from decoding.core import SamplingParams, Tokens
 from decoding.speculation.draft import Draft
 from decoding.speculation.drafters.prompt_lookup import PromptLookup
-from decoding.speculation.drafters.source import DraftSource, Ints, NextTokens
+from decoding.speculation.drafters.source import DraftSource
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, Drafter, DraftPlan, Feedback
 from decoding.validation import require_text
+from reason.bench.accepted_paths import learn_accepted_paths
 from reason.models.checkpoint import BUNDLED, find_model, load_tokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 
@@ -39,6 +40,7 @@ DRAFTERS: dict[str, Callable[[], DraftSource]] = {
     "suffix": SuffixDecoding,
     "suffix_for_all": partial(SuffixDecoding, across_groups=True),
     "suffix_both": partial(SuffixDecoding, across_groups="both"),
+    "published_suffix": partial(SuffixDecoding, across_groups="finished"),
 }
 
 
@@ -56,43 +58,6 @@ class EncodedProblem:
 
     prompt: Tokens
     samples: tuple[Tokens, ...]
-
-
-@dataclass
-class AcceptedPathSource:
-    """Implements `DraftSource` by another source, which receives feedback for accepted nodes only."""
-
-    source: DraftSource
-
-    @property
-    def feedback_k(self) -> int:
-        return self.source.feedback_k
-
-    @property
-    def has_probabilities(self) -> bool:
-        return self.source.has_probabilities
-
-    def root_states(self, branches: Sequence[Branch]) -> Any:
-        return self.source.root_states(branches)
-
-    def next_tokens(self, state: Any) -> NextTokens:
-        return self.source.next_tokens(state)
-
-    def advance(self, state: Any, tokens_F: Ints) -> Any:
-        return self.source.advance(state, tokens_F)
-
-    def observe(self, feedback: Sequence[Feedback]) -> None:
-        self.source.observe([_accepted_feedback(each) for each in feedback])
-
-
-def _accepted_feedback(feedback: Feedback) -> Feedback:
-    path = tuple(range(len(feedback.accepted_nodes)))
-    draft = feedback.draft.select_nodes(feedback.accepted_nodes)
-    if feedback.topk_ids is None:
-        return Feedback(feedback.branch, draft, path)
-    ids, logprobs = feedback.top_tokens()
-    rows = [0, *(1 + node for node in feedback.accepted_nodes)]
-    return Feedback(feedback.branch, draft, path, ids[rows], logprobs[rows])
 
 
 def validate_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -187,11 +152,18 @@ class PassCount:
 
 
 def replay_drafter(name: str, recordings: Sequence[EncodedProblem], nodes: int) -> ReplayRow:
-    """Returns the mean accepted length of a new drafter with `nodes` draft nodes, by trajectory number.
+    """Returns the mean accepted length of a new drafter with `nodes` draft nodes, by trajectory number."""
+    return replay_problems(name, TreeDrafter(DRAFTERS[name](), draw="likely"), recordings, nodes)
+
+
+def replay_problems(name: str, drafter: Drafter, recordings: Sequence[EncodedProblem], nodes: int) -> ReplayRow:
+    """Returns the mean accepted length of a new drafter that loads no model.
 
     Trajectories of a problem are replayed one after the other, and problems too: the drafter learns as in an engine.
+
+    Raises: ValueError as `learn_accepted_paths`.
     """
-    drafter = TreeDrafter(AcceptedPathSource(DRAFTERS[name]()), draw="likely")
+    drafter = learn_accepted_paths(drafter)
     sums: list[PassCount] = []
     for group, recording in enumerate(recordings):
         for number, text in enumerate(recording.samples):
@@ -219,7 +191,7 @@ def replay_text(drafter: Drafter, prompt: Tokens, text: Tokens, *, group: str, r
         (draft,) = drafter.propose([branch], DraftPlan((n,), n))
         draft = draft.truncate_to(nodes=n, depth=len(text) - at - 1)
         path = _accepted_path(draft, text[at:])
-        drafter.observe([_feedback(branch, draft, path, text[at : at + len(path) + 1], drafter.feedback_k)])
+        drafter.observe([recorded_feedback(branch, draft, path, text[at : at + len(path) + 1], drafter.feedback_k)])
         yield len(path) + 1
         at += len(path) + 1
 
@@ -229,7 +201,7 @@ def _accepted_path(draft: Draft, text: Tokens) -> tuple[int, ...]:
     return draft.follow_path(lambda node: next(following)).accepted_nodes
 
 
-def _feedback(branch: Branch, draft: Draft, path: tuple[int, ...], text: Tokens, k: int) -> Feedback:
+def recorded_feedback(branch: Branch, draft: Draft, path: tuple[int, ...], text: Tokens, k: int) -> Feedback:
     """Returns feedback with all probability on the recorded token after each accepted row, and none for other rows."""
     if not k:
         return Feedback(branch, draft, path)

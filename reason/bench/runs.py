@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,21 @@ from rich.console import Console
 
 from decoding.core import Engine
 from reason import build
-from reason.config.compose import compose_settings
+from reason.build import SolveSpec
+from reason.config.compose import Settings, compose_settings
 from reason.config.errors import ConfigError
 from reason.runs.json_files import write_json
 from reason.runs.output_check import check_run_folder
 from reason.runs.progress import ThroughputMeter, track
 from reason.runs.result import ProblemResult, ResultFile
-from reason.runs.run import TaskRun
+from reason.runs.run import RESULTS, TaskRun
+from reason.tasks.base import Task
 
 Totals = dict[str, Any]  # numbers by name, see `ThroughputMeter.read_totals`
+
+TOTALS = "totals.json"
+SUMMED = ("seconds", "tokens", "forwards")
+"""Totals that add up over the parts of a run; of the others the mean over problems is meant."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +40,37 @@ class RunSpec:
 
     search   an option of `search`, then settings of this search, quoted as in a shell: `mcts search.value=rollout`
     common   settings of all runs of the comparison
+    seed     of this run, where the comparison has several; None: that of the settings
     """
 
     search: str
     width: int
     common: tuple[str, ...] = ()
+    seed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The search with its settings and its width."""
+        return f"{self.search} {self.width}"
 
     @property
     def overrides(self) -> list[str]:
         name, *search_settings = shlex.split(self.search)
-        return [f"search={name}", f"search.n={self.width}", *self.common, *search_settings]
+        seed = [] if self.seed is None else [f"seed={self.seed}"]
+        return [f"search={name}", f"search.n={self.width}", *self.common, *search_settings, *seed]
 
     @property
     def folder_name(self) -> str:
         parts = shlex.split(self.search.replace("search.", "").replace("=", "_"))
-        return "-".join([*(re.sub(r"[^\w.-]+", "_", part)[:40] for part in parts), str(self.width)])
+        seed = [] if self.seed is None else [f"seed_{self.seed}"]
+        return "-".join([*(re.sub(r"[^\w.-]+", "_", part)[:40] for part in parts), str(self.width), *seed])
 
 
 @dataclass(frozen=True)
 class RunOutcome:
     """The result of a run: its rows in the order of the problems, and the totals of the engine.
 
+    With several seeds (`merge_seeds`) a problem has a row for each.
     `timeline` holds rows of (seconds since the start, running branches, waiting branches), one per round.
     """
 
@@ -63,8 +80,8 @@ class RunOutcome:
     timeline: list[tuple[float, int, int]]
 
     def per_problem(self, name: str) -> float:
-        """Returns one of the `totals` per problem. The totals of a resumed run are those of its last part only."""
-        solved: int = len(self.rows) - self.totals.get("resumed", 0)
+        """Returns one of the `totals` per problem that they are of: those of a part that was killed are lost."""
+        solved: int = self.totals.get("solved", len(self.rows))
         return float(self.totals[name]) / max(1, solved)
 
 
@@ -87,8 +104,10 @@ def execute_runs(specs: Sequence[RunSpec], folder: Path, console: Console) -> li
     return outcomes
 
 
-def execute_run(spec: RunSpec, folder: Path, console: Console) -> RunOutcome:
+def execute_run(spec: RunSpec, folder: Path, console: Console, *, num_problems: int | None = None) -> RunOutcome:
     """Solves the missing problems of a run in `folder`, or reads a finished run. *Mutates* the folder.
+
+    num_problems  of the task, from the first; the run may be continued with more of them later. None: all
 
     Raises: ConfigError if the folder holds a run with other settings.
     """
@@ -96,37 +115,112 @@ def execute_run(spec: RunSpec, folder: Path, console: Console) -> RunOutcome:
     solve_spec = build.validate_settings(config, choices)
     task, stands_in_for = build.select_task(solve_spec, choices)
     metadata = solve_spec.run_metadata(task, stands_in_for)
-    totals_file = folder / "totals.json"
+    limit = min(len(task) if limit is None else limit for limit in (config["limit"], num_problems))
     with closing(task):
-        if totals_file.exists():
-            return _read_run(spec, folder, solve_spec.config_hash)
-        check_run_folder(folder)
-        with solve_spec.load_solver(task) as solver:
-            run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"])
-            _require_same_settings(run.results.values(), solve_spec.config_hash, folder)
-            meter = ThroughputMeter(solver.engine)
-            earlier = list(run.results.values())
-            started = time.monotonic()
-            for _ in track(run.solve_missing(), total=len(run.problems), before=earlier, meter=meter, console=console):
-                pass
-            rows = run.finish_run()
-            totals = {"seconds": round(meter.elapsed_seconds, 3), "resumed": run.num_resumed, **meter.read_totals()}
-            timeline = _timeline(solver.engine, started)
+        parts = _read_parts(folder, solve_spec.config_hash)
+        rows = ResultFile(folder / RESULTS).read_results()
+        _require_same_settings(rows.values(), solve_spec.config_hash, folder)
+        ids = [problem.id for problem in list(task)[:limit]]
+        if not parts or any(name not in rows for name in ids):
+            parts.append(_execute_part(solve_spec, task, folder, console, metadata, limit))
+            _write_parts(folder, config, solve_spec.config_hash, parts)
+            rows = ResultFile(folder / RESULTS).read_results()
+    return RunOutcome(spec, [rows[name] for name in ids], _add_totals(parts), parts[0].timeline)
+
+
+def merge_seeds(outcomes: Sequence[RunOutcome]) -> RunOutcome:
+    """Returns runs of one search with several seeds as one, in which a problem has a row for each seed."""
+    first = outcomes[0]
+    parts = [
+        RunPart(outcome.totals.get("solved", len(outcome.rows)), outcome.totals, outcome.timeline)
+        for outcome in outcomes
+    ]
+    rows = [row for outcome in outcomes for row in outcome.rows]
+    return RunOutcome(replace(first.spec, seed=None), rows, _add_totals(parts), first.timeline)
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """Problems of a run that were solved in one go, and what the engine needed for them."""
+
+    num_problems: int
+    totals: Totals
+    timeline: list[tuple[float, int, int]]
+
+
+def _execute_part(
+    solve_spec: SolveSpec,
+    task: Task,
+    folder: Path,
+    console: Console,
+    metadata: Mapping[str, object],
+    limit: int,
+) -> RunPart:
+    """Solves the first `limit` problems as far as they have no rows. *Mutates* the folder."""
+    check_run_folder(folder)
+    with solve_spec.load_solver(task, allocates=True) as solver:
+        run = TaskRun(solver, task, folder, run_metadata=metadata, limit=limit, allocation=solve_spec.allocation)
+        meter = ThroughputMeter(solver.engine)
+        earlier = list(run.results.values())
+        started = time.monotonic()
+        shown = track(
+            run.solve_missing(),
+            total=run.total_work,
+            before=earlier,
+            meter=meter,
+            console=console,
+            measure_work=run.measure_work,
+        )
+        for _ in shown:
+            pass
+        rows = run.finish_run()
+        totals = {"seconds": round(meter.elapsed_seconds, 3), **meter.read_totals()}
+        return RunPart(len(rows) - run.num_resumed, totals, _timeline(solver.engine, started))
+
+
+def _read_parts(folder: Path, config_hash: str) -> list[RunPart]:
+    """Returns the parts of the run in a folder; a file of the last release has one."""
+    if not (folder / TOTALS).exists():
+        return []
+    saved = json.loads((folder / TOTALS).read_text(encoding="utf-8"))
+    if saved["config"] != config_hash:
+        raise _other_settings(folder)
+    if "parts" not in saved:
+        num_rows = len(ResultFile(folder / RESULTS).read_results())
+        saved["parts"] = [saved | {"problems": num_rows - saved["totals"].get("resumed", 0)}]
+    return [
+        RunPart(part["problems"], part["totals"], [(t, r, w) for t, r, w in part["timeline"]])
+        for part in saved["parts"]
+    ]
+
+
+def _write_parts(folder: Path, config: Settings, config_hash: str, parts: Sequence[RunPart]) -> None:
     write_json(folder / "settings.json", config)
-    write_json(totals_file, {"config": solve_spec.config_hash, "totals": totals, "timeline": timeline})
-    return RunOutcome(spec, rows, totals, timeline)
+    saved = [{"problems": part.num_problems, "totals": part.totals, "timeline": part.timeline} for part in parts]
+    write_json(folder / TOTALS, {"config": config_hash, "parts": saved})
 
 
-def _read_run(spec: RunSpec, folder: Path, config_hash: str) -> RunOutcome:
-    saved = json.loads((folder / "totals.json").read_text(encoding="utf-8"))
-    rows = list(ResultFile(folder / "results.jsonl").read_results().values())
-    _require_same_settings(rows, config_hash, folder)
-    return RunOutcome(spec, rows, saved["totals"], [(t, r, w) for t, r, w in saved["timeline"]])
+def _add_totals(parts: Sequence[RunPart]) -> Totals:
+    """Returns the totals of all parts: sums of the counts, means over problems of the others, and the problems
+    `solved` in them."""
+    totals: Totals = {"solved": sum(part.num_problems for part in parts)}
+    for name in parts[0].totals:
+        known = [(part.totals[name], part.num_problems) for part in parts if part.totals.get(name) is not None]
+        if name in SUMMED:
+            totals[name] = round(math.fsum(value for value, _ in known), 3)
+        elif name not in ("resumed", "solved"):
+            weight = sum(count for _, count in known)
+            totals[name] = math.fsum(value * count for value, count in known) / weight if weight else None
+    return totals
 
 
 def _require_same_settings(rows: Iterable[ProblemResult], config_hash: str, folder: Path) -> None:
     if any(row.metadata.get("config") != config_hash for row in rows):
-        raise ConfigError(f"{folder} holds results of other settings; give another --folder, or delete it")
+        raise _other_settings(folder)
+
+
+def _other_settings(folder: Path) -> ConfigError:
+    return ConfigError(f"{folder} holds results of other settings; give another --folder, or delete it")
 
 
 def _timeline(engine: Engine, started: float) -> list[tuple[float, int, int]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from decoding.core import Generation, Usage
-from decoding.sglang_plugin import COUPLED_ALGORITHM, RECURSIVE_ALGORITHM
+from decoding.sglang_plugin import COUNTS_BEGIN, COUPLED_ALGORITHM, RECURSIVE_ALGORITHM
 from reason.bench.workload import Workload, WorkloadQuestion, make_questions
 from reason.config.compose import instantiate, load_option
 from reason.engines.launcher.server_process import ServerProcess
@@ -20,22 +22,28 @@ from reason.models.tokenizer import PretrainedTokenizer
 from reason.prompt import Prompt
 
 PLAIN, NGRAM, OURS = "plain", "NGRAM", COUPLED_ALGORITHM
+FIXED, RECURSIVE = f"{OURS}-fixed", RECURSIVE_ALGORITHM
 SERVER_FLAGS: dict[str, tuple[str, ...]] = {
     PLAIN: (),
     NGRAM: ("--speculative-algorithm", NGRAM),
-    OURS: ("--speculative-algorithm", OURS),
-    RECURSIVE_ALGORITHM: ("--speculative-algorithm", RECURSIVE_ALGORITHM),
+    FIXED: ("--speculative-algorithm", OURS, "--reason-controller", "fixed"),
+    OURS: ("--speculative-algorithm", OURS, "--reason-controller", "adaptive"),
+    RECURSIVE: ("--speculative-algorithm", RECURSIVE_ALGORITHM, "--reason-controller", "adaptive"),
 }
 """The server variants and their flags; all but the first get the same number of draft nodes too."""
 
 
 @dataclass(frozen=True)
 class ServerRun:
-    """A workload decoded by one server, with empty cache and draft tables. The time includes the prompts."""
+    """A workload decoded by one server, with empty cache and draft tables. The time includes the prompts.
+
+    rounds   rounds by draft nodes of each request, as our plug-in counts them; empty for other servers
+    """
 
     workload: Workload
     seconds: float
     generations: tuple[Generation, ...]
+    rounds: Mapping[int, int]
 
     @property
     def usage(self) -> Usage:
@@ -82,6 +90,18 @@ class ServerSpeedRun:
         return median(run.accepted_length for run in self.runs)
 
     @property
+    def nodes(self) -> float:
+        """Draft nodes of a request and round, padding included; mean over the rounds that were counted."""
+        counts: Counter[int] = sum((Counter(run.rounds) for run in self.runs), Counter())
+        return sum(nodes * times for nodes, times in counts.items()) / max(1, counts.total())
+
+    @property
+    def plain_rounds(self) -> float:
+        """Share of the counted rounds that had no drafts."""
+        counts: Counter[int] = sum((Counter(run.rounds) for run in self.runs), Counter())
+        return counts[0] / max(1, counts.total())
+
+    @property
     def speeds(self) -> list[float]:
         """Tokens per second relative to the plain run of the same repetition."""
         return [run.tokens_per_s / plain.tokens_per_s for run, plain in zip(self.runs, self.plain, strict=True)]
@@ -96,6 +116,8 @@ class ServerSpeedRun:
             "tokens_per_s": median(run.tokens_per_s for run in self.runs),
             "speed": median(self.speeds),
             "speeds": self.speeds,
+            "nodes": self.nodes,
+            "plain_rounds": self.plain_rounds,
             "logprobs": [run.logprob for run in self.runs],
             "tokens": [run.usage.tokens for run in self.runs],
         }
@@ -147,7 +169,7 @@ def compare_servers(
         for n in live:
             for variant, server in servers.items():
                 with _resumed(server):
-                    run = _decode_workload(server.launch.url, model, branches, n)
+                    run = _decode_workload(server, model, branches, n)
                 speed_runs[n, variant].runs.append(run)
                 speed_runs[n, variant].plain.append(speed_runs[n, PLAIN].runs[-1])
                 on_run(variant, n, run)
@@ -163,16 +185,27 @@ def _resumed(server: ServerProcess) -> Iterator[None]:
         server.pause()
 
 
-def _decode_workload(url: str, model: ServedModel, workload: Workload, live: int) -> ServerRun:
-    import httpx2
-
+def _decode_workload(server: ServerProcess, model: ServedModel, workload: Workload, live: int) -> ServerRun:
+    url = server.launch.url
     settings = SGLangSettings(urls=[url], max_in_flight=live)
     engine = settings.open_engine(Checkpoint(model.path, {}), tokenizer=model.tokenizer)
     try:
-        httpx2.post(f"{url}/flush_cache", timeout=60).raise_for_status()
+        _flush_cache(server)
         begin = time.perf_counter()
         generations = asyncio.run(engine.generate(workload.requests()))
         seconds = time.perf_counter() - begin
     finally:
         engine.close()
-    return ServerRun(workload, seconds, tuple(generations))
+    return ServerRun(workload, seconds, tuple(generations), _flush_cache(server))
+
+
+def _flush_cache(server: ServerProcess) -> dict[int, int]:
+    """Empties cache and draft tables; returns our plug-in's rounds since the last time, by draft nodes."""
+    import httpx2
+
+    # until nothing runs, for a while: the last request ends before the server has noticed
+    httpx2.post(f"{server.launch.url}/flush_cache", params={"timeout": 30}, timeout=60).raise_for_status()
+    counts = [line for line in server.log.read_text(errors="replace").splitlines() if COUNTS_BEGIN in line]
+    if not counts:
+        return {}
+    return {int(nodes): times for nodes, times in json.loads(counts[-1].partition(COUNTS_BEGIN)[2]).items()}

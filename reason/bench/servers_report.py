@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from decoding.sglang_plugin import RECURSIVE_ALGORITHM
-from reason.bench.servers import NGRAM, OURS, PLAIN
+from reason.bench.servers import FIXED, NGRAM, OURS, PLAIN, RECURSIVE
 from reason.runs.tables import ResultTable
 
 REQUIRED_RATIO = 1.1
+REQUIRED_SPEED = 0.97
 
 Row = dict[str, Any]  # plain data: a whole result, or a speed run of it
 
@@ -20,9 +20,10 @@ RULES = {
     "uniform random number per node keeps the first child at which the target's summed probabilities exceed it, else "
     "the target is sampled without those children. (On a CPU SGLang would otherwise keep the likeliest tokens at any "
     "temperature.)",
-    OURS: "coupled acceptance; the noise of a node, keyed by seed and position, determines the target's token, and a "
-    "child is accepted if it is that token.",
-    RECURSIVE_ALGORITHM: "recursive rejection over children drawn without replacement.",
+    FIXED: "coupled acceptance, with the most draft nodes in every round.",
+    OURS: "coupled acceptance; the server chooses the draft nodes of each round, none too. The noise of a node, keyed "
+    "by seed and position, determines the target's token, and a child is accepted if it is that token.",
+    RECURSIVE: "recursive rejection over children drawn without replacement.",
 }
 """The acceptance rules at temperature 1."""
 
@@ -38,9 +39,11 @@ def make_tables(result: Row) -> list[ResultTable]:
     runs = result["speed_runs"]
     return [
         _goal_table(result["goals"]),
+        _speed_goal_table(runs),
         _grid("Accepted length, by live branches", runs, _length_cell),
         _grid("Tokens per second relative to plain, by live branches", runs, _speed_cell),
         _grid("Tokens per second, by live branches", runs, lambda run: f"{run['tokens_per_s']:,.0f}"),
+        _grid("Draft nodes of a request and round (rounds without drafts), by live branches", runs, _node_cell),
         _grid("Mean log-probability of the generated tokens", runs, _logprob_cell),
     ]
 
@@ -95,6 +98,29 @@ def format_report(result: Row, command: str) -> str:
 def _goal_table(goals: Sequence[Row]) -> ResultTable:
     rows = [[str(goal["live"]), f"{goal['required']:g}", f"{goal['ratio']:.3f}", goal["verdict"]] for goal in goals]
     return ResultTable(f"Accepted length of {OURS} over {NGRAM}'s", ["live", "required", "measured", "verdict"], rows)
+
+
+def _speed_goal_table(runs: Sequence[Row]) -> ResultTable:
+    title, columns = f"Tokens per second of {OURS} over plain's", ["live", "required", "measured", "verdict"]
+    rows = [
+        [str(run["live"]), f"{REQUIRED_SPEED:g}", f"{run['speed']:.3f}", judge_speed(run["speed"])]
+        for run in runs
+        if run["variant"] == OURS
+    ]
+    return ResultTable(title, columns, rows)
+
+
+def judge_speed(speed: float) -> str:
+    """Returns whether drafting costs no throughput.
+
+    >>> judge_speed(0.98), judge_speed(0.95)
+    ('PASS', 'short by 0.020')
+    """
+    return "PASS" if speed >= REQUIRED_SPEED else f"short by {REQUIRED_SPEED - speed:.3f}"
+
+
+def _node_cell(run: Row) -> str:
+    return f"{run['nodes']:.1f} ({run['plain_rounds']:.0%})" if run["variant"] in (FIXED, OURS, RECURSIVE) else "-"
 
 
 def _length_cell(run: Row) -> str:

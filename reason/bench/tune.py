@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from decoding.round import Speculation
 from decoding.speculation.controllers.template import TemplateController
 from decoding.speculation.draft import Draft, TreeTemplate
-from decoding.speculation.interfaces import AcceptanceRule, Branch, Drafter, DraftPlan, Feedback
+from decoding.speculation.interfaces import AcceptanceRule, Branch, Drafter, DraftPlan, Feedback, reads_hidden
 from reason.bench.speculation_run import run_workload
 from reason.bench.workload import SpeculationTarget, Workload
 from reason.runs.tables import ResultTable
@@ -84,6 +84,10 @@ class TemplateNodeCounter:
     @property
     def feedback_k(self) -> int:
         return self._drafter.feedback_k
+
+    @property
+    def reads_hidden(self) -> bool:
+        return reads_hidden(self._drafter)
 
     def propose(self, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
         return self._drafter.propose(branches, plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from reason import build
 from reason.config.compose import compose_settings
 from reason.runs.run import TaskRun
+from reason.solver import Solver
 
 WORKLOADS: Mapping[str, Sequence[str]] = {
     "default": (),
@@ -94,15 +95,20 @@ def compare_runs(
             yield comparison
 
 
-def run_once(overrides: Sequence[str]) -> RunSeconds:
-    """Solves the problems of a run with these settings; keeps nothing of it."""
+@contextmanager
+def open_run(overrides: Sequence[str]) -> Iterator[tuple[TaskRun, Solver]]:
+    """Opens a run with these settings, and its solver; keeps nothing of it."""
     config, choices = compose_settings(list(overrides))
     spec = build.validate_settings(config, choices)
     task, stands_in_for = build.select_task(spec, choices)
     with TemporaryDirectory() as folder, closing(task), spec.load_solver(task) as solver:
-        run = TaskRun(
-            solver, task, Path(folder), run_metadata=spec.run_metadata(task, stands_in_for), limit=config["limit"]
-        )
+        metadata = spec.run_metadata(task, stands_in_for)
+        yield TaskRun(solver, task, Path(folder), run_metadata=metadata, limit=config["limit"]), solver
+
+
+def run_once(overrides: Sequence[str]) -> RunSeconds:
+    """Solves the problems of a run with these settings."""
+    with open_run(overrides) as (run, solver):
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in run.solve_missing():
             pass

@@ -15,6 +15,7 @@ import logging
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import track
@@ -22,35 +23,41 @@ from rich.progress import track
 from reason.bench.arguments import positive_int
 from reason.commands import typed
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reason.build import SolveSpec
+
 DEFAULTS = ("router=oracle", "search=self_consistency", "search.n=4", "speculation=off")
 BUNDLED = ("+task=synthetic_mixed", "task.split=train", "task.size=2000", "task.seed=1")
 
 
-def run_program() -> int:
-    top = typed.make_parser("collect-steps", __doc__)
-    top.add_argument("settings", nargs="*", help="settings of `reason solve`")
-    top.add_argument("--out", type=Path, required=True, help="file of pairs, appended to")
-    top.add_argument("--rollouts", type=positive_int, help="graded completions of each step")
-    args = top.parse_intermixed_args()
-    logging.disable(logging.ERROR)  # transformers logs every setting that it does not like
-    console = Console(stderr=True, highlight=False)
+def validate_pair(settings: Sequence[str]) -> tuple[SolveSpec, Mapping[str, str]]:
+    """Returns the checked settings of a run with two models, and its options by group. Raises: ConfigError."""
     from reason import ConfigError, build
-    from reason.config.compose import compose_settings, instantiate
+    from reason.config.compose import compose_settings
+
+    bundled = () if any(setting.startswith("+task=") for setting in settings) else BUNDLED
+    config, choices = compose_settings([*DEFAULTS, *bundled, *settings])
+    spec = build.validate_settings(config, choices)
+    if spec.routing is None:
+        raise ConfigError("router=off has one model only; leave router out")
+    return spec, choices
+
+
+def record_pairs(
+    spec: SolveSpec, choices: Mapping[str, str], file: Path, rollouts: int | None, console: Console
+) -> None:
+    """Records the pairs of the problems that are not in the file. *Mutates* the file. Raises: ValueError."""
+    from reason import build
+    from reason.config.compose import instantiate
     from reason.routing.pairs import PairCollector, append_pairs, read_pairs
     from reason.routing.rollouts import add_rollout_truth
 
-    bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
-    try:
-        config, choices = compose_settings([*DEFAULTS, *bundled, *args.settings])
-        spec = build.validate_settings(config, choices)
-        if spec.routing is None:
-            raise ConfigError("router=off has one model only; leave router out")
-        task, _ = build.select_task(spec, choices)
-        done = {pair.group for pair in read_pairs(args.out)} if args.out.exists() else set()
-    except (ConfigError, ValueError) as error:
-        console.print(str(error), style="red", markup=False)
-        return 2
-    collector, count = PairCollector(), 0
+    task, _ = build.select_task(spec, choices)
+    done = {pair.group for pair in read_pairs(file)} if file.exists() else set()
+    assert spec.routing is not None
+    config, collector, count = spec.config, PairCollector(), 0
     sampling = instantiate("search.sampling", config["search"]["sampling"])
     problems = [problem for problem in list(task)[: config["limit"]] if problem.id not in done]
     spec = replace(spec, routing=replace(spec.routing, router=collector))
@@ -61,9 +68,26 @@ def run_program() -> int:
                 console.print(f"{problem.id} failed: {outcome}", markup=False)
                 continue
             pairs = collector.take_pairs(problem.id)
-            if args.rollouts:
-                pairs = add_rollout_truth(solver, task, problem, pairs, count=args.rollouts, sampling=sampling)
-            append_pairs(args.out, pairs)
+            if rollouts:
+                pairs = add_rollout_truth(solver, task, problem, pairs, count=rollouts, sampling=sampling)
+            append_pairs(file, pairs)
             count += len(pairs)
-    console.print(f"{count:,} pairs of {len(problems):,} problems added to {args.out}", markup=False)
+    console.print(f"{count:,} pairs of {len(problems):,} problems added to {file}", markup=False)
+
+
+def run_program() -> int:
+    top = typed.make_parser("collect-steps", __doc__)
+    top.add_argument("settings", nargs="*", help="settings of `reason solve`")
+    top.add_argument("--out", type=Path, required=True, help="file of pairs, appended to")
+    top.add_argument("--rollouts", type=positive_int, help="graded completions of each step")
+    args = top.parse_intermixed_args()
+    logging.disable(logging.ERROR)  # transformers logs every setting that it does not like
+    console = Console(stderr=True, highlight=False)
+    from reason import ConfigError
+
+    try:
+        record_pairs(*validate_pair(args.settings), args.out, args.rollouts, console)
+    except (ConfigError, ValueError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
     return 0

@@ -4,20 +4,25 @@ reason doctor                                                    this machine
 reason doctor engine=sglang engine.urls=[http://a:30000]         and these servers
 reason doctor engine=openai engine.model=NAME                    and whether a server has this model
 reason doctor model=qwen2.5-math-7b scorer=qwen_prm              and whether these models are there
+reason doctor --compile                                          and compiles what the first run would compile
 
-Settings are those of `reason solve`; no weights are loaded. Exit code 1 if something that these settings need is
-missing or broken.
+Settings are those of `reason solve`; no weights are loaded but with --compile, which loads the models, compiles their
+loops and times rounds, so that the first run need not. Exit code 1 if something that these settings need is missing or
+broken.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import platform
 import re
 import shutil
 import sys
+import time
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "reason-search"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+COMPILE = "--compile"
 OK, MISSING, BROKEN = "ok", "missing", "BROKEN"
 """States of a finding; `missing` is optional, `BROKEN` is needed."""
 
@@ -212,6 +218,37 @@ def run_checks(overrides: Sequence[str]) -> Iterator[Finding]:
     yield from check_settings(overrides)
 
 
+def compile_ahead(overrides: Sequence[str]) -> Finding:
+    """Loads the models of these settings and closes them: what a first run compiles and times is then on disk."""
+    from decoding.compiled import explain_no_numba
+    from reason import ConfigError, build
+    from reason.config.compose import compose_settings
+
+    if (reason := explain_no_numba()) is not None:
+        return Finding("compiled loops", MISSING, "none", reason)
+    begin = time.monotonic()
+    try:
+        with shown_progress():
+            build.validate_settings(*compose_settings(overrides)).load_solver(allocates=True).close()
+    except (ConfigError, OSError) as error:
+        return Finding("compiled loops", BROKEN, str(error))
+    return Finding("compiled loops", OK, f"on disk for these settings, after {time.monotonic() - begin:.0f} s")
+
+
+@contextmanager
+def shown_progress() -> Iterator[None]:
+    """Writes the lines about what is loaded and compiled to stderr meanwhile."""
+    progress, handler = logging.getLogger("reason.progress"), logging.StreamHandler()
+    before = progress.level
+    progress.setLevel(logging.INFO)
+    progress.addHandler(handler)
+    try:
+        yield
+    finally:
+        progress.removeHandler(handler)
+        progress.setLevel(before)
+
+
 def run_program() -> int:
     """Reports on the settings of the command line; returns the exit code."""
     return print_report(sys.argv[1:])
@@ -222,8 +259,13 @@ def print_report(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(typed.as_called(__doc__ or ""))
         return 0
+    overrides = [argument for argument in arguments if argument != COMPILE]
     broken = 0
-    for finding in run_checks(arguments):
+    for finding in run_checks(overrides):
+        print(finding, flush=True)
+        broken += finding.state == BROKEN
+    if COMPILE in arguments and not broken:
+        finding = compile_ahead(overrides)
         print(finding, flush=True)
         broken += finding.state == BROKEN
     print(f"{broken} to repair" if broken else f"ready: {typed.called_as('solve')}")

@@ -15,6 +15,10 @@ from pathlib import Path
 import reason
 from reason.commands.names import COMMANDS, PACKAGE, WRONG_ARGUMENTS, list_benches, unknown_name
 
+FAILED = 1
+FULL = ("numba", "llvmlite", "scipy")
+"""Packages of the extra `full`, which benchmarks and training import where they need them."""
+
 COMPLETION = ("-sc", "--shell-completion", "--shell_completion")
 SHOW = ("-c", "--cfg", "-i", "--info", "-h", "--help", "--hydra-help", *COMPLETION)
 """Options of Hydra that show something in place of a run, and that it refuses beside --multirun."""
@@ -67,7 +71,14 @@ def run_command(name: str, arguments: Sequence[str]) -> int | None:
 def run_module(module: str, arguments: Sequence[str]) -> int | None:
     """Calls `run_program` of a module, which reads these arguments from `sys.argv` as a script would."""
     sys.argv[1:] = arguments
-    code: int | None = import_module(module).run_program()
+    try:
+        code: int | None = import_module(module).run_program()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in FULL:
+            raise
+        print(f"reason: {package} is not installed: pip install 'reason-search[full]'", file=sys.stderr)
+        return FAILED
     return code
 
 

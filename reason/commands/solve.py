@@ -26,6 +26,7 @@ from reason import ConfigError, build
 from reason.commands.typed import called_as
 from reason.config import compose
 from reason.config.compose import Settings
+from reason.config.front import AUTO
 from reason.engines.spec import require_from_environment
 from reason.runs import resume
 from reason.runs.command import (
@@ -73,6 +74,8 @@ def solve_task(cfg: DictConfig) -> None:
     folder = Path(config["resume"] or HydraConfig.get().runtime.output_dir)
     with printing():
         console.print(format_heading(metadata, len(task)), soft_wrap=True, markup=False)
+        if "auto" in config:
+            console.print(config["auto"]["why"], soft_wrap=True, markup=False)
 
     if about is not None:
         metadata |= {"config": about.get("config")}  # the hash under the names of settings that the run began with
@@ -82,16 +85,21 @@ def solve_task(cfg: DictConfig) -> None:
         command = f"{called_as('solve')} {shlex.join(compose.list_overrides())}".strip()
         resume.save_settings(folder, config=config, choices=choices, about=metadata, command=command)
     loggers = open_loggers(config.get("log_to", []), folder, config, metadata)
-    with closing(task), loggers as trackers, spec.load_solver(task) as solver:
+    with closing(task), loggers as trackers, spec.load_solver(task, allocates=True) as solver:
         freeze_imports()
-        run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"])
+        run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"], allocation=spec.allocation)
         meter = ThroughputMeter(solver.engine)
         before = list(run.results.values())
         stopped, closed = "done", None
         try:
             with printing():
                 for _ in track(
-                    run.solve_missing(), total=len(run.problems), before=before, meter=meter, console=console
+                    run.solve_missing(),
+                    total=run.total_work,
+                    before=before,
+                    meter=meter,
+                    console=console,
+                    measure_work=run.measure_work,
                 ):
                     trackers.log_problem(list(run.results.values()))
         except KeyboardInterrupt:
@@ -124,6 +132,9 @@ def solve_task(cfg: DictConfig) -> None:
         if config["question"] is not None and results:
             print_solution(results[0], console)
         print_summary(summary, console)
+        if stopped == "interrupted":
+            left = f"to finish this run: {called_as('solve')} {shlex.quote(f'resume={folder}')}"
+            console.print(left, style="bold", markup=False, soft_wrap=True)
         print(json.dumps(summary), flush=True)
     if closed is not None:
         raise closed
@@ -141,6 +152,8 @@ def settings_to_run(cfg: DictConfig) -> tuple[Settings, dict[str, str], dict[str
     Raises: ConfigError where settings beside `resume` differ from the saved ones.
     """
     config, choices = compose.resolve_settings(cfg), dict(HydraConfig.get().runtime.choices)
+    if choices["search"] == AUTO or compose.drafts_by_default(choices, compose.list_overrides()):
+        config, choices = compose.compose_settings(compose.list_overrides())
     if config["resume"] is None:
         return config, choices, None
     old, old_choices, about = resume.load_settings(Path(config["resume"]))

@@ -17,15 +17,17 @@ from reason.config import compose
 from reason.config.errors import ConfigError
 from reason.runs.command import handle_termination, report_config_errors
 from reason.tasks.puzzles.thought import ThoughtStyle
+from reason.training.draft_heads import DraftHeadRecipe
 from reason.training.loop import TrainingRecipe
 from reason.training.stages import STAGES, AccuracyTable, ModelShape, TrainingPlan, run_stage
+from reason.training.td_lambda import ValueRecipe
 
 
 def plan_from_settings(cfg: compose.Settings) -> TrainingPlan:
     """Returns the plan that the settings describe. Raises: ConfigError naming a wrong setting."""
     if unknown := set(cfg["stages"]) - set(STAGES):
         raise ConfigError(f"unknown stages {sorted(unknown)}; valid are {', '.join(STAGES)}")
-    made_here = ("stages", "folder", "shapes", "recipes", "recipe", "thought_style")
+    made_here = ("stages", "folder", "shapes", "recipes", "recipe", "thought_style", "heads", "values")
     known = {k: v for k, v in cfg.items() if k not in made_here}
     try:
         return TrainingPlan(
@@ -33,6 +35,8 @@ def plan_from_settings(cfg: compose.Settings) -> TrainingPlan:
             shapes={name: ModelShape(**shape) for name, shape in cfg["shapes"].items()},
             recipes={name: TrainingRecipe(**{**recipe, **cfg["recipe"]}) for name, recipe in cfg["recipes"].items()},
             thought_style=ThoughtStyle(**cfg["thought_style"]),
+            heads=DraftHeadRecipe(**cfg["heads"]),
+            values=ValueRecipe(**cfg["values"]),
             **known,
         )
     except (ValueError, TypeError) as error:  # a key that is no field is a TypeError

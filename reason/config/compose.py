@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -27,11 +28,17 @@ from omegaconf.errors import (
 
 from reason.config import plugins
 from reason.config.errors import ConfigError, rejected_setting, unknown_key, unknown_option
+from reason.config.front import AUTO, choose_overrides
 from reason.config.prefix import installed_name
 from reason.config.renamed_settings import OURS, is_ours, rename_arguments, rename_overrides, rename_settings
 
 Settings = dict[str, Any]
 """Composed settings: nested dicts and lists of plain values."""
+
+DRAFTS = "speculation"
+"""The group whose default needs Numba."""
+
+SMALL_ENGINE = "engine@small"
 
 SECRETS = (("engine", "api_key"), ("small", "api_key"))
 """Settings that stay unresolved, `${oc.env:NAME}`, in what is saved, hashed or shown; `instantiate` resolves them."""
@@ -40,17 +47,39 @@ SECRETS = (("engine", "api_key"), ("small", "api_key"))
 def compose_settings(overrides: Sequence[str], config: str = "solve") -> tuple[Settings, dict[str, str]]:
     """Returns the settings of `conf/{config}.yaml` with these overrides, and the option chosen of each group.
 
+    `search=auto` is replaced by what it chooses (`reason.config.front`), which `settings["auto"]` tells. Where drafts
+    cannot be compiled, `speculation=off` replaces the default, and nothing that was typed.
+
     Raises: ConfigError.
     """
+    overrides = rename_overrides(overrides)
     with _hydra_initialized(), as_config_error():
-        cfg = compose(config, drop_empty_groups(rename_overrides(overrides)), return_hydra_config=True)
+        cfg = compose(config, prepare_overrides(overrides), return_hydra_config=True)
     choices = {str(group): str(name) for group, name in cfg.hydra.runtime.choices.items()}
     for group, name in choices.items():
         if name.startswith("_"):
             raise ConfigError(unknown_option(group, name, list_options(group)))
     OmegaConf.set_struct(cfg, False)
     del cfg["hydra"]
-    return resolve_settings(cfg), choices
+    settings = resolve_settings(cfg)
+    if drafts_by_default(choices, overrides):
+        return compose_settings([*overrides, f"{DRAFTS}=off"], config)
+    if choices.get("search") != AUTO:
+        return settings, choices
+    overrides, choice = choose_overrides(settings, choices, overrides)
+    settings, choices = compose_settings(overrides, config)
+    return settings | {AUTO: choice}, choices
+
+
+def drafts_by_default(choices: Mapping[str, str], overrides: Sequence[str]) -> bool:
+    """Returns whether tokens would be drafted, though no setting asks for it, on a machine without Numba.
+
+    Numba belongs to an extra; where it is absent the engine says what is slower.
+    """
+    # not imported: that takes half a second, which every command would pay
+    if find_spec("numba") is not None or choices.get(DRAFTS) != _default_options()[DRAFTS]:
+        return False
+    return not any(re.match(rf"[+~]*{DRAFTS}[.@=]", override) for override in overrides)
 
 
 def list_overrides() -> list[str]:
@@ -74,6 +103,31 @@ def resolve_settings(cfg: object) -> Settings:
     return config
 
 
+def prepare_overrides(overrides: Sequence[str]) -> list[str]:
+    """Returns the overrides as Hydra can compose them. Raises: ConfigError as `drop_empty_groups`."""
+    return keep_target_options(drop_empty_groups(overrides))
+
+
+def keep_target_options(overrides: Sequence[str]) -> list[str]:
+    """Returns the overrides with the target's own model and drafts, where `engine@small` runs elsewhere.
+
+    Engines that run elsewhere choose both (conf/engine/openai.yaml), which is meant for the target's engine alone.
+    """
+    place = next((i for i, o in enumerate(overrides) if re.fullmatch(rf"{SMALL_ENGINE}=(?!local$)\w+", o)), None)
+    if place is None:
+        return list(overrides)
+    groups = _default_options().keys() - {SMALL_ENGINE}
+    options = [o for o in overrides if o.startswith("+") or o.partition("=")[0] in groups]
+    if any("," in option for option in options):  # a sweep: Hydra composes each job by itself
+        return list(overrides)
+    with _hydra_initialized(), suppress(HydraException):  # composing all overrides raises it again, and explains it
+        choices = compose("solve", options, return_hydra_config=True).hydra.runtime.choices
+        typed = {option.partition("=")[0] for option in options}
+        choices_of_target = [f"{group}={choices[group]}" for group in ("model", DRAFTS) if group not in typed]
+        return [*overrides[: place + 1], *choices_of_target, *overrides[place + 1 :]]
+    return list(overrides)
+
+
 def drop_empty_groups(overrides: Sequence[str]) -> list[str]:
     """Returns the overrides without those that choose nothing where conf/solve.yaml does not either, as `effort=null`.
 
@@ -85,15 +139,20 @@ def drop_empty_groups(overrides: Sequence[str]) -> list[str]:
     empty = [override for override in overrides if override.partition("=")[1:] in (("=", ""), ("=", "null"))]
     if not empty:
         return list(overrides)
-    defaults = OmegaConf.create(files("reason.conf").joinpath("solve.yaml").read_text(encoding="utf-8")).defaults
-    options = {
-        str(group): option for entry in defaults if isinstance(entry, DictConfig) for group, option in entry.items()
-    }
+    options = _default_options()
     for override in empty:
         group, _, value = override.partition("=")
         if options.get(group) is not None:
             raise ConfigError(unknown_option(group, value, list_options(group.partition("@")[0])))
     return [override for override in overrides if override not in empty or override.partition("=")[0] not in options]
+
+
+def _default_options() -> dict[str, str | None]:
+    """The option of each group in conf/solve.yaml; None where it chooses none."""
+    defaults = OmegaConf.create(files("reason.conf").joinpath("solve.yaml").read_text(encoding="utf-8")).defaults
+    return {
+        str(group): option for entry in defaults if isinstance(entry, DictConfig) for group, option in entry.items()
+    }
 
 
 def list_options(group: str) -> list[str]:

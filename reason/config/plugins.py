@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from reason.config.errors import ConfigError
 from reason.config.prefix import INNER, is_checkout
@@ -40,6 +42,29 @@ def load_plugins(given: object) -> None:
 def is_trusted(target: str) -> bool:
     """Returns whether `target` is in a module that was loaded as a plugin, or in a package that was."""
     return any(target.startswith(f"{module}.") for module in trusted_modules)
+
+
+def require_function(name: object) -> None:
+    """Raises ValueError unless `name` is MODULE:NAME, of a module that was loaded as a plugin."""
+    module, _, function = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not module or not function.isidentifier():
+        raise ValueError(f"function must be MODULE:NAME, such as my_rules:score, got {name!r}")
+    if not is_trusted(f"{module}.{function}"):
+        raise ValueError(f"function must be of a module that plugins lists (plugins=[{module}]), got {name}")
+
+
+def find_function(key: str, name: str | None) -> Callable[..., Any]:
+    """Returns the function that the setting `key` names.
+
+    Raises: ValueError if the module has none of this name, or none is named.
+    """
+    if name is None:
+        raise ValueError(f"{key} must be set, to MODULE:NAME of a module that plugins lists")
+    module, _, attribute = name.partition(":")
+    function = getattr(importlib.import_module(module), attribute, None)
+    if not callable(function):
+        raise ValueError(f"{key}={name}: {module} has no function {attribute}")
+    return function  # type: ignore[no-any-return]
 
 
 def _explain(error: Exception) -> str:

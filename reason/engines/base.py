@@ -11,19 +11,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from decoding.core import Engine, SamplingParams
+from decoding.kv.eviction.policy import EvictionPolicy
 from reason.config.errors import ConfigError
 from reason.models.byte_tokenizer import BYTES
 from reason.models.checkpoint import Checkpoint
 from reason.models.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:  # `decoding.round` imports torch, which a wrong setting need not wait for
+    from decoding.model.backend import Backend
     from decoding.round import Speculation
     from reason.prompt import PromptFormat
     from reason.scorers.base import Scorer
     from reason.thinking import ThinkingFormat
 
-SpeculationFactory = Callable[[PretrainedTokenizer, str], "Speculation"]
-"""Makes the speculative parts of an engine from the tokenizer and the path of the model that is drafted for."""
+SpeculationFactory = Callable[[PretrainedTokenizer, str, "Backend | None"], "Speculation"]
+"""Makes the speculative parts of an engine from the tokenizer, the path of the model that is drafted for, and this
+model where it is loaded in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +61,14 @@ class EngineSettings:
     measures_tokens   whether they have `top_logprobs` and `entropies` where a request asks for them
     continues_text    whether requests can continue earlier output, as step searches do
     ends_thoughts     whether the servers themselves end a thought at `model.thinking.think_tokens`
+    names_tokens      whether generations say which tokens were likely, where a request asks for them
     constrains_json   whether requests may have a `json_schema`
     """
 
     is_remote: ClassVar[bool] = False
     needs_checkpoint: ClassVar[bool] = True
     constrains_json: ClassVar[bool] = False
+    names_tokens: ClassVar[bool] = False
 
     @property
     def gives_logprobs(self) -> bool:
@@ -106,4 +111,22 @@ class EngineSettings:
 
         Raises: ValueError, whose message begins with a field's name where that is wrong; OSError.
         """
+        raise NotImplementedError
+
+
+class EvictingEngineSettings(EngineSettings):
+    """Settings of an engine whose branches can evict KV."""
+
+    def validate_eviction(self, policy: EvictionPolicy) -> None:
+        """Raises ValueError where they cannot evict by this policy."""
+
+    def open_engine(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        tokenizer: PretrainedTokenizer,
+        speculation: SpeculationFactory | None,
+        eviction: EvictionPolicy | None = None,
+    ) -> Engine:
+        """See `EngineSettings`; branches evict as `eviction` says, None: nothing."""
         raise NotImplementedError

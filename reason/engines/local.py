@@ -10,11 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, ParamSpec, Self, TypeVar
 
+from decoding.kv.eviction.policy import EvictionPolicy
 from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES
 from decoding.model.families import explain_unsupported_config
 from decoding.validation import MAX_VALUE, is_count, require_choice, require_count, require_switch, shorten
 from reason.config.errors import ConfigError
-from reason.engines.base import EngineSettings, EngineUse, SpeculationFactory
+from reason.engines.base import EngineUse, EvictingEngineSettings, SpeculationFactory
 from reason.engines.cost_store import identify_machine, read_costs, save_costs
 from reason.models.checkpoint import Checkpoint, eos_ids
 from reason.models.devices import require_device
@@ -37,7 +38,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSettings(EngineSettings):
+class LocalSettings(EvictingEngineSettings):
     """The embedded engine.
 
     kv_mib                size of the KV pool in MiB; auto: three quarters of what is free on a GPU once the model is
@@ -77,6 +78,8 @@ class LocalSettings(EngineSettings):
                     f"decoder=compiled cannot run: {reason}. Without it, set decoder=auto or decoder=eager"
                 )
 
+    names_tokens = True
+
     @property
     def measures_tokens(self) -> bool:
         """See `EngineSettings`."""
@@ -101,8 +104,21 @@ class LocalSettings(EngineSettings):
             )
         return adapted
 
+    def validate_eviction(self, policy: EvictionPolicy) -> None:
+        """See `EvictingEngineSettings`."""
+        if policy.needs_attention and (self.decoder == "compiled" or self.attention == "segments"):
+            raise ValueError(
+                "reads attention weights, which only the eager decoder over blocks has; set engine.decoder=auto or "
+                "eager, and engine.attention=auto or blocks"
+            )
+
     def open_engine(
-        self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None = None
+        self,
+        checkpoint: Checkpoint,
+        *,
+        tokenizer: PretrainedTokenizer,
+        speculation: SpeculationFactory | None = None,
+        eviction: EvictionPolicy | None = None,
     ) -> LocalEngine:
         """Loads the model; without `speculation` it decodes token by token.
 
@@ -113,29 +129,30 @@ class LocalSettings(EngineSettings):
         from decoding.speculation.drafters.none import NoDraft
 
         def make_parts() -> Speculation:
-            return speculation(tokenizer, checkpoint.source) if speculation else Speculation()
+            return speculation(tokenizer, checkpoint.source, backend) if speculation else Speculation()
 
         _warn_without_numba()
         with announce(f"loading model {Path(checkpoint.source).name}"):
-            backend = self._load_model(checkpoint)
+            backend = self._load_model(checkpoint, eviction)
             parts = make_parts()
         _compile_ahead(backend, parts, make_parts)
         if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
             parts.controller.calibrate_cost(self._measure_costs(backend, checkpoint), backend.row_counts)
-        return self._start_engine(backend, checkpoint, tokenizer, parts)
+        return self._start_engine(backend, checkpoint, tokenizer, parts, eviction)
 
-    def _load_model(self, checkpoint: Checkpoint) -> HFBackend:
+    def _load_model(self, checkpoint: Checkpoint, eviction: EvictionPolicy | None) -> HFBackend:
         from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
         from reason.models.plain_checkpoint import open_language_model
 
+        needs_attention = eviction is not None and eviction.needs_attention
         try:
             return open_language_model(
                 checkpoint.source,
                 device=self.device,
                 dtype=self.dtype,
-                decoder=self.decoder,
-                attention=self.attention,
-                graphs=self.graphs,
+                decoder="eager" if needs_attention else self.decoder,
+                attention="blocks" if needs_attention else self.attention,
+                graphs="never" if needs_attention else self.graphs,
             )
         except MEMORY_ERRORS as error:
             if not is_out_of_memory(error):
@@ -146,7 +163,12 @@ class LocalSettings(EngineSettings):
             ) from error
 
     def _start_engine(
-        self, backend: HFBackend, checkpoint: Checkpoint, tokenizer: PretrainedTokenizer, parts: Speculation
+        self,
+        backend: HFBackend,
+        checkpoint: Checkpoint,
+        tokenizer: PretrainedTokenizer,
+        parts: Speculation,
+        eviction: EvictionPolicy | None,
     ) -> LocalEngine:
         from decoding.engine import LocalEngine
         from decoding.kv.out_of_memory import OutOfMemory
@@ -162,6 +184,7 @@ class LocalSettings(EngineSettings):
                     max_running_requests=self.max_running_requests,
                     max_batched_tokens=self.max_batched_tokens,
                     speculation=parts,
+                    eviction=eviction,
                 )
             except OutOfMemory as error:
                 if self.kv_mib != "auto" or kv_bytes < _LEAST_TOKENS * backend.kv_bytes_per_token:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decoding.core import Engine, SamplingParams
+from decoding.kv.eviction.policy import EvictionPolicy
 from reason.config.compose import check_trusted_targets, instantiate
 from reason.config.errors import ConfigError, rejected_setting
-from reason.engines.base import EngineSettings, EngineUse, SpeculationFactory
+from reason.engines.base import EngineSettings, EngineUse, EvictingEngineSettings, SpeculationFactory
 from reason.models.checkpoint import Checkpoint
 from reason.models.tokenizer import PretrainedTokenizer
 
@@ -70,11 +71,26 @@ class EngineSpec:
             self.settings.ping()
 
     def open_engine(
-        self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None
+        self,
+        checkpoint: Checkpoint,
+        *,
+        tokenizer: PretrainedTokenizer,
+        speculation: SpeculationFactory | None,
+        eviction: EvictionPolicy | None = None,
     ) -> Engine:
         """Returns the engine for this checkpoint. Raises: ConfigError."""
         with self._as_config_error():
+            if isinstance(self.settings, EvictingEngineSettings):
+                return self.settings.open_engine(
+                    checkpoint, tokenizer=tokenizer, speculation=speculation, eviction=eviction
+                )
             return self.settings.open_engine(checkpoint, tokenizer=tokenizer, speculation=speculation)
+
+    def validate_eviction(self, policy: EvictionPolicy) -> None:
+        """Raises ValueError where branches of this engine cannot evict KV by this policy."""
+        if not isinstance(self.settings, EvictingEngineSettings):
+            raise ValueError("drops KV inside engine=local; leave eviction=none: servers decide what they keep")
+        self.settings.validate_eviction(policy)
 
     @contextmanager
     def _as_config_error(self) -> Iterator[None]:

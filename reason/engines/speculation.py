@@ -5,19 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from decoding.speculation.drafters.table_memory import TableMemory, make_origin
 from decoding.validation import require_share
 from reason.config.compose import as_config_error, check_trusted_targets, instantiate, load_target
 from reason.config.errors import ConfigError, rejected_setting
-from reason.engines.table_memory import TableMemory, make_origin
 from reason.models.checkpoint import find_model
 from reason.models.tokenizer import PretrainedTokenizer
+from reason.scorers.text import encode_text
 
 if TYPE_CHECKING:  # these import torch, which the error for a wrong setting elsewhere need not wait for
+    from decoding.model.backend import Backend
     from decoding.round import Speculation
+    from decoding.speculation.draft import DraftSampling
     from decoding.speculation.drafters.ngram_table import NGramTable
     from decoding.speculation.drafters.source import DraftSource
     from decoding.speculation.interfaces import AcceptanceRule, Controller, Drafter
@@ -62,8 +64,12 @@ class SpeculationSpec:
         """Whether a draft model is loaded beside the target model."""
         return "source" in self.node and any(map(_needs_model, _list_sources(self.node["source"])))
 
-    def make_speculation(self, tokenizer: PretrainedTokenizer | None, target_path: str) -> Speculation:
+    def make_speculation(
+        self, tokenizer: PretrainedTokenizer | None, target_path: str, target_backend: Backend | None = None
+    ) -> Speculation:
         """Returns new parts for one engine, whose model has this tokenizer and path.
+
+        `target_backend` is the loaded model, for a source that drafts with it.
 
         Raises: ConfigError.
         """
@@ -73,18 +79,31 @@ class SpeculationSpec:
             return Speculation(instantiate("speculation", self.node), acceptance=self.acceptance)
         on_close: Callable[[], None] | None = None
         if "source" in self.node:
-            model = {"target_tokenizer": tokenizer, "target_path": target_path}
+            model = {"target_tokenizer": tokenizer, "target_path": target_path, "target_backend": target_backend}
             source = _make_source(self.node["source"], model)
             drafter = _make_tree_drafter(self.node, source)
             if self.memory is not None:
                 table = _find_table(source)
                 origin = make_origin(Path(target_path).name, {} if tokenizer is None else tokenizer.get_vocab())
-                self.memory.load_tables(table, origin)
-                on_close = partial(self.memory.save_tables, table, origin)
+                try:
+                    on_close = self.memory.open_table(table, origin).save
+                except ValueError as error:
+                    raise ConfigError(f"speculation.remember: {error}") from error
         else:
             drafter = instantiate("speculation", self.node)
+        drafter = self._add_check(drafter, tokenizer)
         controller = copy.deepcopy(self.controller)  # it learns the cost of its own engine's rounds
         return Speculation(drafter, controller, self.acceptance, on_close)
+
+    def _add_check(self, drafter: Drafter, tokenizer: PretrainedTokenizer | None) -> Drafter:
+        """Returns the drafter that a rule reads twice, if this is one. Raises: ConfigError without a tokenizer."""
+        from decoding.speculation.acceptance.reflective import ReflectingDrafter, Reflective
+
+        if not isinstance(self.acceptance, Reflective):
+            return drafter
+        if tokenizer is None:
+            raise ConfigError("acceptance=reflective puts in a text, which needs the target's tokenizer")
+        return ReflectingDrafter(drafter, encode_text(tokenizer, self.acceptance.prompt))
 
 
 def validate_speculation(config: Settings) -> SpeculationSpec:
@@ -125,15 +144,29 @@ def validate_speculation(config: Settings) -> SpeculationSpec:
         node["draw"] = "likely" if only_ranks else acceptance.supported_sampling[0]
     with as_config_error():
         check_sampling(acceptance, node["draw"])
-    if node["draw"] in ("without_replacement", "iid") and not controller.uses_template:
-        raise ConfigError(
-            f"draw={node['draw']} may not be pruned by probability; choose controller=template, chain or goodput"
-        )
+    _check_shape(node["draw"], controller)
     source = _make_source(node["source"], None)
     _make_tree_drafter(node, source)
     if memory is not None:
         _find_table(source)
     return SpeculationSpec(node, acceptance, controller, memory)
+
+
+def _check_shape(draw: DraftSampling, controller: Controller) -> None:
+    """Raises: ConfigError where the controller would choose among drawn tokens by their probability."""
+    from decoding.speculation.controllers.fixed import FixedController
+    from decoding.speculation.draft import RANDOM_SAMPLING, SELF_SHAPED
+
+    if draw in SELF_SHAPED:
+        if not isinstance(controller, FixedController):
+            raise ConfigError(
+                f"draw={draw} has a shape of its own and needs a number of nodes; choose controller=fixed"
+            )
+    elif draw in RANDOM_SAMPLING and not controller.uses_template:
+        raise ConfigError(
+            f"draw={draw} may not be pruned by probability; "
+            "choose controller=template, branching, delayed, delayed_selector, chain or goodput"
+        )
 
 
 def _find_table(source: DraftSource) -> NGramTable:
@@ -182,6 +215,8 @@ def _make_source(node: Settings, model: Settings | None) -> DraftSource:
                 validate(node)
         unloaded: Any = UnloadedSource()
         return cast("DraftSource", unloaded)
+    if not getattr(load_target(node), "needs_target", False):
+        model = {name: value for name, value in model.items() if name != "target_backend"}
     source: DraftSource = instantiate("speculation.source", node, **model)
     return source
 

@@ -98,7 +98,10 @@ def load_tokenizer(source: str) -> PretrainedTokenizer:
 def eos_ids(path: str, tokenizer: PretrainedTokenizer) -> frozenset[int]:
     """Returns every end-of-sequence id that tokenizer and generation config declare (chat models have two)."""
     try:
-        file = Path(path) / GENERATION if Path(path).is_dir() else hub.fetch_hub_file(path, GENERATION)
+        if path == BYTES:  # no checkpoint: only its server has one
+            file = None
+        else:
+            file = Path(path) / GENERATION if Path(path).is_dir() else hub.fetch_hub_file(path, GENERATION)
     except OSError:
         file = None
     # a checkpoint need not have one

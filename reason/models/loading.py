@@ -10,14 +10,14 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 log = logging.getLogger("reason.progress")
 
 INTERVAL_S = 1.5
-"""Seconds without a line at first: less than two, because the thread that says it may wait for its turn. Later a line
-comes whenever another tenth of the time has passed."""
+"""Seconds between two lines, however long it takes: less than two, because the thread that writes them may wait for its
+turn, and a screen without change for two seconds looks stuck."""
 
 
 @contextmanager
@@ -27,19 +27,21 @@ def announce(what: str) -> Iterator[None]:
         yield
         return
     log.info("%s ...", what)
-    begin, ended = time.monotonic(), threading.Event()
-
-    def remind() -> None:
-        while not ended.wait(max(INTERVAL_S, (time.monotonic() - begin) / 10)):
-            log.info("%s ... %.0f s", what, time.monotonic() - begin)
-
-    reminder = threading.Thread(target=remind, daemon=True)
+    ended = threading.Event()
+    reminder = threading.Thread(target=remind, args=(what, ended.wait), daemon=True)
     reminder.start()
     try:
         yield
     finally:
         ended.set()
         reminder.join()
+
+
+def remind(what: str, wait: Callable[[float], bool], clock: Callable[[], float] = time.monotonic) -> None:
+    """Logs how long `what` has taken every INTERVAL_S, until `wait`, which takes a number of seconds, returns True."""
+    begin = clock()
+    while not wait(INTERVAL_S):
+        log.info("%s ... %.0f s", what, clock() - begin)
 
 
 @contextmanager

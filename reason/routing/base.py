@@ -25,7 +25,7 @@ StepsRead = Literal["none", "small", "both"]
 class RoutingContext:
     """Everything a router may read to decide which model writes one step.
 
-    previous_steps  the steps before it
+    previous_steps  the steps before it; their `model` is the author, where that is known
     small_step      the small model's proposal; None where the router reads none
     target_step     the target model's proposal; None unless the router reads both
     seed            of this step: the same number whenever and beside whatever the step is written

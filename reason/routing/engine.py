@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from decoding.core import Engine, Generation, GenerationRequest, StepOrigin, TokenGenerator, Tokens, Usage
 from reason.routing.base import BoundRouter, Router, RoutingContext, RoutingDecision, StepAuthor
 from reason.routing.handover import HandoverEngine, HandoverRouter
+from reason.routing.step_authors import StepAuthors
 from reason.routing.token_bridge import TokenBridge
 from search.expand import derive_seed
 from search.steps import DelimiterSteps, split_steps
@@ -95,6 +96,7 @@ class BoundRoutedEngine:
         self, parts: RoutedEngine, small: TokenGenerator, router: BoundRouter, root: Tokens, scorer: StepScorer | None
     ) -> None:
         self._parts, self._small, self._router, self._root, self._scorer = parts, small, router, root, scorer
+        self._authors = StepAuthors()
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """See `core.TokenGenerator`. `origins` of a generation hold each step's author and routing score."""
@@ -104,7 +106,9 @@ class BoundRoutedEngine:
         # A request that stops at the delimiter wants one step; any other wants steps up to the end of the solution.
         parts, progress, one_step = self._parts, _Progress(), self._parts.delimiter in request.params.stop
         rule = DelimiterSteps(delimiter=parts.delimiter)
-        previous_steps = split_steps(request.prefix[len(self._root) :], (), parts.decode, rule)
+        previous_steps = self._authors.name_authors(
+            split_steps(request.prefix[len(self._root) :], (), parts.decode, rule)
+        )
         while True:
             step = await self._generate_step(request, progress, (*previous_steps, *progress.steps))
             has_ended = step.finish != "stop" or one_step or not self._ends_at_delimiter(progress.steps[-1], request)
@@ -157,6 +161,7 @@ class BoundRoutedEngine:
         accepted, discarded = (target, small) if decision.author == "target" else (small, target)
         assert accepted is not None
         self._record_step(progress, accepted, discarded, small, decision)
+        self._authors.record(previous_steps, progress.steps[-1])
         return accepted
 
     async def _propose_step(self, request: GenerationRequest) -> Generation:
@@ -175,8 +180,8 @@ class BoundRoutedEngine:
             return RoutingDecision("target")  # an empty proposal: the small model is out of time or window
         context = RoutingContext(
             previous_steps=previous_steps,
-            small_step=None if small is None else self._as_step(small),
-            target_step=None if target is None else self._as_step(target),
+            small_step=None if small is None else self._as_step(small, "draft"),
+            target_step=None if target is None else self._as_step(target, "target"),
             seed=derive_seed(request.seed, "route", len(request.prefix)),
             scorer=self._scorer,
             group=request.group,
@@ -184,9 +189,9 @@ class BoundRoutedEngine:
         )
         return await self._router.choose_author(context)
 
-    def _as_step(self, generation: Generation) -> Step:
+    def _as_step(self, generation: Generation, author: StepAuthor) -> Step:
         """The generation as one step; it ended at the delimiter, at a stop or at the end of the solution."""
-        return Step(generation.tokens, self._parts.decode(generation.tokens), generation.logprobs)
+        return Step(generation.tokens, self._parts.decode(generation.tokens), generation.logprobs, model=author)
 
     def _record_step(
         self,
@@ -197,7 +202,7 @@ class BoundRoutedEngine:
         decision: RoutingDecision,
     ) -> None:
         """Adds the accepted step to `progress`, and the cost of both proposals and of the decision."""
-        progress.steps.append(self._as_step(accepted))
+        progress.steps.append(self._as_step(accepted, decision.author))
         progress.accepted.append(accepted)
         progress.tokens += accepted.tokens
         progress.logprobs += accepted.logprobs

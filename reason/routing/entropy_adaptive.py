@@ -19,16 +19,19 @@ class EntropyAdaptiveRouter(HandoverRouter):
     threshold   nats
     window      tokens in the mean
     min_stay    tokens that a model writes before it can hand over
-    chunk       tokens generated between two looks; what a model wrote beyond a handover is discarded and counted
+    chunk       tokens that are generated at once where fewer are certain to stay; what of them is beyond a handover is
+                discarded, and counted as `discarded_tokens`. With 1 there are none
 
-    As in EAD nothing that was written before a handover is changed, so its text is that of both models token by token.
+    As in EAD nothing that was written before a handover is changed, so its text is that of both models token by token,
+    whatever the chunk. Up to `min_stay`, and while the target model's last entropies keep the mean above the threshold
+    even if zeros follow, tokens are certain to stay and come in one request; behind that there is one for each chunk.
     Each request begins with the small model: with a search over steps, each step.
     """
 
     threshold: float = 1.0
     window: int = 8
     min_stay: int = 8
-    chunk: int = 32
+    chunk: int = 1
     num_top: ClassVar[int] = 1  # entropies come with it
 
     def __post_init__(self) -> None:
@@ -53,7 +56,18 @@ class _RollingEntropy:
 
     def begin(self) -> Turn:
         """See `Handover`."""
-        return Turn(self._author, self._router.chunk)
+        return Turn(self._author, max(self._router.chunk, self._count_certain()))
+
+    def _count_certain(self) -> int:
+        """Returns how many tokens the model writes before it can hand over, whatever their entropies are."""
+        router, count = self._router, max(1, self._router.min_stay - self._stay)
+        if self._author == "draft":  # one token of high entropy is enough
+            return count
+        latest = deque((*self._latest, *[0.0] * count), maxlen=router.window)
+        while sum(latest) / len(latest) > router.threshold:
+            latest.append(0.0)
+            count += 1
+        return count
 
     def review_turn(self, generation: Generation, text: str) -> Review:
         """See `Handover`."""

@@ -16,9 +16,9 @@ from decoding.validation import require_count, require_share
 from reason.models.checkpoint import Checkpoint, find_model
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.routing.base import RoutingContext, RoutingDecision, StepsRead, score_step
+from reason.routing.classifier import RouterClassifier
 from reason.routing.features import MODEL_TYPE, StepFeatureAdapter, StepFeatureHead
 from reason.scorers.base import PrmAdapter
-from reason.scorers.formats.token_classification import TokenClassifier
 from reason.scorers.prm import PrmScorer
 from search.strategy import StepScorer
 
@@ -27,8 +27,9 @@ class LearnedRouter:
     """The target model writes the step if its own would be better with a probability above `threshold`.
 
     path        output of `scripts/train_router.py`: a folder, a hub id or bundled:NAME. Either a
-                `...ForTokenClassification` checkpoint of two labels that shares the target model's tokens, or a head on
-                the features that such a language model computes
+                `...ForTokenClassification` checkpoint of two labels, which reads the target model's tokens or text of
+                its own (`classifier.py`), or a head on the features that a language model computes, which shares the
+                target model's tokens
     threshold   a probability in [0, 1]
     device, dtype, kv_mib   as of a scorer
     """
@@ -50,7 +51,7 @@ class LearnedRouter:
     def _model(self) -> PrmScorer:
         """The classifier, or the language model with the head on its features."""
         checkpoint = find_model(self.path, key="router.path")
-        adapter: PrmAdapter = TokenClassifier(reads="tokens")
+        adapter: PrmAdapter = RouterClassifier.from_config(checkpoint.config)
         path = self.path
         if checkpoint.config.get("model_type") == MODEL_TYPE:
             step_head = StepFeatureHead.load(Path(checkpoint.source), checkpoint.config)

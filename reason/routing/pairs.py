@@ -30,6 +30,9 @@ class StepPair:
     step_lengths   lengths in tokens of the previous steps; the prompt is the rest of the prefix
     small_truth, target_truth   share of solutions from that step on with the right answer, see `rollouts.py`; None if
                    not measured
+    question       text of the problem; None in files of earlier releases, which have no texts and authors either
+    texts          of the previous steps and of the small model's
+    authors        of the previous steps: draft or target; None where that is not known
     """
 
     group: str
@@ -42,6 +45,9 @@ class StepPair:
     step_lengths: tuple[int, ...]
     small_truth: float | None = None
     target_truth: float | None = None
+    question: str | None = None
+    texts: tuple[str, ...] = ()
+    authors: tuple[str | None, ...] = ()
 
     @property
     def score_gain(self) -> float:
@@ -81,7 +87,22 @@ class PairCollector(StatelessRouter):
         """Returns and forgets the pairs of a problem. *Mutates* the collector."""
         return self._pairs.pop(group, [])
 
+    def bind(self, question: str, prompt: Tokens) -> BoundPairCollector:  # type: ignore[override]  # no router itself
+        """See `base.Router`."""
+        return BoundPairCollector(question, self._oracle, self._pairs)
+
+
+@dataclass(frozen=True)
+class BoundPairCollector:
+    """Records the pairs of one problem in `pairs`, by the name of the problem."""
+
+    question: str
+    oracle: OracleRouter
+    pairs: dict[str, list[StepPair]]
+    steps_read: ClassVar[StepsRead] = "both"
+
     async def choose_author(self, context: RoutingContext) -> RoutingDecision:
+        """See `base.BoundRouter`. *Mutates* `pairs`."""
         assert context.small_step is not None
         assert context.target_step is not None
         small_score, target_score, usage = await score_both_steps(context)
@@ -96,9 +117,12 @@ class PairCollector(StatelessRouter):
                 target_score=target_score,
                 small_entropy=None if mean_logprob is None else -mean_logprob,
                 step_lengths=tuple(len(step.tokens) for step in context.previous_steps),
+                question=self.question,
+                texts=tuple(step.text for step in (*context.previous_steps, context.small_step)),
+                authors=tuple(step.model for step in context.previous_steps),
             )
-            self._pairs[context.group].append(pair)
-        return self._oracle.choose_better(small_score, target_score, usage)
+            self.pairs[context.group].append(pair)
+        return self.oracle.choose_better(small_score, target_score, usage)
 
 
 def append_pairs(file: Path, pairs: Sequence[StepPair]) -> None:

@@ -115,7 +115,7 @@ def handle_termination(program: str) -> Iterator[None]:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         # before Hydra, which knows only the current names
-        sys.argv[1:] = compose.drop_empty_groups(rename_overrides(sys.argv[1:]))
+        sys.argv[1:] = compose.prepare_overrides(rename_overrides(sys.argv[1:]))
         yield
         sys.stdout.flush()  # here, where it can still be said that it failed
     except BrokenPipeError:  # as of `--help | head`

@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
+from decoding.validation import require_package
 from reason.runs.gather import FoundRun, cost_of_result
 from reason.runs.metrics import PairedDifference, paired_bootstrap
 from reason.runs.result import ProblemResult
@@ -66,6 +67,7 @@ def list_common_problems(runs: Sequence[FoundRun]) -> list[tuple[ProblemResult, 
 
 
 def _compare_pair(a: FoundRun, b: FoundRun) -> PairedRuns:
+    require_package("the test of significance", "scipy")
     from scipy.stats import binomtest  # takes a second to import
 
     pairs = list_common_problems([a, b])

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from decoding.core import Usage
 from reason.runs.pages.explanation import voting_rule_of_row
 from reason.runs.papers.judgement import paper_lines
 from reason.runs.result import ProblemResult
-from reason.runs.summary import CHOSEN, RunSummary
+from reason.runs.summary import RunSummary
+from reason.runs.summary_rows import summary_rows
 
 MOST_CUT = 0.1
 """Share of solutions that may end at a limit without an answer before the summary warns."""
@@ -42,6 +42,8 @@ def format_heading(names: Mapping[str, object], problems: int) -> str:
         groups.append("router")
     if "early_exit" in names:
         groups.append("early_exit")
+    if "eviction" in names:
+        groups.append("eviction")
     parts = ", ".join(_format_part(names, group) for group in groups)
     count = f"{problems} problem{'s' if problems != 1 else ''}"
     stands_in = f", standing in for {names['stands_in_for']}" if "stands_in_for" in names else ""
@@ -94,24 +96,6 @@ def print_summary(summary: RunSummary, console: Console) -> None:
     console.print(f"to look at in a browser: {summary['page']}", markup=False, soft_wrap=True)
 
 
-def summary_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """Returns (name, value, note) of the metrics and of the compute used, as the terminal and the index page show them.
-
-    >>> from dataclasses import asdict
-    >>> summary = {"metrics": {"maj@4": {"value": 0.5, "stderr": None}}, "problems": 2, "errors": 0}
-    >>> summary |= {"usage": asdict(Usage(tokens=7)), "unscored": 0, "cut": 0, "out_of_budget": 0}
-    >>> summary |= {"engine_totals": {}, "seconds": 1.25, "total": 2, "resumed": 0}
-    >>> [f"{name} {value}" for name, value, _ in summary_rows(summary)]
-    ['maj@4 0.500', 'problems 2', 'tokens 7', 'scorer calls 0', 'seconds 1.2']
-    """
-    metrics = []
-    for name, metric in summary["metrics"].items():
-        error = "" if metric["stderr"] is None else f"± {metric['stderr']:.3f}"
-        note = "the answers the search chose" if name == CHOSEN else ""
-        metrics.append((name, f"{metric['value']:.3f} {error}".strip(), note))
-    return metrics + _cost_rows(summary)
-
-
 def _describe_cut(summary: RunSummary) -> str:
     moves = "search.sampling.max_tokens (model.sampling.max_tokens sets it for every search)"
     preset = (
@@ -121,62 +105,3 @@ def _describe_cut(summary: RunSummary) -> str:
         f"{summary['cut']:,} of {summary['solutions']:,} solutions ended at a limit without an answer; raise {moves}, "
         f"in a search over steps also search.depth, or the budget{preset}"
     )
-
-
-def _cost_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """Returns (name, value, note) rows."""
-    usage, engine = summary["usage"], summary["engine_totals"]
-    costs = [
-        ("problems", f"{summary['problems']:,}", _problem_note(summary)),
-        ("tokens", f"{usage['tokens']:,}", "generated"),
-        ("scorer calls", f"{usage['scorer_calls']:,}", f"{usage['scored_tokens']:,} tokens read"),
-    ]
-    if usage["probes"]:
-        costs.append(
-            ("probes", f"{usage['probes']:,}", f"of running thoughts; {usage['probe_tokens']:,} of the tokens")
-        )
-    if summary.get("untrusted"):
-        note = "answers with a lower score or share of the votes than trusted_score"
-        costs.append(("not trusted", f"{summary['untrusted']:,} of {summary['problems']:,}", note))
-    if summary["unscored"]:
-        vote = "they vote as search.unscored says; the log names the limit that they hit"
-        costs.append(("not scored", f"{summary['unscored']:,} solutions", vote))
-    if summary["cut"]:
-        thoughts = summary["unfinished_thoughts"]
-        note = "no answer before a limit" + (f"; {thoughts:,} ended inside the thought" if thoughts else "")
-        costs.append(("cut", f"{summary['cut']:,} of {summary['solutions']:,}", note))
-    if summary.get("dropped"):
-        note = "less sure than search.drop_percentile allows; they do not vote"
-        costs.append(("dropped", f"{summary['dropped']:,} of {summary['solutions']:,}", note))
-    if usage["small_tokens"]:
-        target_tokens = Usage(**usage).target_tokens
-        small = f"{usage['small_tokens']:,} by the small model; {usage['discarded_tokens']:,} discarded"
-        costs.insert(2, ("target tokens", f"{target_tokens:,}", f"written by the target model, {small}"))
-    if not engine:
-        return [*costs, ("seconds", f"{summary['seconds']:,.1f}", "")]
-    if engine["forwards"]:
-        since = " since resuming" if summary["resumed"] else ""
-        note = f"of the target{since}, each for the whole batch"
-        costs.insert(2, ("forwards", f"{engine['forwards']:,}", note))
-    rate = engine["tokens_per_second"]
-    costs.append(("seconds", f"{summary['seconds']:,.1f}", "" if rate is None else f"{rate:,.0f} tokens/s"))
-    if engine["accepted_length"] is not None and usage["drafted"]:
-        note = f"the bonus token included; {usage['drafted']:,} drafted"
-        costs.append(("tokens per forward", f"{engine['accepted_length']:.2f}", note))
-    if engine["peak_kv_sharing"] is not None:
-        held = f"{engine['peak_kv_tokens']:,} tokens held at the peak, {engine['peak_kv_tokens_unshared']:,} unshared"
-        costs.append(("KV shared", f"{engine['peak_kv_sharing']:.1f}x", held))
-    elif engine["cached"] is not None:
-        costs.append(("cached", f"{engine['cached']:.0%}", "of the prompt tokens, by the servers"))
-    return costs
-
-
-def _problem_note(summary: RunSummary) -> str:
-    missing = summary["total"] - summary["problems"]
-    notes = [
-        (missing, f"{missing} not reached"),
-        (summary["errors"], f"{summary['errors']} failed"),
-        (summary["resumed"], f"{summary['resumed']} from the earlier run"),
-        (summary["out_of_budget"], f"{summary['out_of_budget']} out of budget"),
-    ]
-    return ", ".join(text for count, text in notes if count)

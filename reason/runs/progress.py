@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from textwrap import shorten
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
-from rich.progress import TimeRemainingColumn as TimeLeft
 from rich.table import Column
 from rich.text import Text
 
@@ -80,33 +80,65 @@ def track(
     before: Sequence[ProblemResult],
     meter: ThroughputMeter,
     console: Console,
+    measure_work: Callable[[ProblemResult], int] = lambda _: 1,
 ) -> Iterator[ProblemResult]:
-    """Yields the results and shows each; `before` are those of an earlier run, which count as done."""
+    """Yields the results and shows each; `before` are those of an earlier run, which count as done.
+
+    `total` is the work of the run as `measure_work` counts it, by default in problems. A later result of a problem
+    replaces the one before.
+    """
     show = _show_live if console.is_terminal else _show_lines
-    yield from show(results, total, list(before), meter, console)
+    yield from show(results, RunProgress(total, measure_work, before), meter, console)
+
+
+class RunProgress:
+    """The results so far, the last one of each problem, and how much of the work they are."""
+
+    def __init__(
+        self, total: int, measure_work: Callable[[ProblemResult], int], before: Sequence[ProblemResult]
+    ) -> None:
+        self.total = total
+        self._measure = measure_work
+        self._results = {result.id: result for result in before}
+        self.at_start = self.done = sum(map(measure_work, before))
+
+    def add(self, result: ProblemResult) -> None:
+        """Adds a result, or replaces an earlier one. *Mutates*."""
+        earlier = self._results.get(result.id)
+        self.done += self._measure(result) - (0 if earlier is None else self._measure(earlier))
+        self._results[result.id] = result
+
+    @property
+    def results(self) -> list[ProblemResult]:
+        return list(self._results.values())
+
+    def seconds_left(self, elapsed: float) -> float:
+        """Returns the seconds that the rest takes at the speed so far."""
+        return elapsed / max(1, self.done - self.at_start) * (self.total - self.done)
+
+    def describe_left(self, elapsed: float) -> str:
+        """Formats `seconds_left`, from the first result of this run on."""
+        return format_left(self.seconds_left(elapsed)) if self.done > self.at_start else ""
 
 
 def _show_lines(
-    results: Iterable[ProblemResult], total: int, done: list[ProblemResult], meter: ThroughputMeter, console: Console
+    results: Iterable[ProblemResult], progress: RunProgress, meter: ThroughputMeter, console: Console
 ) -> Iterator[ProblemResult]:
-    resumed = len(done)
     with ExitStack() as until_first:
-        if resumed < total:
-            until_first.enter_context(
-                announce(f"solving {total - resumed} problem{'s' if total - resumed > 1 else ''}")
-            )
+        if progress.done < progress.total:
+            until_first.enter_context(announce("solving"))
         for result in results:
             until_first.close()
-            done.append(result)
-            left = meter.elapsed_seconds / (len(done) - resumed) * (total - len(done))
-            place = f"[{len(done)}/{total}] {result.id}: {_describe_result(result)}"
-            parts = [place, _describe_accuracy(done), str(meter), f"{left:.0f} s left"]
+            progress.add(result)
+            place = f"[{progress.done}/{progress.total}] {result.id}: {_describe_result(result)}"
+            left = progress.seconds_left(meter.elapsed_seconds)
+            parts = [place, _describe_accuracy(progress.results), str(meter), format_left(left)]
             console.print(" | ".join(part for part in parts if part), markup=False, highlight=False, soft_wrap=True)
             yield result
 
 
 def _show_live(
-    results: Iterable[ProblemResult], total: int, done: list[ProblemResult], meter: ThroughputMeter, console: Console
+    results: Iterable[ProblemResult], progress: RunProgress, meter: ThroughputMeter, console: Console
 ) -> Iterator[ProblemResult]:
     columns = (
         SpinnerColumn(),
@@ -115,14 +147,14 @@ def _show_live(
         TextColumn("{task.description}"),
         _MeterColumn(meter),
     )
-    with Progress(*columns, TimeLeft(compact=True), TextColumn("left"), console=console, transient=True) as progress:
-        bar = progress.add_task(_describe_accuracy(done), total=total, completed=len(done))
+    with Progress(*columns, _LeftColumn(progress, meter), console=console, transient=True) as shown:
+        bar = shown.add_task(_describe_accuracy(progress.results), total=progress.total, completed=progress.done)
         for result in results:
-            done.append(result)
+            progress.add(result)
             if result.error is not None:
                 line = f"{result.id}: {_describe_result(result)}"
                 console.print(line, style="red", markup=False, highlight=False)
-            progress.update(bar, completed=len(done), description=_describe_accuracy(done))
+            shown.update(bar, completed=progress.done, description=_describe_accuracy(progress.results))
             yield result
 
 
@@ -136,10 +168,34 @@ class _MeterColumn(ProgressColumn):
         return Text(str(self._meter), style="cyan")
 
 
+class _LeftColumn(ProgressColumn):
+    """The time left at the speed of the whole run: one result is enough, of which rich's own column needs several."""
+
+    def __init__(self, progress: RunProgress, meter: ThroughputMeter) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self._progress, self._meter = progress, meter
+
+    def render(self, task: Task) -> Text:
+        del task
+        return Text(self._progress.describe_left(self._meter.elapsed_seconds))
+
+
+def format_left(seconds: float) -> str:
+    """Formats an estimate of the time left.
+
+    >>> format_left(40.2), format_left(1000), format_left(20_000)
+    ('40 s left', '17 min left', '5.6 h left')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s left"
+    return f"{seconds / 60:.0f} min left" if seconds < 7200 else f"{seconds / 3600:.1f} h left"
+
+
 def _describe_result(result: ProblemResult) -> str:
     if result.error is not None:
         return f"failed, {result.error}"
-    return f"{result.answer} ({result.grade.value.replace('_', ' ')})"
+    answer = shorten(str(result.answer), 60, placeholder=" ...")  # programs have many lines
+    return f"{answer} ({result.grade.value.replace('_', ' ')})"
 
 
 def _describe_accuracy(done: Sequence[ProblemResult]) -> str:

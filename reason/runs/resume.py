@@ -21,7 +21,7 @@ from reason.runs.output_folder import OutputError, OutputFolder
 from reason.runs.result import ProblemResult
 
 FILE = "run.json"
-NON_SEMANTIC = ("resume", "limit", "concurrency", "plugins", "paper", "log_to")
+NON_SEMANTIC = ("resume", "limit", "concurrency", "plugins", "paper", "log_to", "auto")
 """Settings that cannot change a row and may differ when a run is resumed; `_target_`s of plug-ins must not."""
 
 _NOT_COMPARED = (

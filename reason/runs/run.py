@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
 from reason.config.prefix import canonical_name
 from reason.problem import Problem, Solution
+from reason.runs.allocation import SampleAllocation
 from reason.runs.json_files import format_json, safe_file_name
 from reason.runs.output_folder import OutputError, OutputFolder
 from reason.runs.pages import index_page, tree_page
 from reason.runs.pages.records import TreeRecord
 from reason.runs.result import ProblemResult, ResultFile
 from reason.runs.resume import load_origin, require_rows_of_run
+from reason.runs.sample_rounds import ALLOCATED, SampleRounds, count_allocated
 from reason.runs.summary import RunSummary
-from reason.solver import Solver
+from reason.solver import SolveOutcome, Solver
 from reason.tasks.base import Task
 from search.strategy import Strategy
 
@@ -36,7 +39,11 @@ class TaskRun:
     already in the folder are kept, except those of failed problems, which are tried again. A result that cannot be
     saved ends the run at once: what is on disk stays as it is, and nothing more is computed for nothing.
 
-    Raises: ValueError naming a broken row, or a problem that had another question; OutputError.
+    With an `allocation` the samples of the run are written in rounds, and the row of a problem is replaced by one with
+    more samples in each round that gives it some. `total_work` and `measure_work` then count samples, not problems.
+
+    Raises: ValueError naming a broken row, a problem that had another question, or a strategy whose samples cannot be
+    divided; OutputError.
     """
 
     def __init__(
@@ -47,6 +54,7 @@ class TaskRun:
         *,
         run_metadata: Mapping[str, object],
         limit: int | None = None,
+        allocation: SampleAllocation | None = None,
     ) -> None:
         self.solver = solver
         self.task = task
@@ -65,6 +73,19 @@ class TaskRun:
             if problem.id in earlier and earlier[problem.id].error is None
         }
         self.num_resumed = len(self.results)
+        self.rounds = None if allocation is None else SampleRounds(allocation, solver, folder / TREES)
+        self._allocated: Mapping[str, int] = {}
+
+    @property
+    def total_work(self) -> int:
+        """Problems of the run, or with an allocation its samples."""
+        if self.rounds is None:
+            return len(self.problems)
+        return min(self.rounds.allocation.samples, self.rounds.strategy.n) * len(self.problems)
+
+    def measure_work(self, result: ProblemResult) -> int:
+        """Returns what a row counts of `total_work`."""
+        return 1 if self.rounds is None else count_allocated(result)
 
     def solve_missing(self) -> Iterator[ProblemResult]:
         """Solves the problems without a result; each row is on disk before it is yielded. *Mutates* run and folder.
@@ -73,9 +94,8 @@ class TaskRun:
 
         Raises: OutputError as soon as a result cannot be saved.
         """
-        missing = [problem for problem in self.problems if problem.id not in self.results]
         next_page = 0.0
-        for problem, outcome in self.solver.solve_many(missing):
+        for problem, outcome in self._solve_rounds():
             try:
                 result = self._write_result(problem, outcome)
                 self.file.append_result(result)
@@ -84,11 +104,28 @@ class TaskRun:
                 raise OutputError(f"{error}; {saved}, and the run ends here") from error
             self.results[problem.id] = result
             log.info("problem done", extra=result.summary_fields())
-            if (begin := time.monotonic()) >= next_page and len(self.results) < len(self.problems):
+            if (begin := time.monotonic()) >= next_page and self._goes_on():
                 self._write_live_index()
                 took = time.monotonic() - begin
                 next_page = begin + max(_LIVE_PAGE_S, took / _LIVE_PAGE_SHARE)
             yield result
+
+    def _solve_rounds(self) -> Iterator[SolveOutcome]:
+        """Solves the problems without a result, or those that the allocation gives more samples, round by round."""
+        if self.rounds is None:
+            yield from self.solver.solve_many(problem for problem in self.problems if problem.id not in self.results)
+            return
+        rounds = self.rounds
+
+        def submit(problem: Problem) -> Future[Solution]:
+            return rounds.submit(problem, self._allocated[problem.id], self.results.get(problem.id))
+
+        while planned := rounds.plan_round(self.problems, self.results):
+            self._allocated = planned
+            yield from self.solver.solve_many((problem for problem in self.problems if problem.id in planned), submit)
+
+    def _goes_on(self) -> bool:
+        return self.rounds is not None or len(self.results) < len(self.problems)
 
     @property
     def start_page(self) -> Path:
@@ -130,12 +167,16 @@ class TaskRun:
         self._output.replace(INDEX, index_page(results, links, about, summary, num_problems).encode())
 
     def _write_result(self, problem: Problem, outcome: Solution | Exception) -> ProblemResult:
+        allocated = {} if self.rounds is None else {ALLOCATED: self._allocated[problem.id]}
+        metadata = {**self.run_metadata, **allocated}
         if isinstance(outcome, Exception):
             log.error("%s failed", problem.id, exc_info=outcome)
-            return ProblemResult.from_error(problem, outcome, self.run_metadata)
-        result = ProblemResult.from_solution(outcome, self.task.grade_text, self.run_metadata)
+            return ProblemResult.from_error(problem, outcome, metadata)
+        result = ProblemResult.from_solution(outcome, self.task.grade_text, metadata)
         record = tree_record(outcome)
         record["strategy"] = strategy_settings(self.solver.strategy)
+        if self.rounds is not None:
+            record["allocated"] = self._allocated[problem.id]
         self._output.replace(f"{TREES}/{safe_file_name(problem.id)}.json", format_json(record))
         page = tree_page(record, result, index=f"../{INDEX}")
         self._output.replace(f"{PAGES}/{safe_file_name(problem.id)}.html", page.encode())

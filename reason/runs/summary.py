@@ -54,7 +54,20 @@ def summarise_results(results: Sequence[ProblemResult]) -> dict[str, Any]:
         "unfinished_thoughts": sum(sample.is_thought_finished is False and not sample.is_dropped for sample in samples),
         "dropped": sum(sample.is_dropped for sample in samples),
         "out_of_budget": sum(result.stopped == "budget" for result in results),
+        **summarise_allocation(results),
     }
+
+
+def summarise_allocation(results: Sequence[ProblemResult]) -> dict[str, Any]:
+    """Returns how many samples were given in all, and at least, in the median and at most per problem.
+
+    Empty for a run that divides no samples among its problems.
+    """
+    counts = sorted(count for result in results if isinstance(count := result.metadata.get("allocated"), int))
+    if not counts:
+        return {}
+    middle = float(np.median(counts))
+    return {"allocated": {"samples": sum(counts), "least": counts[0], "median": middle, "most": counts[-1]}}
 
 
 def count_unscored(results: Sequence[ProblemResult]) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from decoding.core import Tokens, Usage
 from decoding.validation import is_number, require_switch
-from reason.config.plugins import is_trusted
+from reason.config.plugins import find_function, require_function
 from reason.scorers.base import StatelessScorer
 from search.strategy import ScoredPaths, StepScores
 from search.tree import Step
@@ -34,26 +33,13 @@ class FunctionScorer(StatelessScorer):
 
     def __post_init__(self) -> None:
         require_switch("judges_solutions", self.judges_solutions)
-        if self.function is None:  # `validate` asks for one
-            return
-        module, _, name = self.function.partition(":") if isinstance(self.function, str) else ("", "", "")
-        if not module or not name.isidentifier():
-            raise ValueError(f"function must be MODULE:NAME, such as my_rules:score, got {self.function!r}")
-        if not is_trusted(f"{module}.{name}"):
-            raise ValueError(
-                f"function must be of a module that plugins lists (plugins=[{module}]), got {self.function}"
-            )
+        if self.function is not None:  # else `validate` asks for one
+            require_function(self.function)
 
     @cached_property
     def called(self) -> Callable[[str, list[str]], object]:
         """The function. Raises: ValueError if the module has none of this name, or none was named."""
-        if self.function is None:
-            raise ValueError("scorer.function must be set, to MODULE:NAME of a module that plugins lists")
-        module, _, name = self.function.partition(":")
-        function = getattr(importlib.import_module(module), name, None)
-        if not callable(function):
-            raise ValueError(f"scorer.function={self.function}: {module} has no function {name}")
-        return function  # type: ignore[no-any-return]
+        return find_function("scorer.function", self.function)
 
     def validate(self) -> None:
         """Looks the function up. Raises: as `called`."""

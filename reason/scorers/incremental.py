@@ -10,6 +10,7 @@ import numpy as np
 from decoding.core import Reader, Tokens, Usage
 from reason.scorers.base import Floats, StepFormat
 from reason.scorers.prefixes import EncodedPrefix, PrefixReading, plan_readings
+from reason.scorers.read_limit import ReadLimit
 from search.strategy import ScoredPaths
 from search.tree import Step
 
@@ -19,21 +20,22 @@ log = logging.getLogger(__name__)
 class IncrementalScorer:
     """A `StepScorer` of one problem: a format, a reader, and the prefixes scored before (see `prefixes.py`).
 
-    Scoring a child reads its own tokens only. A path of more than `max_tokens` is not scored (None); the first one is
-    named in a warning. Concurrent calls are safe; at worst both read the same new step, with the same result.
+    Scoring a child reads its own tokens only. A path beyond `limit` is not scored (None); a warning names the first
+    one, the limit and what moves it. Concurrent calls are safe; at worst both read the same new step, with the same
+    result.
 
     Scores agree with scoring every path alone and whole, up to the reader's rounding.
     """
 
     def __init__(
-        self, *, reader: Reader, step_format: StepFormat, max_tokens: int, question: str, prompt: Tokens
+        self, *, reader: Reader, step_format: StepFormat, limit: ReadLimit, question: str, prompt: Tokens
     ) -> None:
         self._reader = reader
         self._format = step_format
-        self._max_tokens = max_tokens
+        self._limit = limit
         self._root = EncodedPrefix.make_root(step_format.encode_prompt(question, prompt))
         self._has_read_prompt = self._has_warned = False
-        self._pieces: dict[tuple[bool, str, Tokens], Tokens] = {}
+        self._pieces: dict[tuple[bool, str, Tokens, str | None], Tokens] = {}
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
         """See `search.strategy.StepScorer`.
@@ -50,25 +52,21 @@ class IncrementalScorer:
         return ScoredPaths(scores, Usage(scorer_calls=num_scored, scored_tokens=num_tokens))
 
     def _is_readable(self, path: Sequence[EncodedPrefix]) -> bool:
-        return not path or path[-1].end <= self._max_tokens
+        return not path or path[-1].end <= self._limit.max_tokens
 
     def _warn_of_long_paths(self, paths: Sequence[Sequence[EncodedPrefix]]) -> None:
         """Warns once per problem of paths that are not scored."""
         longest = max((path[-1].end for path in paths if path), default=0)
-        if longest > self._max_tokens and not self._has_warned:
+        if longest > self._limit.max_tokens and not self._has_warned:
             self._has_warned = True
-            log.warning(
-                "a path of %d tokens is not scored: the reward model reads at most %d, the least of its own limit, "
-                "scorer.max_tokens and what scorer.kv_mib holds",
-                longest,
-                self._max_tokens,
-            )
+            explanation = self._limit.explain(prompt_tokens=self._root.end)
+            log.warning("a path of %d tokens is not scored: %s", longest, explanation)
 
     def _encode_path(self, path: Sequence[Step]) -> list[EncodedPrefix]:
         """Returns the prefixes of a path, one per step."""
         prefix, prefixes = self._root, []
         for i, step in enumerate(path):
-            key = (i == 0, step.text, step.tokens)
+            key = (i == 0, step.text, step.tokens, step.model)
             if key not in self._pieces:
                 self._pieces[key] = self._format.encode_step(step, first=i == 0)
             prefix = prefix.get_child(self._pieces[key])

@@ -7,7 +7,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from decoding.core import Engine, Generation, GenerationRequest, OversizedRequest, SamplingParams, Tokens, Usage
@@ -15,6 +15,7 @@ from decoding.validation import shorten
 from reason.prompt import Prompt
 from reason.thinking import SolutionReader, ThinkingFormat
 from search.expand import derive_seed
+from search.part_verifier import PartVerdict
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +95,7 @@ class JudgeModel:
 
     def require_words(self, words: VerdictWords) -> None:
         """Raises ValueError where the model's vocabulary cannot write the verdicts."""
-        for word in words:
-            if self.prompt.decode(self.prompt.encode_continuation(word)).strip() != word:
-                raise ValueError(
-                    f"model: the judge's vocabulary cannot write {word!r}, so it cannot be asked in words; choose a "
-                    "language model with model.path, or scorer.model=small with small.path"
-                )
+        require_words(self.prompt, words, "model", "scorer.model")
 
     async def ask_verdicts(
         self, texts: Sequence[str], words: VerdictWords, asking: Asking
@@ -115,11 +111,7 @@ class JudgeModel:
         requests, numbers = list[GenerationRequest](), list[int]()
         for number, text in enumerate(texts):
             prefix = self._encode(text, asking)
-            if self.context_window is not None and len(prefix) + asking.max_tokens > self.context_window:
-                log.warning(
-                    "a solution is not judged: the request has %d tokens, and with scorer.max_tokens=%d it does not "
-                    "fit the judge's window of %d", len(prefix), asking.max_tokens, self.context_window,
-                )  # fmt: skip
+            if not self._has_room(prefix, asking.max_tokens):
                 continue
             for sample in range(num_samples):
                 seed = derive_seed("judge", text, sample)
@@ -134,18 +126,40 @@ class JudgeModel:
             verdict = self.read_verdict(request.prefix, generation, words, last=asking.reasons)
             if verdict is not None:
                 verdicts.setdefault(number, []).append(verdict)
-            elif not self._warnings:
-                answer = shorten(self.prompt.decode(generation.tokens))
-                self._warnings.append(f"the judge answered {answer}, which has no verdict ({' or '.join(words)})")
-                log.warning("%s; such a solution is not scored", self._warnings[0])
+            else:
+                self._warn_once(generation, words, "such a solution is not scored")
         means = {number: math.fsum(values) / len(values) for number, values in verdicts.items()}
         return [means.get(number) for number in range(len(texts))], usage
+
+    async def ask_word(
+        self, text: str, words: VerdictWords, *, max_tokens: int, deadline: float | None = None
+    ) -> PartVerdict:
+        """Returns whether a greedy answer says the positive word, and not the negative one; the first of them counts.
+
+        The usage is that of the engine. None where it says neither, or the request is too long.
+        """
+        asking = Asking(reasons=False, samples=1, max_tokens=max_tokens, temperature=0.0)
+        prefix = self._encode(text, asking)
+        if not self._has_room(prefix, max_tokens):
+            return PartVerdict(None, Usage())
+        params, seed = asking.find_sampling(gives_logprobs=True), derive_seed("judge", text, 0)
+        (generation,) = await self._generate(
+            [GenerationRequest(prefix=prefix, params=params, seed=seed, group="judge", deadline=deadline)]
+        )
+        if generation is None:
+            return PartVerdict(None, Usage())
+        verdict = self.read_verdict(prefix, replace(generation, logprobs=()), words, last=False)
+        if verdict is None:
+            self._warn_once(generation, words, "such a part of a thought does not end it")
+        usage = generation.usage
+        counted = replace(usage, calls=max(1, usage.calls), tokens=usage.tokens or len(generation.tokens))
+        return PartVerdict(None if verdict is None else verdict == 1, counted)
 
     def read_verdict(self, prefix: Tokens, generation: Generation, words: VerdictWords, *, last: bool) -> float | None:
         """Returns the probability of the positive verdict in an answer; None where it has none."""
         decode, tokens = self.prompt.decode, generation.tokens
         whole = decode(tokens)
-        starts_inside = self.thinking is not None and self.thinking.is_open_after(self.prompt.decode_last_turn(prefix))
+        starts_inside = self.thinking is not None and self._starts_inside(self.thinking, prefix)
         text = SolutionReader(self.thinking, starts_inside).split(whole).text
         pattern = rf"(?<!\w)({re.escape(words.positive)}|{re.escape(words.negative)})(?!\w)"
         words_in_text = list(re.finditer(pattern, text, re.IGNORECASE))
@@ -162,6 +176,28 @@ class JudgeModel:
         probability = min(1.0, math.exp(math.fsum(generation.logprobs[first : behind + 1])))
         return probability if is_positive else 1 - probability
 
+    def _has_room(self, prefix: Tokens, max_tokens: int) -> bool:
+        """Whether request and answer fit the window; warns where they do not."""
+        if self.context_window is None or len(prefix) + max_tokens <= self.context_window:
+            return True
+        log.warning(
+            "a text is not judged: the request has %d tokens, and with max_tokens=%d it does not fit the judge's "
+            "window of %d", len(prefix), max_tokens, self.context_window,
+        )  # fmt: skip
+        return False
+
+    def _warn_once(self, generation: Generation, words: VerdictWords, consequence: str) -> None:
+        if not self._warnings:
+            answer = shorten(self.prompt.decode(generation.tokens))
+            self._warnings.append(f"the judge answered {answer}, which has no verdict ({' or '.join(words)})")
+            log.warning("%s; %s", self._warnings[0], consequence)
+
+    def _starts_inside(self, thinking: ThinkingFormat, prefix: Tokens) -> bool:
+        """Whether an answer behind this request begins inside a thought: not where that was skipped."""
+        last_turn = self.prompt.decode_last_turn(prefix)
+        is_closed = last_turn.rfind(thinking.closing) > last_turn.rfind(thinking.opening)
+        return not is_closed and thinking.is_open_after(last_turn)
+
     async def _generate(self, requests: list[GenerationRequest]) -> list[Generation | None]:
         """Returns a generation per request; None for one that the engine finds too long."""
         try:
@@ -169,7 +205,7 @@ class JudgeModel:
         except OversizedRequest:
             if len(requests) > 1:
                 return [(await self._generate([request]))[0] for request in requests]
-            log.warning("a solution is not judged: the request does not fit the judge's window")
+            log.warning("a text is not judged: the request does not fit the judge's window")
             return [None]
 
     def _encode(self, text: str, asking: Asking) -> Tokens:
@@ -181,6 +217,19 @@ class JudgeModel:
             return prefix
         skipped = SolutionReader(self.thinking, self.thinking.is_open_after(last_turn)).skipped_thought
         return prefix + self.prompt.encode_continuation(skipped)
+
+
+def require_words(prompt: Prompt, words: VerdictWords, knob: str, setting: str) -> None:
+    """Raises ValueError, which begins with `knob`, where the vocabulary of a prompt's model cannot write the words.
+
+    setting  the full name of the setting that chooses the model
+    """
+    for word in words:
+        if prompt.decode(prompt.encode_continuation(word)).strip() != word:
+            raise ValueError(
+                f"{knob}: the judge's vocabulary cannot write {word!r}, so it cannot be asked in words; choose a "
+                f"language model with model.path, or {setting}=small with small.path"
+            )
 
 
 def _count_as_scoring(generation: Generation, num_prefix: int) -> Usage:

@@ -18,10 +18,11 @@ from reason.scorers.heads import ClosableReader, RewardHead
 
 
 class OpenedReader(NamedTuple):
-    """A reader, and the length of the longest sequence for which its cache and its model have room."""
+    """A reader, and the lengths of the longest sequences for which its model and its cache have room."""
 
     reader: ClosableReader
-    max_tokens: int
+    max_positions: int
+    num_slots: int
 
 
 def open_local_reader(
@@ -52,5 +53,6 @@ def _open_reader(
     place = pick_device(device)
     parts = head.load_parts(source, label_token_ids, pick_dtype(dtype, place))
     backend = HFBackend(parts.trunk, head=parts.head.to(place), device=device, dtype=dtype, frees_model=True)
-    max_tokens = min(backend.max_positions, SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token).capacity)
-    return OpenedReader(PrefillEngine(backend, kv_bytes=kv_bytes, reducer=head.make_reducer()), max_tokens)
+    num_slots = SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token).capacity
+    reader = PrefillEngine(backend, kv_bytes=kv_bytes, reducer=head.make_reducer())
+    return OpenedReader(reader, backend.max_positions, num_slots)

@@ -58,15 +58,18 @@ class OutcomePaths:
     has_warned: bool = False
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
-        """See `search.strategy.StepScorer`. A path of more than `max_tokens` is not scored."""
+        """See `search.strategy.StepScorer`. A path beyond the model's limit is not scored."""
         texts = [
             self.adapter.encode_solution(self.prm.tokenizer, self.question, "".join(step.text for step in path))
             for path in paths
         ]
-        if not self.has_warned and any(len(text) > self.prm.max_tokens for text in texts):
+        limit, longest = self.prm.limit, max(map(len, texts), default=0)
+        if not self.has_warned and longest > limit.max_tokens:
             self.has_warned = True
-            log.warning("a solution is not scored: the reward model reads at most %d tokens", self.prm.max_tokens)
-        new = list(dict.fromkeys(t for t in texts if len(t) <= self.prm.max_tokens and t not in self.known))
+            num_prompt = len(self.adapter.encode_solution(self.prm.tokenizer, self.question, ""))
+            explanation = limit.explain(prompt_tokens=num_prompt)
+            log.warning("a solution of %d tokens, prompt included, is not scored: %s", longest, explanation)
+        new = list(dict.fromkeys(t for t in texts if len(t) <= limit.max_tokens and t not in self.known))
         if new:
             outputs = await self.prm.reader.encode(new, [len(text) - 1 for text in new])
             for text, rows in zip(new, outputs, strict=True):

@@ -15,6 +15,7 @@ from reason.models.tokenizer import PretrainedTokenizer, describe_difference
 from reason.scorers.base import PrmAdapter, StepFormat
 from reason.scorers.heads import ClosableReader
 from reason.scorers.incremental import IncrementalScorer
+from reason.scorers.read_limit import ReadLimit, find_read_limit, least
 from search.strategy import StepScorer
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ DTYPES = ("auto", "float32", "float64", "bfloat16")
 
 @dataclass(frozen=True)
 class LoadedPrm:
-    """A loaded reward model; paths of more than `max_tokens` are not scored.
+    """A loaded reward model; paths beyond its limit are not scored.
 
     step_format  None for one that reads whole solutions
     """
@@ -34,7 +35,7 @@ class LoadedPrm:
     tokenizer: PretrainedTokenizer
     step_format: StepFormat | None
     reader: ClosableReader
-    max_tokens: int
+    limit: ReadLimit
 
 
 class PrmScorer:
@@ -97,7 +98,7 @@ class PrmScorer:
             require_device(self.device)
         except ValueError as error:
             raise ValueError(f"{self.group}.{error}") from error
-        token_limit(self.checkpoint, self.adapter, self.max_tokens, self.group)
+        find_read_limit(self.checkpoint, self.adapter, self.max_tokens, self.group)
 
     def validate_writer(self, writer: Checkpoint) -> None:
         """Compares the two tokenizer.json, where they are at hand and ids are shared; `load` compares the tokenizers.
@@ -130,8 +131,8 @@ class PrmScorer:
         self._compare_tokenizers(tokenizer, writer)
         step_format, label_token_ids = self._build_format(tokenizer), self.adapter.label_token_ids(tokenizer)
         reader, reader_limit = self._open_reader(checkpoint, tokenizer, label_token_ids)
-        limit = token_limit(checkpoint, self.adapter, self.max_tokens, self.group)
-        limit = limit if reader_limit is None else min(limit, reader_limit)
+        limit = find_read_limit(checkpoint, self.adapter, self.max_tokens, self.group)
+        limit = limit if reader_limit is None else least([limit, reader_limit])
         return LoadedPrm(checkpoint, tokenizer, step_format, reader, limit)
 
     def _build_format(self, tokenizer: PretrainedTokenizer) -> StepFormat | None:
@@ -139,12 +140,12 @@ class PrmScorer:
 
     def _open_reader(
         self, checkpoint: Checkpoint, tokenizer: PretrainedTokenizer, label_token_ids: Tokens
-    ) -> tuple[ClosableReader, int | None]:
-        """Returns the reader, and the length of the longest sequence it accepts, if it knows."""
+    ) -> tuple[ClosableReader, ReadLimit | None]:
+        """Returns the reader, and its limit, if it knows one."""
         from reason.scorers.local_reader import open_local_reader
 
         del tokenizer
-        return open_local_reader(
+        opened = open_local_reader(
             checkpoint.source,
             self.adapter.head,
             label_token_ids,
@@ -152,6 +153,12 @@ class PrmScorer:
             dtype=self.dtype,
             kv_mib=self.kv_mib,
         )
+        setting = f"{self.group}.kv_mib"
+        limits = (
+            ReadLimit.from_model(opened.max_positions, "its max_position_embeddings", self.group),
+            ReadLimit(opened.num_slots, f"{setting}={self.kv_mib}", f"raise {setting}", self.group),
+        )
+        return opened.reader, least(limits)
 
     def close(self) -> None:
         """Frees the weights and closes the reader. *Mutates* the scorer."""
@@ -174,7 +181,7 @@ class PrmScorer:
         return IncrementalScorer(
             reader=prm.reader,
             step_format=prm.step_format,
-            max_tokens=prm.max_tokens,
+            limit=prm.limit,
             question=question,
             prompt=prompt,
         )
@@ -206,16 +213,3 @@ def find_reward_model(path: str, adapter: PrmAdapter, group: str) -> Checkpoint:
             f"{', '.join(adapter.architectures)}; choose another {group} or another {group}.path"
         )
     return checkpoint
-
-
-def token_limit(checkpoint: Checkpoint, adapter: PrmAdapter, max_tokens: int | None, group: str) -> int:
-    """Returns the least limit of model, format and `max_tokens`. Raises: ValueError if none of them has one."""
-    config = checkpoint.config
-    sliding_window = config.get("sliding_window") if config.get("model_type") == "mistral" else None
-    limits = (checkpoint.context_window, sliding_window, adapter.context_limit, max_tokens)
-    known_limits = [limit for limit in limits if isinstance(limit, int)]
-    if not known_limits:
-        raise ValueError(
-            f"{group}.max_tokens must be set: the config.json of {checkpoint.source} names no max_position_embeddings"
-        )
-    return min(known_limits)

@@ -14,6 +14,7 @@ from reason.scorers.base import PrmAdapter
 from reason.scorers.heads import ClosableReader
 from reason.scorers.incremental import IncrementalScorer
 from reason.scorers.prm import PrmScorer
+from reason.scorers.read_limit import ReadLimit
 
 
 def load_local_scorer(name: str) -> PrmScorer:
@@ -71,13 +72,17 @@ class SglangPrmScorer(PrmScorer):
 
     def _open_reader(
         self, checkpoint: Checkpoint, tokenizer: PretrainedTokenizer, label_token_ids: Tokens
-    ) -> tuple[ClosableReader, int | None]:
+    ) -> tuple[ClosableReader, ReadLimit | None]:
         from reason.engines.sglang_client.reader import SGLangReader
 
         vocab_size = checkpoint.vocab_size or max(tokenizer.get_vocab().values()) + 1
         query = self.adapter.head.build_query(label_token_ids)
         reader = SGLangReader(self.servers.open_dispatcher(), query, vocab_size=vocab_size, tokenizer=tokenizer)
-        return reader, reader.max_tokens
+        if reader.max_tokens is None:
+            return reader, None
+        source = f"max_req_input_len of the servers at {self.group}.urls"
+        remedy = "start them with a longer --context-length or more KV memory"
+        return reader, ReadLimit(reader.max_tokens, source, remedy, self.group)
 
     def bind(self, question: str, prompt: Tokens) -> IncrementalScorer:
         """See `base.Scorer`; the requests of one problem go to the same server."""
@@ -89,7 +94,7 @@ class SglangPrmScorer(PrmScorer):
         return IncrementalScorer(
             reader=SessionAffinity(prm.reader, question),
             step_format=prm.step_format,
-            max_tokens=prm.max_tokens,
+            limit=prm.limit,
             question=question,
             prompt=prompt,
         )

@@ -44,7 +44,7 @@ def load_trunk_config(source: str) -> PretrainedConfig:
     """Returns the checkpoint's config.
 
     A Mistral is returned as a Llama: same weights, same names, and same arithmetic for inputs within its window, where
-    `prm.token_limit` keeps them.
+    `read_limit` keeps them.
     """
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     if config.model_type != "mistral":

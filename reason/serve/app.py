@@ -16,6 +16,8 @@ from reason.serve.gate import RequestGate
 from reason.serve.item_writer import ItemWriter
 from reason.serve.items import ResponsesRequest, name_as_here, to_chat
 from reason.serve.middleware import CLIENT_CLOSED_REQUEST, RequestMiddleware
+from reason.serve.preset_entries import ModelEntry, describe_preset
+from reason.serve.presets import Preset
 from reason.serve.reply_format import read_format
 from reason.serve.request import SearchRequest, validate_request
 from reason.serve.responses import ClientGone, json_response
@@ -54,6 +56,7 @@ def _add_completions(app: FastAPI, service: SearchService) -> None:
         preset, solver = service.find_preset(body.model), service.require_solver()
         if body.reasoning_effort is not None:
             preset = service.find_effort(body.reasoning_effort)
+        solver = preset.adapt_solver(solver)
         reply_format = None
         request.state.preset = preset.name
         # in a thread: a long text takes a while to encode, and the event loop serves other requests meanwhile
@@ -122,29 +125,21 @@ def _add_completions(app: FastAPI, service: SearchService) -> None:
 
 
 def _add_models(app: FastAPI, service: SearchService) -> None:
-    def model_entry(name: str) -> dict[str, str | int | None]:
-        preset, spec = service.find_preset(name), service.catalog.spec
-        return {
-            "id": name,
-            "object": "model",
-            "created": service.created,
-            "owned_by": "reason",
-            "search": preset.search,
-            "width": getattr(preset.strategy, "n", None),
-            "writer": spec.names["model"],
-            # the name that vLLM and SGLang have for it, which clients read
-            "max_model_len": spec.checkpoint.context_window,
-        }
+    def model_entry(preset: Preset) -> ModelEntry:
+        return describe_preset(preset, created=service.created)
 
     @app.get("/v1/models")
     async def list_models() -> Response:
-        """Lists the presets."""
-        return json_response({"object": "list", "data": [model_entry(name) for name in service.catalog.presets]})
+        """Lists the presets, and under `reasoning_efforts` what each effort takes in their place."""
+        catalog = service.catalog
+        efforts = {name: model_entry(preset) for name, preset in catalog.efforts.items()}
+        entries = list(map(model_entry, catalog.presets.values()))
+        return json_response({"object": "list", "data": entries, "reasoning_efforts": efforts})
 
     @app.get("/v1/models/{name}")
     async def show_model(name: str) -> Response:
         """Describes one preset."""
-        return json_response(model_entry(name))
+        return json_response(model_entry(service.find_preset(name)))
 
 
 def _add_trees(app: FastAPI, service: SearchService) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TypedDict
 
 from decoding.core import Tokens
-from reason.problem import Solution
+from reason.problem import LikelyToken, Solution
 from reason.serve.tool_calls import CallingText, ToolCall
 from reason.thinking import SolutionReader
 from search.strategy import Candidate, SearchResult
@@ -16,10 +16,14 @@ from search.strategy import Candidate, SearchResult
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token of a text and its log-probability under the model (temperature 1, unfiltered)."""
+    """A token of a text and its log-probability under the model (temperature 1, unfiltered).
+
+    alternatives  the most likely tokens at its place, best first, itself among them where it is one
+    """
 
     text: str
     logprob: float
+    alternatives: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,15 +93,29 @@ def read_logprobs(
 ) -> tuple[TokenLogprob, ...] | None:
     """Returns the tokens behind the thought of a path, up to `length` characters; None where some are not known."""
     skipped, left, entries = reader.count_thought_tokens(solution.tree, node), length, []
+    likely = iter(_find_likely(solution, node))
     for i in solution.tree.path_nodes(node):
         step, first = solution.tree.nodes[i].step, skipped.get(i, 0)
         if len(step.logprobs) != len(step.tokens):
             return None
-        for token, logprob in zip(step.tokens[first:], step.logprobs[first:], strict=True):
-            if left > 0 and (text := decode((token,))):  # the token that ends a text has none
-                entries.append(TokenLogprob(text, logprob))
+        for place, (token, logprob) in enumerate(zip(step.tokens, step.logprobs, strict=True)):
+            others = next(likely, [])
+            if place >= first and left > 0 and (text := decode((token,))):  # the token that ends a text has none
+                # the chosen one has one number: another batch would give another last digit
+                alternatives = [(each.id, logprob if each.id == token else each.logprob) for each in others]
+                named = tuple(TokenLogprob(decode((number,)), value) for number, value in alternatives)
+                entries.append(TokenLogprob(text, logprob, named))
                 left -= len(text)
     return tuple(entries)
+
+
+def _find_likely(solution: Solution, node: int) -> list[list[LikelyToken]]:
+    """Returns the likely tokens at each token of a path; an empty list where none were recorded."""
+    if solution.top_tokens is None:
+        return []
+    tokens = solution.tree.prefix_tokens(node)
+    num_path = sum(len(step.tokens) for step in solution.tree.path_steps(node))
+    return solution.top_tokens.find(tokens, len(tokens) - num_path)
 
 
 def rank_candidates(result: SearchResult) -> list[Candidate]:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from reason.serve.choices import CompletionChoice, SearchBlock, UsageBlock
+from reason.serve.deltas import TextDelta, split_text
 from reason.serve.items import ResponsesRequest
 from reason.serve.json_schema import write_canonical
 from reason.serve.responses import encode_json
-from reason.serve.wire import KEEP_ALIVE, Fields
+from reason.serve.wire import KEEP_ALIVE, Fields, list_logprobs
 from search.strategy import StepEvent
 
 
@@ -59,8 +60,9 @@ class ItemWriter:
     ) -> Iterator[bytes]:
         """Yields the events of each item, then that of the whole reply."""
         body = self.complete_body(choices, usage, search)
+        deltas = [] if choices[0].text is None else split_text(choices[0].text, choices[0].logprobs)
         for index, item in enumerate(self._items(choices[0])):
-            yield from self._item_events(index, item)
+            yield from self._item_events(index, item, deltas)
         yield self._event(f"response.{body['status']}", response=body)
 
     def error_chunk(self, error: Mapping[str, Mapping[str, str | None]]) -> bytes:
@@ -90,6 +92,7 @@ class ItemWriter:
             "text": {"format": {"type": "text"}} if body.text is None else body.text.model_dump(by_alias=True),
             "tool_choice": body.tool_choice,
             "tools": [tool.model_dump() for tool in body.tools],
+            "top_logprobs": body.top_logprobs,
             "top_p": body.top_p,
             "truncation": "disabled",
             "usage": None,
@@ -102,7 +105,8 @@ class ItemWriter:
             content = [{"type": "reasoning_text", "text": choice.thought}]
             items.append({"id": f"rs_{self._id}", "type": "reasoning", "summary": [], "content": content})
         if choice.text is not None:
-            part = {"type": "output_text", "text": choice.text, "annotations": [], "logprobs": []}
+            logprobs = list_logprobs(choice.logprobs or ())
+            part = {"type": "output_text", "text": choice.text, "annotations": [], "logprobs": logprobs}
             items.append(
                 {
                     "id": f"msg_{self._id}",
@@ -125,15 +129,18 @@ class ItemWriter:
             )
         return items
 
-    def _item_events(self, index: int, item: dict[str, object]) -> Iterator[bytes]:
+    def _item_events(self, index: int, item: dict[str, object], deltas: Sequence[TextDelta]) -> Iterator[bytes]:
         place = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
             (part,) = cast("list[dict[str, object]]", item["content"])
             in_part = {**place, "content_index": 0}
             yield self._event("response.output_item.added", output_index=index, item={**item, "content": []})
-            yield self._event("response.content_part.added", **in_part, part={**part, "text": ""})
-            yield self._event("response.output_text.delta", **in_part, delta=part["text"], logprobs=[])
-            yield self._event("response.output_text.done", **in_part, text=part["text"], logprobs=[])
+            yield self._event("response.content_part.added", **in_part, part={**part, "text": "", "logprobs": []})
+            for delta in deltas:
+                logprobs = list_logprobs(delta.logprobs or ())
+                yield self._event("response.output_text.delta", **in_part, delta=delta.text, logprobs=logprobs)
+            whole = {"text": part["text"], "logprobs": part["logprobs"]}
+            yield self._event("response.output_text.done", **in_part, **whole)
             yield self._event("response.content_part.done", **in_part, part=part)
         elif item["type"] == "function_call":
             yield self._event("response.output_item.added", output_index=index, item={**item, "arguments": ""})

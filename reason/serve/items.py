@@ -20,6 +20,7 @@ _SAME_FIELDS = ("model", "seed", "temperature", "top_p", "top_k", "min_p", "time
 _PARAMS = (
     (r"^messages.*", "input"),
     (r"^max_tokens$", "max_output_tokens"),
+    (r"^logprobs$", "include"),
     (r"^reasoning_effort$", "reasoning.effort"),
     (r"^tools\.(\d+)\.function", r"tools.\1"),
     (r"^tool_choice\.function", "tool_choice"),
@@ -87,7 +88,8 @@ class ResponsesRequest(CompletionRequest):
     parallel_tool_calls: bool = True
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
-    include: list[Literal["reasoning.encrypted_content"]] = Field(default_factory=list)
+    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] = Field(default_factory=list)
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
     store: bool | None = None
 
 
@@ -108,6 +110,8 @@ def to_chat(body: ResponsesRequest) -> ChatCompletionRequest:
         ],
         "tool_choice": choice,
         "parallel_tool_calls": body.parallel_tool_calls,
+        "logprobs": "message.output_text.logprobs" in body.include,
+        "top_logprobs": body.top_logprobs,
         "response_format": None if text_format is None else _to_response_format(text_format),
         "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
     }

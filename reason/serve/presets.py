@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from reason.build import SolveSpec, validate_settings
-from reason.config.compose import compose_settings, list_options
+from reason.config.compose import Settings, compose_settings, list_options
 from reason.config.errors import ConfigError, unknown_option
+from reason.scorers.base import Scorer, StatelessScorer
+from reason.scorers.judge import JudgeScorer
+from reason.solver import Solver
 from search.strategy import Budget, Strategy
 
 log = logging.getLogger(__name__)
 
 GROUP = "preset"
-PRESET_GROUPS = ("search", "budget")
+SCORER = "scorer"
+PRESET_GROUPS = ("search", "budget", SCORER)
 """Groups that a preset may set; all other settings are shared by all presets."""
 
 RUN_SETTINGS = ("search", "task", "question", "limit", "concurrency", "resume", GROUP)
@@ -35,26 +40,67 @@ EFFORTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Preset:
-    """A search with its settings and budget, under the name that requests use."""
+    """A search with its settings and budget, under the name that requests use.
+
+    spec             the settings with which it was checked
+    has_own_scorer   whether it chooses a scorer in place of the server's; such a scorer loads no model
+    """
 
     name: str
-    search: str
-    strategy: Strategy
-    budget: Budget
+    spec: SolveSpec
+    has_own_scorer: bool = False
+
+    @property
+    def search(self) -> str:
+        """The option of conf/search."""
+        return self.spec.names["search"]
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.spec.strategy
+
+    @property
+    def budget(self) -> Budget:
+        return self.spec.budget
+
+    def adapt_solver(self, solver: Solver) -> Solver:
+        """Returns the server's solver with the scorer of this preset. Raises: ConfigError if its model is unfit."""
+        return self.spec.join_solver(solver) if self.has_own_scorer else solver
 
 
 @dataclass(frozen=True)
 class PresetCatalog:
-    """All presets of a server, the searches of `reasoning_effort`, and the settings of the models, which all share."""
+    """All presets of a server, the searches of `reasoning_effort`, and the settings of the models, which all share.
+
+    is_chosen  whether the operator named the presets; then one that cannot run is an error, and else it is left out
+    """
 
     presets: Mapping[str, Preset]
     spec: SolveSpec
     efforts: Mapping[str, Preset] = field(default_factory=dict)
+    is_chosen: bool = False
 
     @property
     def lossy_settings(self) -> list[str]:
         """Settings under which text is not distributed as the target model's, such as `router=arbitrage`."""
         return list(self.spec.lossy_settings)
+
+    def without_unfit(self, solver: Solver) -> PresetCatalog:
+        """Returns the presets whose own scorers these loaded models can run; the log names the others.
+
+        Raises: ConfigError if the operator named one that cannot run, or none is left.
+        """
+        fit, errors = dict[str, Preset](), dict[str, ConfigError]()
+        for name, preset in self.presets.items():
+            try:
+                preset.adapt_solver(solver)
+                fit[name] = preset
+            except ConfigError as error:
+                errors[name] = ConfigError(f"preset={name}: {error}")
+        if errors and (self.is_chosen or not fit):
+            raise next(iter(errors.values()))
+        _log_unserved(errors)
+        return replace(self, presets=fit)
 
 
 def load_presets(settings: Sequence[str], names: Sequence[str] | None) -> PresetCatalog:
@@ -71,36 +117,97 @@ def load_presets(settings: Sequence[str], names: Sequence[str] | None) -> Preset
                 f"{key} is not a setting of the server: presets choose the search (serve.presets, conf/{GROUP}), "
                 "and a request may change its settings"
             )
-    specs = _all_specs(settings) if names is None else {name: _preset_spec(settings, name) for name in names}
-    first = next(iter(specs.values()))
-    for name, spec in specs.items():
-        for key in sorted((first.config.keys() | spec.config.keys()) - set(PRESET_GROUPS)):
-            if first.config.get(key) != spec.config.get(key):
+    reader = PresetReader(settings)
+    made = reader.read_all() if names is None else {name: reader.read_preset(name) for name in names}
+    shared = next((preset.spec for preset in made.values() if not preset.has_own_scorer), None)
+    first = shared or next(iter(made.values())).spec
+    for name, preset in made.items():
+        own_groups = PRESET_GROUPS if preset.has_own_scorer else PRESET_GROUPS[:-1]
+        config = preset.spec.config
+        for key in sorted((first.config.keys() | config.keys()) - set(own_groups)):
+            if first.config.get(key) != config.get(key):
                 raise ConfigError(
-                    f"preset={name} sets {key}, which all presets share; a preset may set search and budget"
+                    f"preset={name} sets {key}, which all presets share; a preset may set search, budget and scorer"
                 )
-    embedder = next((spec.embedder for spec in specs.values() if spec.embedder), None)
-    presets = {name: _make_preset(name, spec) for name, spec in specs.items()}
-    return PresetCatalog(presets, replace(first, embedder=embedder), _load_efforts(settings, embedder is not None))
+    embedder = next((preset.spec.embedder for preset in made.values() if preset.spec.embedder), None)
+    efforts = _load_efforts(settings, embedder is not None)
+    return PresetCatalog(made, replace(first, embedder=embedder), efforts, is_chosen=names is not None)
 
 
-def _make_preset(name: str, spec: SolveSpec) -> Preset:
-    return Preset(name, spec.names["search"], spec.strategy, spec.budget)
+class PresetReader:
+    """Reads presets under the settings of a server.
 
+    A scorer that a preset chooses is its own: the server's `scorer` and `scorer.*` do not apply to it, so that a preset
+    named after its scorer is what its name says.
+    """
 
-def _all_specs(settings: Sequence[str]) -> dict[str, SolveSpec]:
-    """Returns the presets that can run. Raises: ConfigError, that of the first preset, if none can."""
-    specs, errors = dict[str, SolveSpec](), dict[str, ConfigError]()
-    for name in list_options(GROUP):
+    def __init__(self, settings: Sequence[str]) -> None:
+        self._settings = list(settings)
+        self._without_scorer = [each for each in settings if not _sets_scorer(each)]
+        self._default_scorer: str | None = None
+
+    def read_all(self) -> dict[str, Preset]:
+        """Returns the presets that can run. Raises: ConfigError, that of the first preset, if none can."""
+        presets, errors = dict[str, Preset](), dict[str, ConfigError]()
+        for name in list_options(GROUP):
+            try:
+                presets[name] = self.read_preset(name)
+            except ConfigError as error:
+                errors[name] = error
+        if not presets:
+            raise next(iter(errors.values()))
+        _log_unserved(errors)
+        return presets
+
+    def read_preset(self, name: str) -> Preset:
+        """Returns one preset. Raises: ConfigError naming it and the setting."""
+        if name not in list_options(GROUP):
+            raise ConfigError(unknown_option(GROUP, name, list_options(GROUP)))
+        config, choices, is_own = self._compose(name)
+        del config["serve"]
         try:
-            specs[name] = _preset_spec(settings, name)
+            spec = validate_settings(config, choices)
+            if getattr(spec.scorer, "reads_gold", False):
+                raise ConfigError(
+                    "scorer=oracle scores by gold answers, which requests do not have; choose another one"
+                )
+            if is_own and not _loads_nothing(spec.scorer):
+                raise ConfigError(
+                    f"scorer={choices[SCORER]} loads a model, and a preset shares those of the server; it may choose "
+                    "confidence, judge (of the model that solves), likelihood, function or none"
+                )
         except ConfigError as error:
-            errors[name] = error
-    if not specs:
-        raise next(iter(errors.values()))
-    if errors:
-        log.warning("not served: %s. %s", ", ".join(errors), next(iter(errors.values())))
-    return specs
+            raise ConfigError(f"preset={name}: {error} (serve.presets lists the presets that are served)") from error
+        return Preset(name, spec, is_own)
+
+    def _compose(self, name: str) -> tuple[Settings, dict[str, str], bool]:
+        """Returns the settings with a preset, the options, and whether it chooses a scorer of its own."""
+        if self._default_scorer is None:
+            self._default_scorer = compose_settings(self._without_scorer, "serve")[1][SCORER]
+        config, choices = compose_settings([*self._without_scorer, f"+{GROUP}={name}"], "serve")
+        if choices[SCORER] != self._default_scorer:
+            return config, choices, True
+        if len(self._without_scorer) < len(self._settings):
+            config, choices = compose_settings([*self._settings, f"+{GROUP}={name}"], "serve")
+        return config, choices, False
+
+
+def _sets_scorer(setting: str) -> bool:
+    return setting.lstrip("+~").partition("=")[0].partition(".")[0] == SCORER
+
+
+def _loads_nothing(scorer: Scorer) -> bool:
+    return isinstance(scorer, StatelessScorer) or (isinstance(scorer, JudgeScorer) and scorer.model == "target")
+
+
+def _log_unserved(errors: Mapping[str, ConfigError]) -> None:
+    """Logs the presets that cannot run; those of which the reasons differ in the search alone are one line."""
+    names_of = dict[str, list[str]]()
+    for name, error in errors.items():
+        reason = str(error).removeprefix(f"preset={name}: ")
+        names_of.setdefault(re.sub(r"^search=\w+", "the search", reason), []).append(name)
+    for reason, names in names_of.items():
+        log.warning("not served: %s. %s", ", ".join(names), reason)
 
 
 def _load_efforts(settings: Sequence[str], has_embedder: bool) -> dict[str, Preset]:
@@ -121,15 +228,4 @@ def _find_effort(settings: Sequence[str], choice: str, has_embedder: bool) -> Pr
         return None
     if spec.embedder and not has_embedder:
         return None
-    return _make_preset(name if group == GROUP else f"effort-{name}", spec)
-
-
-def _preset_spec(settings: Sequence[str], name: str) -> SolveSpec:
-    if name not in list_options(GROUP):
-        raise ConfigError(unknown_option(GROUP, name, list_options(GROUP)))
-    config, choices = compose_settings([*settings, f"+{GROUP}={name}"], "serve")
-    del config["serve"]
-    try:
-        return validate_settings(config, choices)
-    except ConfigError as error:
-        raise ConfigError(f"preset={name}: {error} (serve.presets lists the presets that are served)") from error
+    return Preset(name if group == GROUP else f"effort-{name}", spec)

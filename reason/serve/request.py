@@ -61,7 +61,8 @@ def validate_request(
         strategy = _keep_stop(strategy, preset.strategy)
     _check_needs(strategy, solver)
     if body.with_logprobs:
-        _check_logprobs(body, engine)
+        _check_logprobs(body, solver, engine)
+        problem = replace(problem, num_alternatives=body.num_alternatives)
     if reply_format is not None:
         problem = _ask_for(reply_format, problem, solver, strategy, engine)
     width = getattr(strategy, "n", body.n)
@@ -158,15 +159,8 @@ def _ask_for(
     )
 
 
-def _check_logprobs(body: CompletionRequest, engine: EngineSettings) -> None:
-    if body.num_alternatives:
-        field = "top_logprobs" if isinstance(body, ChatCompletionRequest) else "logprobs"
-        raise ApiError(
-            400,
-            f"{field} is not supported above 0: of the other tokens their number is kept, not which they are",
-            param=field,
-            code="unsupported_field",
-        )
+def _check_logprobs(body: CompletionRequest, solver: Solver, engine: EngineSettings) -> None:
+    """Raises ApiError 400 naming the field that this engine has nothing for."""
     if not engine.gives_logprobs:
         raise ApiError(
             400,
@@ -174,6 +168,14 @@ def _check_logprobs(body: CompletionRequest, engine: EngineSettings) -> None:
             param="logprobs",
             code="unsupported_field",
         )
+    if body.num_alternatives and (not engine.names_tokens or solver.router is not None):
+        field = "top_logprobs" if isinstance(body, ChatCompletionRequest) else "logprobs"
+        reason = (
+            "this engine does not say which other tokens were likely (engine=local does)"
+            if solver.router is None
+            else "with a router two models write, and the likely tokens of neither are kept"
+        )
+        raise ApiError(400, f"{field} is not supported above 0: {reason}", param=field, code="unsupported_field")
 
 
 def limit_seconds(budget: Budget, seconds: float | None) -> Budget:

@@ -68,6 +68,7 @@ class SearchService:
         """
         solver = self.catalog.spec.load_solver()
         try:
+            self.catalog = self.catalog.without_unfit(solver)
             solver.with_options(budget=Budget(tokens=WARM_UP_TOKENS)).solve("What is 1+1?")
         except BaseException:
             solver.close()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
+from reason.serve.preset_entries import describe_preset
 from reason.serve.presets import Preset, PresetCatalog
 from reason.serve.trees import TreeSummary
 
@@ -49,7 +50,7 @@ def welcome_page(catalog: PresetCatalog, base: str, *, with_key: bool) -> str:
             f"<p>Every request is answered by a search with model {escape(names['model'])}, scorer "
             f"{escape(names['scorer'])}, engine {escape(names['engine'])}. The base address for clients is "
             f"<code>{escape(base)}/v1</code>; <code>model</code> is one of these:</p>"
-            f"<table><tr><th>model</th><th>search</th><th>width</th></tr>{presets}</table>"
+            f"<table><tr><th>model</th><th>search</th><th>width</th><th>scorer</th><th>needs</th></tr>{presets}</table>"
             f"<p><code>reasoning_effort</code> takes another search in its place: {efforts}.</p>"
             f"<pre>{escape(curl)}</pre><ul>{items}</ul>"
         ),
@@ -67,8 +68,10 @@ def trees_page(trees: Sequence[TreeSummary], base: str, keep: int) -> str:
 
 
 def _preset_row(preset: Preset) -> str:
-    width = getattr(preset.strategy, "n", "")
-    return f"<tr><td>{escape(preset.name)}</td><td>{escape(preset.search)}</td><td>{width}</td></tr>"
+    entry = describe_preset(preset, created=0)
+    width = "" if entry["width"] is None else str(entry["width"])
+    cells = [preset.name, preset.search, width, entry["scorer"] or "none: votes", ", ".join(entry["needs"])]
+    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
 def _tree_row(tree: TreeSummary, base: str) -> str:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from textwrap import shorten
 
 from reason.serve.choices import CompletionChoice, SearchBlock, TokenLogprob, UsageBlock
+from reason.serve.deltas import split_text
 from reason.serve.json_schema import write_canonical
 from reason.serve.responses import encode_json
 from search.strategy import StepEvent
@@ -56,13 +57,14 @@ class ResponseWriter:
     def last_chunks(
         self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock
     ) -> Iterator[bytes]:
-        """Yields thoughts, texts and calls, then the finish reasons; the last of these chunks holds `search`."""
+        """Yields thoughts, parts of texts, calls, then the finish reasons; the last of these chunks holds `search`."""
         for i, choice in enumerate(choices):
             if choice.thought:
                 yield self._encode_chunk({"reasoning_content": choice.thought}, index=i)
             if choice.text is not None:
-                delta = {"content" if self.chat else "text": choice.text}
-                yield self._encode_chunk(delta, index=i, logprobs=choice.logprobs)
+                for part in split_text(choice.text, choice.logprobs):
+                    delta = {"content" if self.chat else "text": part.text}
+                    yield self._encode_chunk(delta, index=i, logprobs=self._logprob_fields(part.logprobs, part.offset))
             if choice.calls:
                 calls = [{"index": number, **call} for number, call in enumerate(self._call_fields(i, choice))]
                 yield self._encode_chunk({"tool_calls": calls}, index=i)
@@ -103,21 +105,18 @@ class ResponseWriter:
             for number, call in enumerate(choice.calls)
         ]
 
-    def _logprob_fields(self, tokens: Sequence[TokenLogprob] | None) -> Fields | None:
-        """Returns `logprobs` of a chat choice, or of a completion; without alternatives, which are not known."""
+    def _logprob_fields(self, tokens: Sequence[TokenLogprob] | None, offset: int = 0) -> Fields | None:
+        """Returns `logprobs` of a chat choice, or of a completion, whose text begins at the character `offset`."""
         if tokens is None:
             return None
         if self.chat:
-            content = [
-                {"token": each.text, "logprob": each.logprob, "bytes": _bytes_of(each.text), "top_logprobs": []}
-                for each in tokens
-            ]
-            return {"content": content, "refusal": None}
+            return {"content": list_logprobs(tokens), "refusal": None}
+        best = [{each.text: each.logprob for each in reversed(token.alternatives)} for token in tokens]
         return {
             "tokens": [each.text for each in tokens],
             "token_logprobs": [each.logprob for each in tokens],
-            "top_logprobs": None,
-            "text_offset": list(accumulate((len(each.text) for each in tokens[:-1]), initial=0)) if tokens else [],
+            "top_logprobs": best if any(best) else None,
+            "text_offset": list(accumulate((len(each.text) for each in tokens[:-1]), initial=offset)) if tokens else [],
         }
 
     def _encode_chunk(
@@ -126,13 +125,22 @@ class ResponseWriter:
         *,
         index: int = 0,
         finished: CompletionChoice | None = None,
-        logprobs: Sequence[TokenLogprob] | None = None,
+        logprobs: Fields | None = None,
         more: Fields | None = None,
     ) -> bytes:
         finish = {"finish_reason": None} if finished is None else _finish_fields(finished)
         fields: Fields = {"delta": delta} if self.chat else delta
-        choice = {"index": index, **fields, "logprobs": self._logprob_fields(logprobs), **finish}
+        choice = {"index": index, **fields, "logprobs": logprobs, **finish}
         return _encode_event({**self._head_fields(".chunk"), "choices": [choice], **(more or {})})
+
+
+def list_logprobs(tokens: Sequence[TokenLogprob]) -> list[dict[str, object]]:
+    """Returns tokens with their log-probabilities and alternatives, as chats and `/v1/responses` have them."""
+    return [_name_token(each) | {"top_logprobs": list(map(_name_token, each.alternatives))} for each in tokens]
+
+
+def _name_token(token: TokenLogprob) -> dict[str, object]:
+    return {"token": token.text, "logprob": token.logprob, "bytes": _bytes_of(token.text)}
 
 
 def _finish_fields(choice: CompletionChoice) -> dict[str, object]:

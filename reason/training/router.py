@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForTokenClassification
 
+from decoding.core import Tokens
 from decoding.validation import (
     MAX_INT,
     MAX_VALUE,
@@ -29,6 +30,7 @@ from decoding.validation import (
     require_number,
     require_share,
 )
+from reason.routing.classifier import HISTORIES, READS
 from reason.routing.pairs import StepPair
 from reason.training.loop import save_atomically
 
@@ -37,10 +39,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHARES = (0.1, 0.2, 0.3, 0.5)
 LABELS = ("score", "truth")
 
 Floats = npt.NDArray[np.float64]
+EncodePair = Callable[[StepPair], Tokens]
+"""From a pair to the ids that a classifier reads of it, which end with the small model's step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,8 @@ class RouterRecipe:
 
     label     what makes a step better: its `score`, or by rollouts the `truth`
     margin    by how much the target model's step must be better
+    reads     what the classifier reads: `tokens` of the target model, or `text` by a tokenizer of its own
+    history   `authors` marks each step with the model that wrote it (section 3.3: "Model 0", "Model 1"); or `none`
     held_out  share of the problems that the router is evaluated on
     rate      learning rate after warm-up; `warmup` is a share of the steps
 
@@ -61,32 +66,23 @@ class RouterRecipe:
     warmup: float = 0.05
     label: str = "score"
     margin: float = 0.0
+    reads: str = "tokens"
+    history: str = "none"
     held_out: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_choice("reads", self.reads, READS)
+        require_choice("history", self.history, HISTORIES)
         for name in ("epochs", "tokens_per_batch"):
             require_count(name, getattr(self, name), at_least=1)
         require_share("warmup", self.warmup)
         validate_router_recipe(self)
 
 
-@dataclass(frozen=True)
-class RouterMetrics:
-    """How well a number predicts where the target model is better.
-
-    realised     mean rise of the label's number if the target model writes each of `SHARES` of the steps
-    improved     share of those steps that are better from it
-    calibration  expected calibration error of a probability; None for other numbers
-    truth        rank correlation with the gain by ground truth, over the pairs that have it; None without any
-    """
-
-    auc: float
-    spearman: float
-    realised: tuple[float, ...]
-    improved: tuple[float, ...]
-    calibration: float | None = None
-    truth: float | None = None
+def read_shared_tokens(pair: StepPair) -> Tokens:
+    """Returns the target model's ids of a pair: prompt, previous steps and the small model's step."""
+    return pair.prefix + pair.small_step
 
 
 def validate_router_recipe(recipe: RouterRecipe | HeadRecipe) -> None:
@@ -134,12 +130,23 @@ def balance_labels(pairs: Sequence[StepPair], recipe: RouterRecipe, rng: random.
     return chosen
 
 
-def train_router(base: str, pairs: Sequence[StepPair], recipe: RouterRecipe, folder: Path, device: str) -> Any:
-    """Returns the trained model. A killed run continues with the epoch it was in. *Mutates* `folder`."""
+def train_router(
+    base: str,
+    pairs: Sequence[StepPair],
+    recipe: RouterRecipe,
+    folder: Path,
+    device: str,
+    encode: EncodePair = read_shared_tokens,
+) -> Any:
+    """Returns the trained model, which reads what `encode` gives. A killed run continues with the epoch it was in.
+
+    *Mutates* `folder`.
+    """
     torch.manual_seed(recipe.seed)
     model = AutoModelForTokenClassification.from_pretrained(base, num_labels=2, dtype=torch.float32).to(device).train()
     rng = random.Random(recipe.seed)
-    epochs = [_batch_pairs(balance_labels(pairs, recipe, rng), recipe, rng) for _ in range(recipe.epochs)]
+    examples = [_make_examples(balance_labels(pairs, recipe, rng), encode) for _ in range(recipe.epochs)]
+    epochs = [_batch_examples(epoch, recipe, rng) for epoch in examples]
     steps = sum(len(epoch) for epoch in epochs)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate)
 
@@ -155,7 +162,8 @@ def train_router(base: str, pairs: Sequence[StepPair], recipe: RouterRecipe, fol
             continue
         total = 0.0
         for batch in epoch:
-            loss = cross_entropy(_step_logits(model, batch, device), _label_tensor(batch, recipe).to(device))
+            labels = _label_tensor([example.pair for example in batch], recipe).to(device)
+            loss = cross_entropy(_step_logits(model, batch, device), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -171,129 +179,52 @@ def train_router(base: str, pairs: Sequence[StepPair], recipe: RouterRecipe, fol
     return model.eval()
 
 
-def predict_gains(model: Any, pairs: Sequence[StepPair], recipe: RouterRecipe, device: str) -> Floats:
+def predict_gains(
+    model: Any, pairs: Sequence[StepPair], recipe: RouterRecipe, device: str, encode: EncodePair = read_shared_tokens
+) -> Floats:
     """Returns the model's probability for each pair, `[N]`."""
     likely = np.empty(len(pairs))
-    places = {id(pair): i for i, pair in enumerate(pairs)}
-    for batch in _batch_pairs(pairs, recipe, None):
+    examples = _make_examples(pairs, encode)
+    places = {id(example): i for i, example in enumerate(examples)}
+    for batch in _batch_examples(examples, recipe, None):
         probabilities = torch.softmax(_step_logits(model, batch, device), -1)[:, 1]
-        likely[[places[id(pair)] for pair in batch]] = probabilities.double().cpu().numpy()
+        likely[[places[id(example)] for example in batch]] = probabilities.double().cpu().numpy()
     return likely
 
 
-def evaluate_router(
-    likely: Floats, pairs: Sequence[StepPair], margin: float, label: str = "score"
-) -> dict[str, RouterMetrics]:
-    """Evaluates the router's probabilities `[N]` and the baselines on held-out pairs.
+@dataclass(frozen=True, eq=False)
+class _Example:
+    """A pair and the ids that the classifier reads of it."""
 
-    The oracle knows both steps' scores.
-    """
-    advantage = pair_advantages(pairs, label)
-    gaining = advantage > margin
-    known = np.array([pair.truth_gain is not None for pair in pairs])
-    true = np.array([pair.truth_gain or 0.0 for pair in pairs])
-    predictors = {
-        "router": likely,
-        "own score, negated": -np.array([pair.small_score for pair in pairs]),
-        "own doubt": np.array([0.0 if pair.small_entropy is None else pair.small_entropy for pair in pairs]),
-        "own length": np.array([float(len(pair.small_step)) for pair in pairs]),
-        "tokens before it": np.array([float(len(pair.prefix)) for pair in pairs]),
-        "chance": np.random.default_rng(0).random(len(pairs)),
-        "oracle": pair_advantages(pairs, "score"),
-    }
-    return {
-        name: RouterMetrics(
-            roc_auc(values, gaining),
-            rank_correlation(values, advantage),
-            tuple(realised_gain(values, advantage, share) for share in SHARES),
-            tuple(improved_share(values, advantage, share) for share in SHARES),
-            calibration_error(values, gaining) if name == "router" else None,
-            rank_correlation(values[known], true[known]) if known.any() else None,
-        )
-        for name, values in predictors.items()
-    }
+    pair: StepPair
+    ids: Tokens
 
 
-def realised_gain(values: Floats, advantage: Floats, share: float) -> float:
-    """Returns the mean rise of the steps' scores, or truths, if the target model writes the share of them with the
-    largest values (the paper's objective, section 3.2; ties in the order given).
-
-    >>> realised_gain(np.array([0.9, 0.1, 0.5]), np.array([0.6, 0.3, -0.3]), 2 / 3)
-    0.1
-    """
-    return round(float(advantage[_largest_indices(values, share)].sum() / len(values)), 4)
+def _make_examples(pairs: Sequence[StepPair], encode: EncodePair) -> list[_Example]:
+    return [_Example(pair, encode(pair)) for pair in pairs]
 
 
-def improved_share(values: Floats, advantage: Floats, share: float) -> float:
-    """Returns the share of those steps that are better from the target model; the others were rewritten in vain."""
-    return round(float((advantage[_largest_indices(values, share)] > 0).mean()), 4)
-
-
-def _largest_indices(values: Floats, share: float) -> npt.NDArray[np.intp]:
-    return np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]
-
-
-def roc_auc(values: Floats, positive: npt.NDArray[np.bool_]) -> float:
-    """Returns the probability that a positive has a larger value than a negative, ties counting half.
-
-    >>> roc_auc(np.array([0.1, 0.9, 0.5]), np.array([False, True, False]))
-    1.0
-    """
-    from scipy.stats import mannwhitneyu
-
-    if not positive.any() or positive.all():
-        return float("nan")
-    wins = mannwhitneyu(values[positive], values[~positive]).statistic
-    return float(wins / (positive.sum() * (~positive).sum()))
-
-
-def rank_correlation(a: Floats, b: Floats) -> float:
-    """Returns the rank correlation (Spearman); nan where one of the two does not vary."""
-    from scipy.stats import spearmanr
-
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return float("nan")
-    return float(spearmanr(a, b).statistic)
-
-
-def calibration_error(likely: Floats, positive: npt.NDArray[np.bool_], bins: int = 10) -> float:
-    """Returns the expected calibration error: mean difference of prediction and frequency, over ten bins.
-
-    >>> calibration_error(np.array([0.0, 0.0, 1.0, 1.0]), np.array([False, False, True, True]))
-    0.0
-    """
-    place = np.minimum((likely * bins).astype(int), bins - 1)
-    gaps = [
-        abs(likely[place == b].mean() - positive[place == b].mean()) * (place == b).mean()
-        for b in range(bins)
-        if (place == b).any()
-    ]
-    return float(sum(gaps))
-
-
-def _batch_pairs(pairs: Sequence[StepPair], recipe: RouterRecipe, rng: random.Random | None) -> list[list[StepPair]]:
+def _batch_examples(
+    examples: Sequence[_Example], recipe: RouterRecipe, rng: random.Random | None
+) -> list[list[_Example]]:
     """Batches of similar length, at most `tokens_per_batch` padded tokens each; shuffled if there is an `rng`."""
-    batches: list[list[StepPair]] = []
-    for pair in sorted(pairs, key=_pair_length):
-        if batches and (len(batches[-1]) + 1) * _pair_length(pair) <= recipe.tokens_per_batch:
-            batches[-1].append(pair)
+    batches: list[list[_Example]] = []
+    for example in sorted(examples, key=lambda example: len(example.ids)):
+        if batches and (len(batches[-1]) + 1) * len(example.ids) <= recipe.tokens_per_batch:
+            batches[-1].append(example)
         else:
-            batches.append([pair])
+            batches.append([example])
     if rng is not None:
         rng.shuffle(batches)
     return batches
 
 
-def _pair_length(pair: StepPair) -> int:
-    return len(pair.prefix) + len(pair.small_step)
-
-
-def _step_logits(model: Any, batch: Sequence[StepPair], device: str) -> torch.Tensor:
+def _step_logits(model: Any, batch: Sequence[_Example], device: str) -> torch.Tensor:
     """`[B, 2]` at the last token of every draft step; padded on the right, which a causal model does not see."""
-    ids_BL = torch.zeros((len(batch), max(map(_pair_length, batch))), dtype=torch.long)
-    for row, pair in enumerate(batch):
-        ids_BL[row, : _pair_length(pair)] = torch.tensor(pair.prefix + pair.small_step)
-    ends_B = torch.tensor([_pair_length(pair) - 1 for pair in batch])
+    ids_BL = torch.zeros((len(batch), max(len(example.ids) for example in batch)), dtype=torch.long)
+    for row, example in enumerate(batch):
+        ids_BL[row, : len(example.ids)] = torch.tensor(example.ids)
+    ends_B = torch.tensor([len(example.ids) - 1 for example in batch])
     with torch.set_grad_enabled(model.training):
         logits_BL2: torch.Tensor = model(input_ids=ids_BL.to(device), use_cache=False).logits
     return logits_BL2[torch.arange(len(batch)), ends_B].float()

@@ -66,8 +66,8 @@ def read_features(base: str, pairs: Sequence[StepPair], device: str, *, batch_si
         return features
 
     source = find_model(base, key="--base").source
-    reader, _ = open_local_reader(source, TokenStatisticsHead(), (), device=device, dtype="float32", kv_mib=512)
-    with closing(reader):
+    opened = open_local_reader(source, TokenStatisticsHead(), (), device=device, dtype="float32", kv_mib=512)
+    with closing(opened.reader) as reader:
         return np.array(asyncio.run(read_batches())).reshape(len(pairs), len(FEATURE_NAMES))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as FastTokenizer
@@ -19,6 +20,10 @@ from decoding.model.transformers_checkpoint import Device
 from decoding.threads import limit_threads
 from decoding.validation import MAX_INT, require_choice, require_count, require_not_negative
 from reason.build import load
+from reason.engines.acceptance_head import save_acceptance_head
+from reason.engines.draft_vocabulary import save_draft_vocabulary
+from reason.engines.judge_head import save_judge
+from reason.models.checkpoint import find_model
 from reason.runs.metrics import compute_metrics
 from reason.runs.result import ProblemResult
 from reason.solver import Solver
@@ -28,6 +33,14 @@ from reason.tasks.synthetic import Synthetic
 from reason.tasks.synthetic.families import FAMILIES
 from reason.training.classifier import deepen_model
 from reason.training.contrast import ContrastLoss, digit_ids
+from reason.training.draft_heads import (
+    DraftHeadRecipe,
+    open_pair,
+    rank_ids,
+    train_acceptance_head,
+    train_judge,
+    write_texts,
+)
 from reason.training.loop import (
     Batch,
     LossFunction,
@@ -39,11 +52,14 @@ from reason.training.loop import (
     train_model,
 )
 from reason.training.stream import OpenSource, SolutionSource, batch_stream
+from reason.training.td_lambda import TdLoss, ValueRecipe, batch_trajectories, name_value_model, write_trajectories
 from reason.training.thoughts import ThoughtSource
 from reason.training.tokenizer import build_thinker_tokenizer, build_tokenizer
+from search.expand import derive_seed
 
 BUNDLED = Path(reason.models.__file__).parent / "bundled"
-STAGES = ("tokenizer", "target", "draft", "verifier", "prm", "report", "thinker", "ship")
+HEAD_STAGES = ("acceptance_head", "judge_head", "draft_vocabulary")
+STAGES = ("tokenizer", "target", "draft", "verifier", "prm", "report", "thinker", *HEAD_STAGES, "value_models", "ship")
 
 THINKER_WINDOW = 4096  # tokens; its training texts are shorter, but a thought may run away
 
@@ -79,6 +95,8 @@ class TrainingPlan:
     shapes          by model; the verifier has the target's
     recipes         by stage
     thought_style   how often the parts of a thought occur
+    heads           of the small parts of speculation, which read models that are there already
+    values          of the value models, which judge the solutions of a model that is there already
     judging_layers  layers that the reward model has beyond the verifier's
     ship_to         folder of the bundled models
 
@@ -92,6 +110,8 @@ class TrainingPlan:
     puzzle_weights: Mapping[str, float] = field(default_factory=dict)
     puzzle_difficulty: tuple[int, int] | None = None
     thought_style: ThoughtStyle = field(default_factory=ThoughtStyle)
+    heads: DraftHeadRecipe = field(default_factory=DraftHeadRecipe)
+    values: ValueRecipe = field(default_factory=ValueRecipe)
     judging_layers: int = 2
     seed: int = 0
     report_problems: int = 24
@@ -134,6 +154,10 @@ def run_stage(stage: str, plan: TrainingPlan) -> StageFigures:
         "prm": _train_prm,
         "report": _report_models,
         "thinker": _train_thinker,
+        "acceptance_head": _train_acceptance_head,
+        "judge_head": _train_judge_head,
+        "draft_vocabulary": _count_draft_vocabulary,
+        "value_models": _train_value_models,
         "ship": _ship_models,
     }
     torch.manual_seed(plan.seed)
@@ -206,6 +230,64 @@ def _train_thinker(plan: TrainingPlan) -> dict[str, float]:
     return _save_model("thinker", plan, model, figures, folder)
 
 
+def _train_acceptance_head(plan: TrainingPlan) -> dict[str, float]:
+    target, draft, _ = open_pair(plan.heads, plan.resolved_device)
+    texts = write_texts(plan.heads.target, plan.weights, plan.heads, plan.resolved_device)
+    head, figures = train_acceptance_head(texts, target, draft, plan.heads)
+    save_acceptance_head(plan.folder / "acceptance_head", head, plan.heads.draft)
+    return figures
+
+
+def _train_judge_head(plan: TrainingPlan) -> dict[str, float]:
+    target, _, tokenizer = open_pair(plan.heads, plan.resolved_device)
+    texts = write_texts(plan.heads.draft, plan.weights, plan.heads, plan.resolved_device)
+    weight_D, bias, figures = train_judge(texts, target, tokenizer, plan.heads)
+    save_judge(plan.folder / "judge_head", weight_D.numpy(), bias, plan.heads.target)
+    return figures
+
+
+def _count_draft_vocabulary(plan: TrainingPlan) -> dict[str, float]:
+    texts = write_texts(plan.heads.target, plan.weights, plan.heads, plan.resolved_device)
+    ids = rank_ids(texts, plan.heads.vocabulary_size)
+    save_draft_vocabulary(plan.folder / "draft_vocabulary", ids, plan.heads.target)
+    tokens = [token for text in texts for token in text.tokens]
+    return {"ids": len(ids), "share_of_tokens": float(np.isin(tokens, ids).mean())}
+
+
+def _train_value_models(plan: TrainingPlan) -> dict[str, float]:
+    """Trains value models on solutions that a model wrote, each from other weights and in another order."""
+    source, recipe, values = find_model(plan.values.base).source, plan.recipes["value_models"], plan.values
+    trajectories = write_trajectories(values, plan.weights)
+    share = sum(t.is_right for t in trajectories) / len(trajectories)
+    figures = {"solutions": float(len(trajectories)), "right": round(share, 4)}
+    tokenizer = _load_tokenizer(Path(source))
+    for index in range(1, values.models + 1):
+        torch.manual_seed(plan.seed + index)
+        base = LlamaForCausalLM.from_pretrained(source, dtype=torch.float32)
+        model = deepen_model(base, plan.judging_layers)
+        folder = name_value_model(plan.folder, index)
+
+        def make_stream(seed: int, index: int = index) -> Iterator[Batch]:
+            return batch_trajectories(
+                trajectories, recipe.tokens_per_batch, tokenizer.pad_token_id, derive_seed(seed, index)
+            )
+
+        with limit_threads(recipe.threads):
+            trained = train_model(
+                model,
+                make_stream,
+                recipe,
+                folder,
+                plan.resolved_device,
+                loss_of=TdLoss(values.decay),
+                rate_of=model.rate_of,
+            )
+        model.classifier.to(torch.bfloat16).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        figures[f"loss_{index}"] = trained["loss"]
+    return figures
+
+
 def _report_models(plan: TrainingPlan) -> dict[str, AccuracyTable]:
     size = {"problems": plan.report_problems, "samples": plan.report_samples}
     return {
@@ -217,7 +299,7 @@ def _report_models(plan: TrainingPlan) -> dict[str, AccuracyTable]:
 def _ship_models(plan: TrainingPlan) -> dict[str, float]:
     """Copies the models to where the package looks for them."""
     sizes = {}
-    for name in ("target", "draft", "verifier", "prm", "thinker"):
+    for name in ("target", "draft", "verifier", "prm", "thinker", *HEAD_STAGES):
         if not (plan.folder / name / "done.json").exists():
             continue
         to = plan.ship_to / name

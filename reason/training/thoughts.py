@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 LONGEST_THOUGHT = 1500  # tokens; longer ones are cut
 _LONG_SEARCH = 40  # trials, above which most examples go on from notes
 
-KINDS = {"whole": 0.46, "answer": 0.34, "notes": 0.2}
+KINDS = {"whole": 0.48, "answer": 0.22, "notes": 0.3}
 """What follows the thought, or a part of it, and how often."""
 _STATED = 0.35  # share of the requests for an answer that come when the thought has one; others come anywhere
-_RESUMED, _HAVE_IT = 0.35, 0.1  # share of thoughts that go on from notes; of these, with the answer in the notes
+_RESUMED, _HAVE_IT = 0.45, 0.12  # share of thoughts that go on from notes; of these, with the answer in the notes
 
 
 @dataclass(frozen=True)

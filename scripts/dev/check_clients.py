@@ -2,12 +2,14 @@
 
 python scripts/dev/check_clients.py                          starts scripts/serve.py on a free port
 python scripts/dev/check_clients.py --url http://HOST:PORT   uses a running server
+python scripts/dev/check_clients.py --python ENVIRONMENT/bin/python   runs the clients of another environment
 
 A second server of ours stands in front of a scripted model that calls tools and writes JSON: agents complete there what
 the bundled model is asked in vain.
 
-Checks the clients that are installed (pip install 'reason-search[clients]', perhaps in a separate environment,
-because they pin many dependencies) and names those that are not. Exit code 1 if a check fails.
+Checks the clients that are installed (pip install 'reason-search[clients]', or in a separate environment, because they
+pin many dependencies: pip install smolagents dspy inspect-ai 'litellm[proxy]' openai) and names those that are not.
+Exit code 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
@@ -30,6 +33,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from typing import Any
+
+from client_frameworks import FRAMEWORK_CHECKS
 
 MODEL = "best-of-4"
 TOOL_MODEL = "majority-16"
@@ -405,9 +410,12 @@ class ScriptedModel(BaseHTTPRequestHandler):
         is_wrong = next(self.turn) % 3 == 2
         last, tools = body["messages"][-1], body.get("tools")
         message: Fields = {"role": "assistant", "content": "The sum is 3."}
-        if tools and last["role"] != "tool":
-            function = tools[0]["function"]
-            arguments = {"a": 1, "b": 2} if function["name"] == "add" else {"count": 3}
+        has_called = any(each["role"] == "assistant" for each in body["messages"])
+        endings = [tool for tool in tools or () if tool["function"]["name"] == "final_answer"]
+        if tools and last["role"] != "tool" and (endings or not has_called):
+            # smolagents shows what a tool said as a user's message, and ends with a tool
+            function = (endings if has_called else tools)[0]["function"]
+            arguments = {"add": {"a": 1, "b": 2}, "final_answer": {"answer": "3"}}.get(function["name"], {"count": 3})
             text = '{"a": 1' if is_wrong else json.dumps(arguments)
             call = {"id": "x", "type": "function", "function": {"name": function["name"], "arguments": text}}
             message = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -415,15 +423,21 @@ class ScriptedModel(BaseHTTPRequestHandler):
             message["content"] = "three" if is_wrong else '{"count": 3}'
         finish = "tool_calls" if "tool_calls" in message else "stop"
         usage = {"prompt_tokens": 10, "completion_tokens": 5}
+        if body.get("stream"):
+            chunk = {"choices": [{"index": 0, "delta": message, "finish_reason": finish}], "usage": usage}
+            self._send_data(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(), "text/event-stream")
+            return
         self._send({"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage})
 
     def log_message(self, format: str, *args: object) -> None:
         """Prints nothing."""
 
     def _send(self, body: object) -> None:
-        data = json.dumps(body).encode()
+        self._send_data(json.dumps(body).encode(), "application/json")
+
+    def _send_data(self, data: bytes, kind: str) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -443,6 +457,7 @@ TOOL_CHECKS: dict[str, tuple[str, Check]] = {
     "openai, structured": ("openai", openai_structured),
     "langchain, tools": ("langchain_openai", langchain_tools),
     "openai agents, tools": ("agents", agents_tools),
+    **FRAMEWORK_CHECKS,
 }
 """Checks of a server in front of a model that calls tools, as `CHECKS`."""
 
@@ -472,6 +487,8 @@ def start_server(*settings: str) -> Iterator[str]:
                 break
         else:
             raise RuntimeError("the server did not start")
+        # its log must be read, or the server waits for a reader
+        threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
         yield match[1]
     finally:
         process.terminate()
@@ -482,22 +499,28 @@ def main() -> int:
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("settings", nargs="*", help="settings of scripts/serve.py, where it is started")
     top.add_argument("--url", help="a server that is running")
+    top.add_argument("--tools", action="store_true", help="with --url: it stands in front of the scripted model")
+    top.add_argument("--python", default=sys.executable, help="interpreter of the environment that has the clients")
     args = top.parse_intermixed_args()
     if args.url:
-        return check_all(args.url.rstrip("/"))
+        return check_all(args.url.rstrip("/"), TOOL_CHECKS if args.tools else CHECKS)
+
+    def check_in_environment(url: str, *more: str) -> int:
+        return subprocess.run([args.python, __file__, "--url", url, *more], check=False).returncode
+
     with start_server(*args.settings) as url:
-        failed = check_all(url)
+        failed = check_in_environment(url)
     with start_scripted_model() as settings, start_server(*settings) as url:
-        return failed | check_all(url, TOOL_CHECKS)
+        return failed | check_in_environment(url, "--tools")
 
 
-def check_all(url: str, checks: Mapping[str, tuple[str, Check]] | None = None) -> int:
-    """Runs the checks (None: `CHECKS`) of all installed clients; returns 1 if any fails."""
+def check_all(url: str, checks: Mapping[str, tuple[str, Check]]) -> int:
+    """Runs the checks of all installed clients; returns 1 if any fails."""
     os.environ |= ENVIRONMENT
     failed = False
-    for name, (package, check) in (CHECKS if checks is None else checks).items():
+    for name, (package, check) in checks.items():
         if importlib.util.find_spec(package) is None:
-            print(f"skipped  {name}: {package} is not installed", flush=True)
+            print(f"not installed  {name}: no module {package}", flush=True)
             continue
         try:
             print(f"ok       {name}: {check(url)}", flush=True)

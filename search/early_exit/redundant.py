@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from decoding.core import Tokens
-from decoding.validation import MAX_INT, require_count
+from decoding.validation import MAX_INT, require_choice, require_count
+from search.part_verifier import TEMPLATES, AskVerdict, PartVerifier
 from search.probes import EarlyExit, Probe, find_agreed_answer
+from search.templates import validate_templates
+
+VERIFIERS = ("probe", "target", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +25,16 @@ class RedundantThought(EarlyExit):
     changes           number of last answers that all differ from the one before (or are missing) in such a thought
     loop_tokens       loops: a thought ends whose last this many tokens are one passage again and again; None: none does
     loop_repeats      how many times the passage must be in these tokens
+    verifier          what finds the interim answers. `probe`: probes, and a search for their text says whether the
+                      thought wrote them, which is exact and needs no second model. `target` and `small`, as in TrimR: a
+                      language model reads the parts of the thought between two turns, and says whether a part has an
+                      answer, and whether it is that of the part before. The model that solves, or the one at `small`
+    templates         texts of the requests to such a model, to be answered with yes or no. `answer` holds `{part}`,
+                      `same` holds `{former}` and `{latter}`; both may hold `{question}`
 
-    In TrimR a small model reads consecutive thoughts and says whether their answers are the same. Here the probes give
-    the answers, and a search for their text says whether the thought wrote them: that is exact, and needs no second
-    model. A thought that overthinks or underthinks gets the `hint` first, if there is one; a loop is ended by force.
+    A verifier may write `probe_tokens` about a part, half of them for each verdict. Where it says neither yes nor no,
+    the thought goes on. A thought that overthinks or underthinks gets the `hint` first, if there is one; a loop is
+    ended by force.
 
     >>> rule, stated = RedundantThought(), Probe(num_tokens=128, answer="7", is_stated=True)
     >>> rule.decide([stated, stated]), rule.decide([stated, Probe(num_tokens=256, answer="7")])
@@ -36,6 +46,8 @@ class RedundantThought(EarlyExit):
     changes: int = 4
     loop_tokens: int | None = 256
     loop_repeats: int = 3
+    verifier: str = "probe"
+    templates: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,6 +56,30 @@ class RedundantThought(EarlyExit):
         require_count("early_exit.changes", self.changes, at_least=1)
         require_count("early_exit.loop_repeats", self.loop_repeats, at_least=2)
         require_count("early_exit.loop_tokens", self.loop_tokens, at_least=self.loop_repeats, or_null=True)
+        require_choice("early_exit.verifier", self.verifier, VERIFIERS)
+        if self.verifier_model is not None:
+            require_count("early_exit.probe_tokens", self.probe_tokens, at_least=2)
+            if self.at != "turns":
+                raise ValueError(
+                    f"early_exit.verifier={self.verifier} reads the parts of a thought between two turns; set "
+                    f"early_exit.at=turns, got {self.at}"
+                )
+        if self.templates or self.verifier_model is not None:
+            try:
+                validate_templates(self.templates, TEMPLATES)
+            except ValueError as error:
+                raise ValueError(f"early_exit.{error}") from None
+
+    @property
+    def verifier_model(self) -> str | None:
+        """See `EarlyExit`."""
+        return None if self.verifier == "probe" else self.verifier
+
+    def make_verifier(self, question: str, ask: AskVerdict) -> PartVerifier | None:
+        """See `EarlyExit`."""
+        if self.verifier_model is None:
+            return None
+        return PartVerifier(ask=ask, question=question, templates=self.templates, max_tokens=self.probe_tokens // 2)
 
     def decide(self, probes: Sequence[Probe]) -> bool:
         """See `EarlyExit`."""
@@ -63,6 +99,8 @@ class RedundantThought(EarlyExit):
     def _keeps_changing(self, probes: Sequence[Probe]) -> bool:
         last = probes[-self.changes - 1 :]
         if self.give_up_tokens is None or len(last) <= self.changes or last[-1].num_tokens < self.give_up_tokens:
+            return False
+        if not all(probe.is_read for probe in last):
             return False
         return all(then.answer is None or then.answer != before.answer for before, then in pairwise(last))
 

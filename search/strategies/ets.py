@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from decoding.core import Tokens
-from decoding.validation import require_choice, require_not_negative, require_positive, require_switch
+from decoding.validation import require_choice, require_not_negative, require_package, require_positive, require_switch
 from search.allocation import allocate_by_softmax, rank_by_score
 from search.clustering import cluster_steps
 from search.level_search import Allocation, Frontier, LevelSearch
@@ -52,6 +52,7 @@ class Ets(LevelSearch):
         require_not_negative("coverage", self.coverage)
         require_choice("cost", self.cost, COSTS)
         require_switch("cover_first", self.cover_first)
+        require_package("the program of ETS", "scipy")
 
     @property
     def needs_embedder(self) -> bool:
@@ -110,8 +111,10 @@ class Ets(LevelSearch):
         widths = [0] * len(scores)
         if self.cover_first and clusters:
             # Reversed: of the kept leaves of a cluster, the one with the highest score is written last.
-            best = {clusters[i]: i for i in reversed(rank_by_score(scores)) if i in kept_leaves.leaves}
-            for i in [i for i in rank_by_score(scores) if i in best.values()][:width]:
+            ranked, leaves = rank_by_score(scores), set(kept_leaves.leaves)
+            best = {clusters[i]: i for i in reversed(ranked) if i in leaves}
+            firsts = set(best.values())
+            for i in [i for i in ranked if i in firsts][:width]:
                 widths[i] = 1
         rest = allocate_by_softmax([scores[i] for i in kept_leaves.leaves], width - sum(widths), self.temperature)
         for i, count in zip(kept_leaves.leaves, rest, strict=True):
@@ -133,6 +136,7 @@ def _warn_of_no_pruning(n: int, penalty: float, coverage: float) -> None:
 
 def _explain_pruned(nodes: Sequence[int], kept_leaves: KeptLeaves, clusters: list[int]) -> dict[int, str]:
     """Reason for each pruned leaf: `redundancy` if a kept one is of the same cluster, else `cost`."""
-    covered = {clusters[i] for i in kept_leaves.leaves} if clusters else set()
-    pruned = [i for i in range(len(nodes)) if i not in set(kept_leaves.leaves)]
+    leaves = set(kept_leaves.leaves)
+    covered = {clusters[i] for i in leaves} if clusters else set()
+    pruned = [i for i in range(len(nodes)) if i not in leaves]
     return {nodes[i]: "redundancy" if clusters and clusters[i] in covered else "cost" for i in pruned}

@@ -10,8 +10,11 @@ x are the N leaves, y the M nodes on their paths (the node of each leaf included
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -24,13 +27,14 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 _TIE_REWARD = 1e-4  # reward of each kept node where nodes cost nothing (penalty 0), as published: ties keep leaves
+_ROUNDING = 1e-9  # objectives this close are equal: sums in another order
 
 
 @dataclass(frozen=True)
 class EtsProgram:
     """Program for N leaves of a tree.
 
-    values    `[N]`, value of each leaf; adds up to 1 in ETS
+    values    `[N]`, value of each leaf, not negative; adds up to 1 in ETS
     paths     per leaf, the nodes on its path as numbers below M, its own node last
     costs     `[M]`, cost of each node; adds up to at most 1 in ETS
     clusters  `[N]`, cluster of each leaf; empty drops the coverage term
@@ -82,55 +86,101 @@ class KeptLeaves:
     solver: str
 
 
-def solve_program(program: EtsProgram, seconds: float) -> KeptLeaves:
-    """Solves a program to optimality with HiGHS.
+def solve_program(program: EtsProgram, seconds: float, clock: Callable[[], float] = time.monotonic) -> KeptLeaves:
+    """Solves a program to optimality with HiGHS; the greedy solution is the least that is returned.
 
-    After `seconds`, returns the better of its best solution and the greedy one, with the gap to the bound it reached.
+    `seconds` covers all of it: the greedy solution first, in milliseconds, then the matrices, then HiGHS. At the end of
+    the time, returns the better of the greedy solution and the best one of HiGHS, with the gap to the bound it reached.
+    HiGHS starts cold: SciPy passes it no first solution, and a constraint that asks for the greedy objective at least
+    made it a third slower at 1,024 leaves, because all variables stand in it. HiGHS is not called where the greedy
+    solution reaches the sum of all gains, as it does without a penalty: then every leaf is kept.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.optimize import Bounds, LinearConstraint, milp  # outside of the time: once in a process
 
+    deadline = clock() + seconds
+    greedy = solve_greedily(program)
+    best = KeptLeaves(greedy, program.objective_value(greedy), math.inf, "greedy")
     gains, rows, lower = _build_matrices(program)
+    bound = float(np.maximum(gains, 0).sum())  # no solution exceeds the gains that are positive
+    if bound - best.objective <= _ROUNDING:
+        return replace(best, gap=0.0)
+    seconds_left = deadline - clock()
+    if seconds_left <= 0:
+        return replace(best, gap=bound - best.objective)
     milp_result = milp(
         -gains,  # milp minimises
         constraints=LinearConstraint(rows, lb=lower),
         integrality=np.ones(len(gains)),
         bounds=Bounds(0, 1),
-        options={"time_limit": seconds, "mip_rel_gap": 0.0},
+        options={"time_limit": seconds_left, "mip_rel_gap": 0.0},
     )
-    if milp_result.status == 0:
-        leaves = _selected_leaves(milp_result.x, program)
-        return KeptLeaves(leaves, program.objective_value(leaves), 0.0, "highs")
-    solutions = {"greedy": solve_greedily(program)}
     if milp_result.x is not None:
-        solutions["highs"] = _selected_leaves(milp_result.x, program)
-    solver = max(solutions, key=lambda name: program.objective_value(solutions[name]))
-    objective = program.objective_value(solutions[solver])
-    # Without a bound of HiGHS: all gains that are positive, which no solution exceeds.
-    bound = float(np.maximum(gains, 0).sum()) if milp_result.mip_dual_bound is None else -milp_result.mip_dual_bound
-    return KeptLeaves(solutions[solver], objective, max(0.0, bound - objective), solver)
+        leaves = _selected_leaves(milp_result.x, program)
+        objective = program.objective_value(leaves)
+        if objective >= best.objective:
+            best = KeptLeaves(leaves, objective, math.inf, "highs")
+    if milp_result.status == 0:
+        return replace(best, gap=0.0)
+    if milp_result.mip_dual_bound is not None:
+        bound = min(bound, -milp_result.mip_dual_bound)
+    return replace(best, gap=max(0.0, bound - best.objective))
 
 
 def solve_greedily(program: EtsProgram) -> tuple[int, ...]:
-    """Adds the leaf that raises the objective most until none does; keeps at least one. Returns them in order."""
-    chosen_leaves: list[int] = []
-    paid: set[int] = set()
-    covered: set[int] = set()
-    remaining = list(range(len(program.values)))
+    """Adds the leaf that raises the objective most until none does; keeps at least one. Returns them in order.
+
+    A leaf's gain changes when another leaf pays for a node of its path or covers its cluster, at most once for each. So
+    a heap has the leaves by gain, and those whose gain changed again: the time of N leaves at depth D grows as
+    `N D (D + log N)`.
+    """
+    num_clusters, cluster_of = program.num_clusters, _number_clusters(program)
+    leaves_below = _group_leaves(program.paths, len(program.costs))
+    members = _group_leaves([[cluster] for cluster in cluster_of], num_clusters)
+    reward = program.coverage / num_clusters if num_clusters else 0.0
+    is_paid, is_covered = [False] * len(program.costs), [False] * num_clusters
 
     def gain(leaf: int) -> float:
-        is_new = bool(program.clusters) and program.clusters[leaf] not in covered
-        price = sum(program.node_price(node) for node in program.paths[leaf] if node not in paid)
-        return program.values[leaf] - price + (program.coverage / program.num_clusters if is_new else 0.0)
+        price = sum(program.node_price(node) for node in program.paths[leaf] if not is_paid[node])
+        return program.values[leaf] - price + (reward if cluster_of and not is_covered[cluster_of[leaf]] else 0.0)
 
-    while remaining:
-        best = max(remaining, key=gain)
-        if chosen_leaves and gain(best) <= 0:
+    gains = [gain(leaf) for leaf in range(len(program.values))]
+    heap = [(-value, leaf) for leaf, value in enumerate(gains)]  # of equal gains, the first leaf
+    heapq.heapify(heap)
+    chosen_leaves: set[int] = set()
+    while heap:
+        loss, best = heapq.heappop(heap)
+        if best in chosen_leaves or -loss != gains[best]:
+            continue  # an entry from before its gain changed
+        if chosen_leaves and gains[best] <= 0:
             break
-        chosen_leaves.append(best)
-        remaining.remove(best)
-        paid |= set(program.paths[best])
-        covered |= {program.clusters[best]} if program.clusters else set()
+        chosen_leaves.add(best)
+        changed: set[int] = set()
+        for node in program.paths[best]:
+            if not is_paid[node]:
+                is_paid[node] = True
+                changed.update(leaves_below[node])
+        if cluster_of and not is_covered[cluster_of[best]]:
+            is_covered[cluster_of[best]] = True
+            changed.update(members[cluster_of[best]])
+        for leaf in changed - chosen_leaves:
+            gains[leaf] = gain(leaf)
+            heapq.heappush(heap, (-gains[leaf], leaf))
     return tuple(sorted(chosen_leaves))
+
+
+def _number_clusters(program: EtsProgram) -> list[int]:
+    """Cluster of each leaf, as a number below K; empty without clusters."""
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(program.clusters))}
+    return [numbers[label] for label in program.clusters]
+
+
+def _group_leaves(groups: Iterable[Iterable[int]], num_groups: int) -> list[list[int]]:
+    """Leaves in each group, given the groups of each leaf."""
+    leaves: list[list[int]] = [[] for _ in range(num_groups)]
+    for leaf, groups_of_leaf in enumerate(groups):
+        for group in groups_of_leaf:
+            leaves[group].append(leaf)
+    return leaves
 
 
 def _selected_leaves(solution: Floats, program: EtsProgram) -> tuple[int, ...]:
@@ -139,36 +189,34 @@ def _selected_leaves(solution: Floats, program: EtsProgram) -> tuple[int, ...]:
 
 
 def _build_matrices(program: EtsProgram) -> tuple[Floats, csr_array, Floats]:
-    """Builds the objective and the constraints `A v >= lower` over v = (x, y, c), `[N + M + K]`; A is sparse."""
+    """Builds the objective and the constraints `A v >= lower` over v = (x, y, c), `[N + M + K]`.
+
+    A is sparse, and takes time linear in the number of nodes on all paths. Needs a penalty: without one nodes are
+    rewarded, and would be kept for their own sake.
+    """
     from scipy.sparse import coo_array
 
     n, m = len(program.values), len(program.costs)
     k = program.num_clusters if program.coverage else 0
-    cluster_index = {label: i for i, label in enumerate(dict.fromkeys(program.clusters))}
     gains = np.concatenate(
         [program.values, [-program.node_price(j) for j in range(m)], np.full(k, program.coverage / max(k, 1))]
     )
-    entries: list[tuple[int, int, float]] = []  # (row, column, coefficient)
     # y_above - y_below >= 0 along each path, from the leaf up. One row per edge of the tree: `dict.fromkeys` drops the
     # edges that several paths share, in a fixed order.
     chains = [[leaf, *(n + node for node in reversed(path))] for leaf, path in enumerate(program.paths)]
     edges = dict.fromkeys(edge for chain in chains for edge in pairwise(chain))
-    for row, (below, above) in enumerate(edges):
-        entries += [(row, above, 1.0), (row, below, -1.0)]
-    row = len(edges)
-    if not program.penalty:
-        # Kept nodes are rewarded, so a node must not be kept for its own sake: sum of x below it - y >= 0. With a
-        # penalty the objective ensures this.
-        for node in range(m):
-            entries.append((row, n + node, -1.0))
-            entries += [(row, leaf, 1.0) for leaf, path in enumerate(program.paths) if node in path]
-            row += 1
-    for cluster in range(k):  # sum of x in the cluster - c >= 0
-        entries.append((row, n + m + cluster, -1.0))
-        entries += [(row, leaf, 1.0) for leaf in range(n) if cluster_index[program.clusters[leaf]] == cluster]
-        row += 1
-    entries += [(row, leaf, 1.0) for leaf in range(n)]  # sum of x >= 1
-    rows, columns, coefficients = zip(*entries, strict=True)
-    lower = np.zeros(row + 1)
-    lower[row] = 1.0
-    return gains, coo_array((coefficients, (rows, columns)), shape=(row + 1, n + m + k)).tocsr(), lower
+    below, above = np.array(list(edges), dtype=np.intp).reshape(-1, 2).T
+    cluster_of = np.array(_number_clusters(program)[: n if k else 0], dtype=np.intp)
+    leaves, num_edges, num_rows = np.arange(n), len(edges), len(edges) + k + 1
+    blocks = [  # rows, columns, coefficient
+        (np.arange(num_edges), above, 1.0),
+        (np.arange(num_edges), below, -1.0),
+        (num_edges + cluster_of, leaves[: len(cluster_of)], 1.0),  # sum of x in the cluster - c >= 0
+        (np.arange(num_edges, num_edges + k), np.arange(n + m, n + m + k), -1.0),
+        (np.full(n, num_rows - 1), leaves, 1.0),  # sum of x >= 1
+    ]
+    rows, columns = (np.concatenate([block[i] for block in blocks]) for i in (0, 1))
+    coefficients = np.concatenate([np.full(len(block[0]), block[2]) for block in blocks])
+    lower = np.zeros(num_rows)
+    lower[-1] = 1.0
+    return gains, coo_array((coefficients, (rows, columns)), shape=(num_rows, n + m + k)).tocsr(), lower

@@ -103,7 +103,7 @@ class ParticleFilter(StepSearch):
         paths = [state.tree.path_nodes(node) for node in particles]
         logs = []
         for level in levels:
-            nodes = [path[:level][-1] for path in paths]
+            nodes = [path[min(level, len(path)) - 1] for path in paths]
             scores = [state.tree.path_score(node, self.agg_strategy) for node in nodes]
             logs.append(log_weights(scores, self.weights))
         totals = [math.fsum(of_one) for of_one in zip(*logs, strict=True)]

@@ -25,6 +25,7 @@ class SelfConsistency(DropKnobs):
     agg_strategy  how the step scores of a path become one: `last`, `min`, `prod` or `mean`
     keep          share of the solutions that vote, those with the highest scores; below 1 it needs a scorer
     stop_error    ends the sampling when the majority is wrong with at most this probability; None samples all `n`
+    stop_share    ends it when, of `warm_up` solutions or more, the leading answer has at least this share of the votes
     sampling      sampling parameters of each solution
 
     Raises: ValueError naming the knob, its constraint and its value.
@@ -36,6 +37,7 @@ class SelfConsistency(DropKnobs):
     agg_strategy: str = "last"
     keep: float = 1.0
     stop_error: float | None = None
+    stop_share: float | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     needs_embedder = False
@@ -55,6 +57,26 @@ class SelfConsistency(DropKnobs):
                 raise ValueError("stop_error needs select=majority: it bounds the error of a count")
             if self.keep < 1:
                 raise ValueError("stop_error needs keep=1: it bounds the error of a count of all solutions")
+        if self.stop_share is not None:
+            self._require_share_of_votes()
+
+    def _require_share_of_votes(self) -> None:
+        require_share("stop_share", self.stop_share, above_zero=True)
+        if self.stop_error is not None:
+            raise ValueError("stop_share and stop_error both end the sampling; leave one of them null")
+        if self.select not in ("majority", "weighted"):
+            raise ValueError(f"stop_share needs select=majority or weighted, got {self.select}: others have no shares")
+        if self.keep < 1:
+            raise ValueError("stop_share needs keep=1: it is a share of the votes of all solutions")
+        if self.warm_up >= self.n:
+            raise ValueError(f"warm_up must be below n={self.n}, got {self.warm_up}: stop_share leaves out later ones")
+
+    @property
+    def continues_samples(self) -> bool:
+        """Whether `Resources.earlier` may hold the first of the `n` solutions, as it does where a run divides samples
+        among its problems: nothing but the count of their answers decides about the others."""
+        decides_by_count = self.select == "majority" and self.keep == 1
+        return decides_by_count and self.drop_percentile is None and self.stop_share is None
 
     @property
     def needs_scorer(self) -> bool:
@@ -71,6 +93,7 @@ class SelfConsistency(DropKnobs):
             unscored=self.unscored,
             agg_strategy=self.agg_strategy,
             stop_error=self.stop_error,
+            stop_share=self.stop_share,
             keep=self.keep,
             drop=self,
         )

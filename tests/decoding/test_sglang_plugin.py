@@ -53,6 +53,12 @@ def test_to_branch_reads_top_k_of_one_as_temperature_zero() -> None:
     assert to_branch(request(temperature=1.0, top_k=1)).params.temperature == 0
 
 
+@pytest.mark.parametrize("temperature", [2e-6, 5.0, 1e6])
+def test_to_branch_takes_whatever_the_server_takes(temperature: float) -> None:
+    params = to_branch(request(temperature=temperature, max_new_tokens=1 << 40, top_p=1.0)).params
+    assert params.temperature == pytest.approx(min(max(temperature, 1e-5), 100.0))
+
+
 def test_to_branch_gives_a_foreign_request_a_random_seed_and_no_group() -> None:
     made = to_branch(request(custom_params=None, sampling_seed=None))
     assert made.group == ""
@@ -71,7 +77,8 @@ def test_signed_seed_has_the_noise_of_the_unsigned_seed() -> None:
 
 
 def test_flattened_trees_mask_all_but_ancestors_and_padding() -> None:
-    tokens, visible = flatten_trees([branch(1, 2), branch(3)], [Draft((5, 6, 9), (-1, 0, 0)), Draft()], nodes=5)
+    tokens, visible, depths = flatten_trees([branch(1, 2), branch(3)], [Draft((5, 6, 9), (-1, 0, 0)), Draft()], nodes=5)
+    assert depths.tolist() == [0, 1, 2, 2, 0] + [0] * 5
     assert tokens.reshape(2, 5).tolist() == [[2, 5, 6, 9, 2], [3, 3, 3, 3, 3]]
     first, second = visible.reshape(2, 5, 5).astype(int)
     assert first.tolist() == [
@@ -85,8 +92,10 @@ def test_flattened_trees_mask_all_but_ancestors_and_padding() -> None:
 
 
 def test_node_samples_with_the_noise_of_its_depth() -> None:
-    rows = sampling_rows([branch(1, 2, 3)], [Draft((5, 6, 9), (-1, 0, 0))], nodes=4)
-    assert (rows.keys_T2 == noise_keys([7] * 4, [3, 4, 5, 5])).all()
+    branches = [branch(1, 2, 3), branch(4, seed=-9)]
+    trees = flatten_trees(branches, [Draft((5, 6, 9), (-1, 0, 0)), Draft()], nodes=4)
+    rows = sampling_rows(branches, trees.depths)
+    assert (rows.keys_T2 == noise_keys([7] * 4 + [-9] * 4, [3, 4, 5, 5, 1, 1, 1, 1])).all()
 
 
 def test_committed_arrays_hold_the_path_that_the_rule_accepted() -> None:
@@ -95,7 +104,7 @@ def test_committed_arrays_hold_the_path_that_the_rule_accepted() -> None:
     for row, token in ((0, 5), (1, 9), (3, 8), (4, 2)):
         forced[row, token] = 50.0
     branches, drafts = [branch(1), branch(4)], [Draft((5, 6, 9), (-1, 0, 0)), Draft()]
-    target = TargetLogits(forced, sampling_rows(branches, drafts, 4), (0, 4))
+    target = TargetLogits(forced, sampling_rows(branches, flatten_trees(branches, drafts, 4).depths), (0, 4))
     committed_tokens, lengths, accepted_rows = to_committed_arrays(
         Coupled().verify_drafts(branches, drafts, target), nodes=4
     )
@@ -117,9 +126,8 @@ def test_acceptance_rule_gets_drafts_of_supported_sampling_within_bounds(rule: R
     assert 0 < len(draft) <= 6
     assert max(draft.depths) <= 2
     logits = torch.zeros(7, 10)
-    (outcome,) = made.acceptance.verify_drafts(
-        [text], [draft], TargetLogits(logits, sampling_rows([text], [draft], 7), (0,))
-    )
+    rows = sampling_rows([text], flatten_trees([text], [draft], 7).depths)
+    (outcome,) = made.acceptance.verify_drafts([text], [draft], TargetLogits(logits, rows, (0,)))
     assert len(outcome.tokens) >= 1
 
 

@@ -26,7 +26,7 @@ WRONG = {
     ("scorer=prn",): "there is no scorer=prn (did you mean prm?); choose one of:",
     ("model=qwen2.5-math-8b",): "did you mean qwen2.5-math-7b?",
     ("engine=vroom",): "there is no engine=vroom; choose one of:",
-    ("+task=aimee",): "there is no task=aimee (did you mean aime?); choose one of: aime, gpqa",
+    ("+task=aimee",): "there is no task=aimee (did you mean aime?); choose one of: aime, code, file, gpqa",
     ("task=aime",): "a task is added with +task=NAME",
     ("task.limit=3",): "a task is added with +task=NAME",
     (
@@ -147,6 +147,32 @@ def test_wrong_setting_is_named(overrides: tuple[str, ...], tiny_writer: Path) -
     assert not re.search(r"\b(\w+)(\.|: )\1\.", message), "a doubled prefix"
     assert "\n" not in message
     assert "Error" not in message
+
+
+ADVISED = {
+    (): ["search=self_consistency", "scorer=judge"],
+    ("search=best_of_n", "search.n=4"): ["search=self_consistency", "scorer=judge"],
+    ("search=beam_search", "engine.prefill=true"): ["search=self_consistency", "scorer=judge"],
+}
+
+
+@pytest.mark.parametrize("given", ADVISED, ids=lambda given: " ".join(given) or "nothing")
+def test_advice_for_a_hosted_model_is_not_refused_in_its_turn(given: tuple[str, ...]) -> None:
+    first = ("engine=openai", "engine.model=m", *given)
+    with pytest.raises(ConfigError) as caught:
+        planned(*first)
+    assert "scorer=prm" not in str(caught.value)
+    for setting in ADVISED[given]:
+        assert setting in str(caught.value)
+        others = [one for one in first if not setting.startswith(one.partition("=")[0] + "=")]
+        planned(*others, setting)
+
+
+def test_advice_of_confidence_works_with_the_tokenizer_here(tiny_writer: Path) -> None:
+    hosted = ("engine=openai", "engine.model=m", "engine.api=completions")
+    with pytest.raises(ConfigError, match=r"confidence .*\(model=hf model\.path=FOLDER\) and engine\.logprobs=true"):
+        planned(*hosted)
+    planned(*hosted, "model=hf", f"model.path={tiny_writer}", "engine.logprobs=true", "scorer=confidence")
 
 
 def test_unreachable_server_is_named_before_anything_loads(tiny: list[str], tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from tests.support.pretended_gpu import pretended_gpu, real_or_pretended_gpu
 
 QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
 
-DRAFT_DEPENDENT = ("k_sequential", "recursive_iid", "recursive_rejection", "traversal")
+DRAFT_DEPENDENT = (
+    "judge", "k_sequential", "recursive_iid", "recursive_rejection", "reflective", "traversal", "typical",
+)  # fmt: skip
 """Rules whose texts depend on the drafts; and on a GPU the drafter learns a round later than on a CPU."""
 
 

@@ -90,7 +90,7 @@ def test_no_thought_ends_early_unless_it_is_set() -> None:
         ),
         (
             [THINKING, "early_exit=converged", "engine=openai", "engine.model=m", "search=self_consistency"],
-            "early_exit=converged continues a thought, and engine.api=chat .* choose engine.prefill=true",
+            "early_exit=converged continues a thought, and this engine begins every answer anew.* engine.prefill=true",
         ),
         (
             [THINKING, "early_exit=certain", "engine=openai", "engine.prefill=true", "search=self_consistency"],
@@ -98,7 +98,7 @@ def test_no_thought_ends_early_unless_it_is_set() -> None:
         ),
         (
             [THINKING, "model.thinking.waits=2", "engine=openai", "search=self_consistency"],
-            "model.thinking.waits puts in a text, and engine.api=chat .* or leave waits 0",
+            "model.thinking.waits puts in a text, and this engine begins every answer anew.* or leave waits 0",
         ),
         ([THINKING, "model.thinking.waits=-1"], "model.thinking.waits must be an int >= 0, got -1"),
         ([THINKING, "model.thinking.wait_text=' '"], "model.thinking.wait_text must be a text without the closing tag"),

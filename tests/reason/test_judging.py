@@ -77,6 +77,17 @@ def test_model_of_its_own_judges_on_another_server(server: JudgingServer) -> Non
         other.close()
 
 
+def test_server_judges_thoughts_of_a_model_that_is_here(server: JudgingServer) -> None:
+    """A server's model is of another family: nothing of the thinker's prompt and tags goes to it."""
+    small = ["engine@small=openai", f"small.urls=[{server.url}]", "small.model=toy", "small.path=bytes"]
+    search = ["search=self_consistency", "search.n=2", "search.select=best", "search.sampling.max_tokens=400"]
+    with reason.load("model=thinker", *search, "scorer=judge", "scorer.model=small", *small) as solver:
+        result = solver.solve("2, 3, 4: make 9").result
+        assert len(server.requests) == len(server.verdicts) == result.usage.scorer_calls > 0
+        assert all("2, 3, 4: make 9" in text and "<think>" not in text for text in server.requests)
+        solver.assert_invariants()
+
+
 def test_missing_server_of_the_judge_is_named(server: JudgingServer) -> None:
     small = ["engine@small=openai", "small.urls=[http://127.0.0.1:9/v1]", "small.model=toy", "small.path=bytes"]
     with pytest.raises(ConfigError, match=r"small\.urls"):

@@ -45,7 +45,8 @@ FORMS = {
     "go_on": "{question} Notes: {summary}",
 }
 SAMPLING = SamplingParams(max_tokens=400)
-REVISIONS = search_classes(RevisionSearch)
+REVISIONS = {name: made for name, made in search_classes(RevisionSearch).items() if not name.endswith("_notes")}
+"""Without those in the forms of the bundled thinker, whose defaults are not those of the class."""
 
 
 def think(seed: int, prefix: Tokens) -> str:

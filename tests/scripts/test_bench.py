@@ -40,7 +40,9 @@ def test_bench_bookkeeping_counts_the_steps_of_each_strategy(tmp_path: Path) -> 
     points = json.loads(done.stdout.splitlines()[-1])["points"]
     assert [(point["strategy"], point["width"]) for point in points] == [(name, n) for n in (2, 4) for name in names]
     assert [point["branch_steps"] for point in points[:2]] == [2, 2 * 3]
-    assert all(point["us_per_step"] > 0 < point["bytes_per_step"] for point in points)
+    assert all(point["us_per_step"] > 0 < point["bytes_per_node"] for point in points)
+    assert [point["nodes"] for point in points[:2]] == [2, 2 * 3]
+    assert all(point["bytes_per_node"] == point["peak_bytes"] / point["nodes"] for point in points)
     wrong = run("bookkeeping.py", "--strategies", "no_such", cwd=tmp_path)
     assert wrong.returncode != 0
     assert "there is no no_such; choose from best_of_n" in wrong.stderr
@@ -142,13 +144,19 @@ def test_host_round_reports_phases_and_ends_with_json(tmp_path: Path) -> None:
 
 def test_whole_runs_compares_with_plain_runs_and_ends_with_json(tmp_path: Path) -> None:
     sizes = ["--workloads", "question", "--pairs", "1", "--set", "search.n=2", "--set", "budget.tokens=40"]
-    done = run("whole_runs.py", *sizes, cwd=tmp_path)
+    done = run("whole_runs.py", *sizes, "--out", "report.md", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stderr.startswith("3 runs of a pair\n")
     (workload,) = json.loads(done.stdout.splitlines()[-1])["workloads"]
     assert (workload["workload"], workload["pairs"]) == ("question", 1)
     assert all(workload[clock]["median"] > 0 for clock in ("wall", "wall_plain", "cpu", "cpu_plain"))
     assert 0 < workload["tokens"] <= 40
     assert workload["rounds"] <= workload["plain_rounds"]
+    report = (tmp_path / "report.md").read_text()
+    assert json.loads(report.splitlines()[-1]) == json.loads(done.stdout.splitlines()[-1])
+    (row,) = [line for line in report.splitlines() if line.startswith("| question |")]
+    for clock in ("wall", "wall_plain", "cpu", "cpu_plain"):
+        assert f"{workload[clock]['median']:.2f} ({workload[clock]['low']:.2f} to" in row
 
 
 def test_whole_runs_names_valid_workloads(tmp_path: Path) -> None:

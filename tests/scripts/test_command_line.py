@@ -26,7 +26,7 @@ def run(script: str, *arguments: str, folder: Path) -> subprocess.CompletedProce
         (["temperature=0.5"], "did you mean search.sampling.temperature or model.sampling.temperature?"),
         (["search=beam"], "there is no search=beam (did you mean beam_search?)"),
         (["search=null"], "there is no search=null; choose one of: "),
-        (["engine@small=null"], "there is no engine@small=null; choose one of: local, "),
+        (["engine@small=null"], "there is no engine@small=null; choose one of: function, "),
         (["scorer="], "there is no scorer=; choose one of: "),
         (["preset=beam-16"], "preset is added with +preset=NAME; choose one of: beam-16, "),
         (["What is 3 + 4?"], 'a question is question="..." in quotes'),

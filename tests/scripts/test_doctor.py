@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
+import numba
 import pytest
 
+from decoding import compiled
 from reason.commands import doctor
 from tests.support.scripted_openai_server import ScriptedOpenAIServer
 
@@ -33,7 +37,8 @@ def test_doctor_reports_a_sound_installation(capsys: pytest.CaptureFixture[str])
     assert doctor.print_report([]) == 0
     out = capsys.readouterr().out
     assert "BROKEN" not in out
-    assert "draft, prm, router, target" in out
+    (models,) = [line for line in out.splitlines() if "bundled models" in line]
+    assert all(name in models for name in ("draft", "prm", "router", "target", "thinker", "judge_head"))
     assert "settings                    model=bundled, scorer=prm, search=best_of_n, engine=local" in out
     assert out.splitlines()[-1] == "ready: reason solve"
 
@@ -43,6 +48,29 @@ def test_doctor_reports_and_counts_wrong_settings(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "BROKEN  settings                    model.path=/no/such: there is no such folder" in out
     assert out.splitlines()[-1] == "1 to repair"
+
+
+def test_doctor_compiles_ahead_what_the_first_run_would(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Notes of compiled loops are looked for elsewhere, so that none are there yet."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert doctor.print_report([]) == 0
+    assert not list(tmp_path.rglob("*.compiled"))
+    capsys.readouterr()
+    assert doctor.print_report(["--compile"]) == 0
+    shown = capsys.readouterr()
+    assert "compiling for this machine, once ..." in shown.err
+    assert re.search("^ok      compiled loops +on disk", shown.out, re.MULTILINE)
+    assert list(tmp_path.rglob("*.compiled"))
+    assert doctor.print_report(["--compile"]) == 0
+    assert "compiling" not in capsys.readouterr().err
+
+
+def test_doctor_says_that_nothing_is_compiled_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "explain_no_numba", lambda: "it is not installed")
+    finding = doctor.compile_ahead([])
+    assert (finding.state, finding.remedy) == (doctor.MISSING, "it is not installed")
 
 
 def test_doctor_reports_missing_extras_and_broken_dependencies() -> None:

@@ -79,7 +79,8 @@ def test_servers_start_print_the_solve_command_and_stop_at_a_signal(tmp_path: Pa
     while not lines or not lines[-1].startswith("Ctrl-C"):
         lines.append(process.stdout.readline())
         assert lines[-1], process.communicate()
-    assert lines[0].startswith("starting target-1, target-2, small, router; logs in ")
+    assert [line.split(":")[0] for line in lines[:2]] == ["memory of target", "memory of small"]
+    assert lines[2].startswith("starting target-1, target-2, small, router; logs in ")
     assert {line.split()[0] for line in lines if " is up at http://127.0.0.1:" in line} == {
         "target-1",
         "target-2",
@@ -97,12 +98,9 @@ def test_servers_start_print_the_solve_command_and_stop_at_a_signal(tmp_path: Pa
     for port in ports:
         with socket.create_server(("127.0.0.1", port), reuse_port=False):
             pass
-    assert {file.name for file in (tmp_path / "logs").glob("*.log")} == {
-        "target-1.log",
-        "target-2.log",
-        "small.log",
-        "router.log",
-    }
+    (log,) = (tmp_path / "logs").glob("*.log")
+    labels = {line.split(" | ")[0] for line in log.read_text().splitlines()}
+    assert labels == {"target-1", "target-2", "small", "router"}  # a line for each request to /health
 
 
 def test_exited_server_stops_the_others_and_shows_its_log(tmp_path: Path, python: Path) -> None:
@@ -133,7 +131,11 @@ def test_wrong_setting_is_one_sentence_and_exit_code_2(tmp_path: Path, python: P
         (["target.gpus=[0,1]"], "target.gpus must be 1 for 1 worker(s) of tp=1, got [0, 1]"),
         (["target.gpus=[0,0]", "target.tp=2"], "target.gpus must differ"),
         (["target.tp=2"], "target.tp=2 needs gpus"),
-        (["target.gpus=[0,1]", "target.tp=2", "target.speculation=REASON"], "target.speculation=REASON is for tp=1"),
+        (["serve_models.drain_timeout_s=-1"], "serve_models.drain_timeout_s must be an int >= 0"),
+        (["serve_models.restarts=no"], "serve_models.restarts must be an int >= 0"),
+        (["serve_models.gpu_gib=0"], "serve_models.gpu_gib must be a number > 0"),
+        (["serve_models.nodes=here"], "serve_models.nodes must be a list of addresses"),
+        (["serve_models.nodes=[a]", "target.port=0"], "target.port=0 is another port on each of serve_models.nodes"),
         (["target.port=70000"], "target.port must be an int from 0 to 65535"),
         (["target.flags=[[1]]"], "target.flags must be a list"),
         (["target.path=/no/such"], "target.path=/no/such: there is no such folder"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -143,6 +144,13 @@ def test_interrupted_run_leaves_its_rows_and_a_summary(
     assert summary(out)["stopped"] == "interrupted"
     assert 3 <= summary(out)["problems"] == len(steady(tmp_path / "run")) < PROBLEMS
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary(out)
+    (line,) = [line for line in out.splitlines() if line.startswith("to finish this run: ")]
+    typed = shlex.split(line.partition(": ")[2])
+    assert typed == ["python", "scripts/solve.py", f"resume={tmp_path / 'run'}"]
+    code, out, err = run(tmp_path, *typed[2:])
+    assert code == 0, err
+    assert summary(out)["problems"] == PROBLEMS
+    assert "to finish this run" not in out
 
 
 def test_resume_with_other_settings_names_them(settings: list[str], unbroken: tuple[Path, str]) -> None:

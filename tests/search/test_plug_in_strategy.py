@@ -12,6 +12,7 @@ import pytest
 from reason.build import validate_settings
 from reason.config.compose import compose_settings, list_options
 from search.step_search import StepSearch
+from search.strategies.token_search import TokenSearch
 from tests.support.searches import load_search_yaml, search_classes
 from tests.support.toy_search import ToyEngine, run_search, write_five_steps
 
@@ -98,6 +99,6 @@ class TestSharedKnobs:
         strategy_fields = {field.name for field in dataclasses.fields(search_classes()[name])}
         assert settings.keys() - {"_target_"} == strategy_fields
 
-    def test_by_steps_is_false_for_searches_that_are_no_step_search(self) -> None:
-        others = search_classes().keys() - search_classes(StepSearch).keys()
+    def test_by_steps_is_false_for_searches_that_continue_no_branches(self) -> None:
+        others = search_classes().keys() - search_classes(StepSearch).keys() - search_classes(TokenSearch).keys()
         assert not [name for name in others if search_classes()[name].by_steps]

@@ -11,27 +11,9 @@ from search.step_rules.fixed_length import FixedLengthSteps
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
 from search.strategy import Budget, SearchResult
-from search.thought import ThoughtBudget
+from tests.support.endless_thought import END, limits, think_for_ever
 from tests.support.searches import search_classes
 from tests.support.toy_search import ROOT, ToyEngine, run_search
-
-END = b" Enough.</think>The answer is "
-
-
-def is_open(text: str) -> bool:
-    return "</think>" not in text
-
-
-def think_for_ever(seed: int, prefix: Tokens) -> str:
-    """A thought without end; behind the forced end, an answer."""
-    del seed
-    if bytes(prefix).endswith(END):
-        return "\\boxed{7}."
-    return "hmm. " * 2000 if is_open(bytes(prefix).decode()) else ""
-
-
-def limits(max_tokens: int | None, answer_tokens: int = 60) -> ThoughtBudget:
-    return ThoughtBudget(is_open=is_open, forced_end=tuple(END), max_tokens=max_tokens, answer_tokens=answer_tokens)
 
 
 def search(name: str, budget: Budget | None = None, **fields: Any) -> SearchResult:
@@ -82,12 +64,14 @@ def test_step_that_the_token_budget_cuts_leaves_room_for_the_answer() -> None:
     assert result.usage.tokens <= 200
 
 
-@pytest.mark.parametrize("tokens", [300, 700, 1500, 3000])
+@pytest.mark.parametrize(
+    "limit", [{"tokens": 300}, {"tokens": 700}, {"tokens": 1500}, {"tokens": 3000}, {"forwards": 700}]
+)
 @pytest.mark.parametrize("name", search_classes())
-def test_a_budget_of_tokens_that_nears_its_end_has_an_answer_in_every_search(name: str, tokens: int) -> None:
+def test_a_budget_of_tokens_that_nears_its_end_has_an_answer_in_every_search(name: str, limit: dict[str, int]) -> None:
     """What is left belongs to all branches: one that thinks on does not take the room of the others' answers."""
-    result = search(name, budget=Budget(tokens=tokens), thought=limits(None, answer_tokens=40))
-    assert result.usage.tokens <= tokens
+    result = search(name, budget=Budget(**limit), thought=limits(None, answer_tokens=40))
+    assert all(getattr(result.usage, unit) <= most for unit, most in limit.items())
     answers = [candidate.answer for candidate in result.candidates]
     assert "7" in answers
     assert answers.count("7") >= len(answers) / 2

@@ -21,7 +21,8 @@ def shared_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedS
     if not IS_INSTALLED:
         pytest.skip(NOT_INSTALLED)
     logs = tmp_path_factory.mktemp("servers")
-    nodes = ("--speculative-num-draft-tokens", "12")
+    nodes = ("--speculative-num-draft-tokens", "12", "--reason-controller", "fixed")
+    adaptive = ("--reason-controller", "adaptive")  # whether it drafts depends on the clock, what it writes does not
     coupled = ("--speculative-algorithm", COUPLED_ALGORITHM, *nodes)
     with ExitStack() as stack:
 
@@ -31,7 +32,7 @@ def shared_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedS
             return server
 
         plain = start("plain", "--max-running-requests", "4", "--max-queued-requests", "4")
-        speculating = start("first", *coupled), start("second", *coupled, tokens=1024)
+        speculating = start("first", *coupled), start("second", *coupled, *adaptive, tokens=1024)
         recursive = start("recursive", "--speculative-algorithm", RECURSIVE_ALGORITHM, *nodes)
         two_ranks = start("two_ranks", *coupled, "--tp-size", "2", model=DRAFT, variables=CORE_EACH)
         for server in (plain, *speculating, recursive, two_ranks):

@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.server_scripts import child_pids, running_members, start_script
 from tests.support.sglang_servers import IS_INSTALLED, NOT_INSTALLED, VENV
 
 SOLVE = ("limit=8", "search=beam_search", "search.n=4", "search.sampling.temperature=0.0")
@@ -43,6 +42,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningScript]
         *(f"serve_models.python={VENV}", "serve_models.packages=cpu_stand_ins"),
         *("serve_models.servers=[target,prm,router]", "target.workers=2", "target.speculation=REASON"),
         *("target.port=0", "prm.port=0", "router.port=0", "hydra.run.dir=logs"),
+        "serve_models.restarts=0",
     ]
     process = start_script(folder, "serve_models", *settings)
     try:
@@ -55,13 +55,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningScript]
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-
-
-def start_script(folder: Path, name: str, *settings: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *settings]
-    pipe = subprocess.PIPE
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
 def solve_trees(folder: Path, *settings: str) -> list[dict[str, Any]]:
@@ -84,8 +77,9 @@ def test_printed_command_gives_the_trees_of_the_local_engine(running: RunningScr
         for node, same in zip(one["nodes"], other["nodes"], strict=True):
             assert (node["parent"], node["tokens"]) == (same["parent"], same["tokens"])
             assert node["score"] == pytest.approx(same["score"], abs=1e-4)
+    lines = (running.logs / "servers.log").read_text(errors="replace").splitlines()
     for name in ("target-1", "target-2"):
-        log = (running.logs / f"{name}.log").read_text(errors="replace")
+        log = "\n".join(line for line in lines if line.startswith(f"{name} | "))
         assert log.rpartition("fired up")[2].count("POST /generate") > 4, f"the router did not ask {name}"
 
 
@@ -97,21 +91,3 @@ def test_a_dead_worker_ends_all_servers_and_leaves_no_process(running: RunningSc
     assert running.process.returncode == 1
     assert err.startswith("serve_models: target-1 ended with -9; its log (")
     assert not [leader for leader in leaders if running_members(leader)]
-
-
-def child_pids(pid: int) -> list[int]:
-    """Those it started, oldest first."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def running_members(group: int) -> list[int]:
-    """The processes of a group that still run."""
-    pids = []
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = file.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
-            continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            pids.append(int(file.parent.name))
-    return pids

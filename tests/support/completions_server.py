@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from reason.engines.launcher.server_command import find_free_port
 from reason.engines.openai_api.wire import find_first_stop
 from reason.solver import Solver
+from tests.support.app_server import AppServer
 
 
-class CompletionsServer:
+class CompletionsServer(AppServer):
     """Serves the model of `solver`, whose tokenizer is `tokenizer`.
 
     says_ended  tells a stop string from the end of the text, as vLLM does and llama.cpp does not
@@ -30,17 +27,7 @@ class CompletionsServer:
         app = FastAPI()
         app.get("/v1/models")(lambda: {"data": [{"id": "bundled"}]})
         app.post("/v1/completions", response_model=None)(self.complete)
-        port = find_free_port()
-        self.url = f"http://127.0.0.1:{port}/v1"
-        self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False))
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
+        super().__init__(app)
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any] | StreamingResponse:
         """Writes one completion, whole or token by token."""

@@ -9,6 +9,7 @@ from typing import TypedDict, Unpack
 
 from decoding.core import GenerationRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
+from decoding.kv.eviction.policy import EvictionPolicy
 from decoding.model.backend import Backend
 from decoding.round import Speculation
 from tests.support.fakes import ToyTokenizer
@@ -23,6 +24,7 @@ class EngineKnobs(TypedDict, total=False):
     max_running_requests: int
     max_batched_tokens: int
     speculation: Speculation | None
+    eviction: EvictionPolicy | None
 
 
 class SamplingKnobs(TypedDict, total=False):

@@ -57,11 +57,13 @@ class ScriptedStream:
         return int(way)
 
 
-def enumerate_outcomes(play: Callable[[UniformStream], T]) -> Iterator[tuple[T, Any]]:
+def enumerate_outcomes(
+    play: Callable[[Any], T], make_stream: Callable[[Sequence[Any]], ScriptedStream] = ScriptedStream
+) -> Iterator[tuple[T, Any]]:
     """Every value that `play` may return, with its probability."""
     todo: list[list[Any]] = [[]]
     while todo:
-        stream = ScriptedStream(todo.pop())
+        stream = make_stream(todo.pop())
         result = play(stream)
         todo += stream.alternatives
         yield result, stream.chance

@@ -24,9 +24,10 @@ from tests.support.scripted_sglang_server import ByteVocabulary
 
 KEY = "sk-0123456789abcdef-secret"
 MAX_TOKENS = 64
-LIMIT_S = 20.0  # of one generation; against a hang, not a promise
+LIMIT_S = 120.0  # of one generation; against a hang, not a promise
 QUICK: dict[str, Any] = {
     "request_timeout_s": 2.0,
+    "token_timeout_s": 0.01,
     "idle_timeout_s": 1.0,
     "unavailable_timeout_s": 1.5,
     "cooldown_s": 0.1,

@@ -1,16 +1,13 @@
-"""A chat server that writes solutions with answers 0 to 2, and judges that 2 is right and the larger answer better."""
+"""A server that writes solutions with answers 0 to 2, and judges that 2 is right and the larger answer better."""
 
 from __future__ import annotations
 
 import re
-import threading
-import time
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 
-from reason.engines.launcher.server_command import find_free_port
+from tests.support.app_server import AppServer
 
 
 def judge_text(request: str) -> str | None:
@@ -23,7 +20,7 @@ def judge_text(request: str) -> str | None:
     return None
 
 
-class JudgingServer:
+class JudgingServer(AppServer):
     """Serves one model, `toy`; `requests` has the text of each request, `verdicts` those that ask for one."""
 
     def __init__(self) -> None:
@@ -32,26 +29,25 @@ class JudgingServer:
         app = FastAPI()
         app.get("/v1/models")(lambda: {"data": [{"id": "toy"}]})
         app.post("/v1/chat/completions", response_model=None)(self.complete)
-        port = find_free_port()
-        self.url = f"http://127.0.0.1:{port}/v1"
-        self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False))
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
+        app.post("/v1/completions", response_model=None)(self.complete_text)
+        super().__init__(app)
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """Answers the last message, with the request's seed."""
-        request = body["messages"][-1]["content"]
+        message = {"role": "assistant", "content": self._answer(body["messages"][-1]["content"], body)}
+        return self._reply({"message": message})
+
+    def complete_text(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers a text, as if it were a message."""
+        return self._reply({"text": self._answer(body["prompt"], body), "stop_reason": None})
+
+    def _answer(self, request: str, body: dict[str, Any]) -> str:
         self.requests.append(request)
         text = judge_text(request)
         if text is not None:
             self.verdicts.append(request)
-        answer = (body.get("seed") or 0) % 3
-        message = {"role": "assistant", "content": text or f"The answer is \\boxed{{{answer}}}."}
+        return text or f"The answer is \\boxed{{{(body.get('seed') or 0) % 3}}}."
+
+    def _reply(self, choice: dict[str, Any]) -> dict[str, Any]:
         usage = {"prompt_tokens": 100, "completion_tokens": 10}
-        return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+        return {"choices": [{"index": 0, "finish_reason": "stop"} | choice], "usage": usage}

@@ -74,7 +74,8 @@ async def send_json(
     Returns whether the connection stays open.
     """
     content = (body if isinstance(body, str) else json.dumps(body)).encode()
-    more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    kind = {} if isinstance(body, str) else {"Content-Type": "application/json"}
+    more = "".join(f"{name}: {value}\r\n" for name, value in {**kind, **(headers or {})}.items())
     writer.write(f"HTTP/1.1 {status} X\r\n{more}Content-Length: {len(content)}\r\n\r\n".encode())
     writer.write(content[: len(content) // 2] if cut else content)
     await writer.drain()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from email.utils import formatdate
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ Act = Literal[
     "die",
     "cut",
     "hang",
+    "stall",
     "html",
     "error_200",
     "error_200_busy",
@@ -38,7 +39,10 @@ Act = Literal[
     "crash_500",
     "denied",
 ]
-"""Reactions to a completion: a reply; a status; a closed socket; half a reply; none; a 200 that is no reply."""
+"""Reactions to a completion: a reply; a status; a closed socket; half a reply; none; a 200 that is no reply.
+
+`stall` sends the beginning of a stream and then nothing.
+"""
 
 REPLY_TEXT = "One.\n\nTwo."
 ERRORS: dict[str, tuple[int, Any, dict[str, str]]] = {
@@ -62,6 +66,11 @@ ERRORS: dict[str, tuple[int, Any, dict[str, str]]] = {
 }
 
 
+def read_begun_answer(body: dict[str, Any]) -> str:
+    """Returns the text that a request for a chat completion is to continue; "" where it begins an answer."""
+    return body["messages"][-1]["content"] if body.get("continue_final_message") else ""
+
+
 class ScriptedOpenAIServer(ScriptedHttp):
     """Replies `REPLY_TEXT` to every request, one token per byte; `script` has the reactions to the first generations.
 
@@ -71,8 +80,12 @@ class ScriptedOpenAIServer(ScriptedHttp):
     says_ended  tells a stop string from the end of the text, as vLLM does
     usage       counts tokens
     prefill     reaction to a begun answer: `goes_on`, `new_turn`, `trims`
+    knows_tags  whether it knows a closing tag in the begun answer; else all behind that is a thought, too
+    pause_s     seconds between two tokens of a stream
     most_top    log-probabilities of likely tokens that it sends at most
     messages    chat messages in place of the usual ones, one a generation; the last one for all further ones
+    write       returns the text behind a begun answer, in the place of `REPLY_TEXT`; "" begins one
+    tags        of the thought that it takes out of that text and sends apart, as a reasoning parser does; None: none
     thought     fields of every chat message beside its text, or in its place: `{"reasoning": "hm", "content": None}`
     """
 
@@ -92,7 +105,10 @@ class ScriptedOpenAIServer(ScriptedHttp):
         self.models, self.any_model, self.key = None if models is None else list(models), any_model, key
         self.thought: dict[str, str | None] = {}
         self.messages: list[dict[str, Any]] = []
-        self.most_top = 20
+        self.write: Callable[[str], str] = lambda _: REPLY_TEXT
+        self.tags: tuple[str, str] | None = None
+        self.knows_tags = True
+        self.most_top, self.pause_s = 20, 0.02
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.keys: set[str | None] = set()
@@ -145,8 +161,8 @@ class ScriptedOpenAIServer(ScriptedHttp):
             return await send_json(writer, 200, "<html>")
         if act == "hang" and not await self._hangs(request.rest):
             return False
-        if body["stream"]:
-            return await self._streams(request, writer, broken=act == "cut")
+        if body["stream"] and not self.messages:  # scripted messages come whole, from a server that does not stream
+            return await self._streams(request, writer, act)
         reply = self._reply(path, body)
         if act == "filtered":
             reply["choices"][0]["finish_reason"] = "content_filter"
@@ -168,14 +184,16 @@ class ScriptedOpenAIServer(ScriptedHttp):
 
     def _reply(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         most = body.get("max_tokens") or body["max_completion_tokens"]
-        end = find_first_stop(REPLY_TEXT, body.get("stop", ()))
-        text = REPLY_TEXT[: end or len(REPLY_TEXT)]
+        begun = read_begun_answer(body)
+        whole = self.write(begun)
+        end = find_first_stop(whole, body.get("stop", ()))
+        text = whole[: end or len(whole)]
         matched = next((stop for stop in body.get("stop", ()) if end and text.endswith(stop)), None)
         long = len(text.encode()) > most
         text = text[:most] if long else text
         finish = "length" if long else "stop"
         shown = text.removesuffix(matched) if matched and not long else text
-        message: dict[str, str | None] = {"role": "assistant", "content": shown, **self.thought}
+        message: dict[str, str | None] = {"role": "assistant", **self._parse_thought(begun, shown), **self.thought}
         content: dict[str, Any] = {"text": shown} if path == "/v1/completions" else {"message": message}
         choice: dict[str, Any] = {"index": 0, **content, "finish_reason": finish}
         if self.messages and "temperature" in body:  # no probe
@@ -198,31 +216,45 @@ class ScriptedOpenAIServer(ScriptedHttp):
         }
         return {"choices": [choice], "usage": counted if self.usage else None}
 
+    def _parse_thought(self, begun: str, text: str) -> dict[str, str | None]:
+        """Returns the fields of a reply; a thought goes up to its closing tag, which the begun answer may have."""
+        if self.tags is None or (self.knows_tags and self.tags[1] in begun):
+            return {"content": text}
+        thought, closing, behind = text.partition(self.tags[1])
+        return {"reasoning_content": thought.removeprefix(self.tags[0]), "content": behind if closing else None}
+
     def _length(self, body: dict[str, Any]) -> int:
         """Returns the length of a prompt; each word of a begun answer is a token, its blank line another."""
         length = 10
-        if body.get("continue_final_message"):
-            text = body["messages"][-1]["content"]
+        if text := read_begun_answer(body):
             length += len(text.split()) + (text.endswith("\n\n") and self.prefill != "trims")
             length += 5 * (self.prefill == "new_turn")
         return length
 
-    async def _streams(self, request: ScriptedRequest, writer: asyncio.StreamWriter, *, broken: bool) -> bool:
+    async def _streams(self, request: ScriptedRequest, writer: asyncio.StreamWriter, act: Act) -> bool:
         """Writes one event per byte, for as long as the client is connected."""
+        broken = act in ("cut", "stall")
         writer.write(b"HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         gone = asyncio.create_task(request.rest.read(1))
-        text = REPLY_TEXT[: request.body["max_tokens"]]
-        for i, letter in enumerate(text[:3] if broken else text):
-            finish = None if i + 1 < len(text) else ("stop" if text == REPLY_TEXT else "length")
-            piece = {"text": letter} if request.path == "/v1/completions" else {"delta": {"content": letter}}
+        begun = read_begun_answer(request.body)
+        whole = self.write(begun)
+        text = whole[: request.body["max_tokens"]]
+        fields = {"text": text} if request.path == "/v1/completions" else self._parse_thought(begun, text)
+        letters = [(name, letter) for name, part in fields.items() for letter in part or ""]
+        for i, (name, letter) in enumerate(letters[:3] if broken else letters):
+            finish = None if i + 1 < len(letters) else ("stop" if text == whole else "length")
+            piece = {name: letter} if name == "text" else {"delta": {name: letter}}
             writer.write(f"data: {json.dumps({'choices': [{**piece, 'finish_reason': finish}]})}\n\n".encode())
             await writer.drain()
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self.pause_s)
             if gone.done():
                 self.dropped += 1
                 return False
+        if act == "stall":
+            await gone
+            self.dropped += 1
         if not broken:
-            counted = {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 99}}
+            counted = {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": len(text)}}
             writer.write(f"data: {json.dumps(counted)}\n\ndata: [DONE]\n\n".encode())
         gone.cancel()
         return False

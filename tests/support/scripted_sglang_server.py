@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from tests.support.scripted_http import ScriptedHttp, ScriptedRequest, send_json
@@ -28,6 +30,11 @@ class ScriptedSGLangServer(ScriptedHttp):
     bodies, aborted   bodies of all /generate requests, ids of all aborted ones
     router            has only the endpoints that SGLang's router passes on
     temper            returns log-probabilities after temperature, which is SGLang's default
+    seeded            replies with tokens that the seed and their position decide, as many as are requested
+    cut_after         tokens of a stream after which "cut" closes the connection
+    increments        sends the new tokens in each event of a stream, and not all of them
+    decode            its tokenizer, in the place of bytes
+    write             returns the whole reply to input ids, its end token included, in the place of `text`
     """
 
     def __init__(
@@ -38,16 +45,22 @@ class ScriptedSGLangServer(ScriptedHttp):
         vocab_size: int = 257,
         temper: bool = False,
         router: bool = False,
+        seeded: bool = False,
+        cut_after: int = 3,
+        increments: bool = True,
         info: dict[str, Any] | None = None,
         port: int = 0,
     ) -> None:
         self.script, self.text, self.vocab_size, self.temper = list(script), text, vocab_size, temper
-        self.router = router
-        self.info = {"version": "0", "context_length": 4096, "enable_deterministic_inference": True} | (info or {})
+        self.router, self.seeded, self.cut_after, self.increments = router, seeded, cut_after, increments
+        self.info: dict[str, Any] = {"version": "0", "context_length": 4096, "enable_deterministic_inference": True}
+        self.info |= {"incremental_streaming_output": increments} | (info or {})
         self.bodies: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.under_way: dict[str, asyncio.Event] = {}
         self.hanging = True
+        self.decode: Callable[[list[int]], str] = _text
+        self.write: Callable[[list[int]], list[int]] | None = None
         super().__init__(port)
 
     @property
@@ -81,12 +94,14 @@ class ScriptedSGLangServer(ScriptedHttp):
             return await self._generate(body, writer)
         if self.router and path in ("/model_info", "/server_info", "/abort_request"):
             return await send_json(writer, 404, "")
+        if path == "/health":
+            return await send_json(writer, 200, "")
         if path in ("/model_info", "/get_model_info"):
             return await send_json(writer, 200, {"is_generation": True, "served_model_name": "toy"})
         if path == "/server_info":
             return await send_json(writer, 200, self.info)
         if path == "/v1/detokenize":
-            return await send_json(writer, 200, {"text": [_text(ids) for ids in body["tokens"]]})
+            return await send_json(writer, 200, {"text": [self.decode(ids) for ids in body["tokens"]]})
         assert path == "/abort_request"
         self.aborted.append(body["rid"])
         if body["rid"] in self.under_way:
@@ -104,6 +119,8 @@ class ScriptedSGLangServer(ScriptedHttp):
             return await send_json(writer, *ERRORS[act])
         if act == "die":
             return False
+        if body.get("stream"):
+            return await self._stream(body, writer, act)
         if act == "cut":
             return await send_json(writer, 200, self._reply(body), cut=True)
         if act == "hang":
@@ -112,9 +129,51 @@ class ScriptedSGLangServer(ScriptedHttp):
             return await send_json(writer, 200, self._reply(body, stopped="abort" if self.hanging else ""))
         return await send_json(writer, 200, self._reply(body))
 
+    async def _stream(self, body: dict[str, Any], writer: asyncio.StreamWriter, act: Act) -> bool:
+        """Writes a stream; "cut" closes the connection after `cut_after` tokens, "hang" waits there for an abort."""
+        writer.write(b"HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        whole, interval = self._reply(body), body["sampling_params"]["stream_interval"]
+        sent = 0
+        while sent < len(whole["output_ids"]):
+            upto = min(sent + interval, len(whole["output_ids"]))
+            if act in ("cut", "hang"):
+                upto = min(upto, self.cut_after)
+            is_end = upto == len(whole["output_ids"]) and act not in ("cut", "hang")
+            writer.write(self._encode_event(whole, sent, upto, is_end=is_end))
+            await writer.drain()
+            sent = upto
+            if act == "cut" and sent == self.cut_after:
+                return False
+            if act == "hang" and sent == self.cut_after:
+                self.under_way[body["rid"]] = asyncio.Event()
+                await self.under_way[body["rid"]].wait()
+                stopped = {**whole, "meta_info": {**whole["meta_info"], "finish_reason": {"type": "abort"}}}
+                writer.write(self._encode_event(stopped, sent, sent, is_end=True))
+                break
+        writer.write(b"data: [DONE]\n\n")
+        await writer.drain()
+        return False
+
+    def _encode_event(self, whole: dict[str, Any], sent: int, upto: int, *, is_end: bool) -> bytes:
+        start = sent if self.increments else 0
+        meta = {**whole["meta_info"], "completion_tokens": upto}
+        meta |= {name: meta[name][start:upto] for name in ("output_token_logprobs", "output_top_logprobs")}
+        meta |= {} if is_end else {"finish_reason": None}
+        event = {"text": "", "output_ids": whole["output_ids"][start:upto], "meta_info": meta}
+        return f"data: {json.dumps(event)}\n\n".encode()
+
+    def _write_tokens(self, body: dict[str, Any]) -> list[int]:
+        if self.write is not None:
+            return self.write(body["input_ids"])
+        if not self.seeded:
+            return [*self.text.encode(), 256]
+        seed, begin = body["sampling_params"].get("sampling_seed", 0), len(body["input_ids"])
+        count = body["sampling_params"]["max_new_tokens"]
+        return [zlib.crc32(f"{seed} {begin + i}".encode()) % 256 for i in range(count)]
+
     def _reply(self, body: dict[str, Any], stopped: str = "") -> dict[str, Any]:
         params = body["sampling_params"]
-        tokens = [*self.text.encode(), 256][: 3 if stopped else params["max_new_tokens"]]
+        tokens = self._write_tokens(body)[: 3 if stopped else params["max_new_tokens"]]
         warm = params["temperature"] if self.temper and params["temperature"] else 1.0
         finish = {"type": stopped or ("length" if tokens[-1:] != [256] else "stop"), "matched": 256}
         meta = {

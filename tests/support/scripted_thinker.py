@@ -27,7 +27,12 @@ def _write_paragraph(number: int) -> str:
     return f"{opening}{interim}case {number} ".ljust(length - 3, "x") + ".\n\n"
 
 
-THOUGHT = "".join(map(_write_paragraph, range(NUM_PARAGRAPHS)))
+def write_thought(num_paragraphs: int) -> str:
+    """Returns the first paragraphs of the thought."""
+    return "".join(map(_write_paragraph, range(num_paragraphs)))
+
+
+THOUGHT = write_thought(NUM_PARAGRAPHS)
 SOLUTION = f"{THOUGHT}</think>\n\nThe answer is \\boxed{{7}}."
 """What it writes behind a prompt that opens the thought: 22,600 tokens of thought, with interim answers."""
 

@@ -65,7 +65,7 @@ class SharedServers:
     """The servers that several test modules share.
 
     plain        decodes token by token; a short queue
-    speculating  two with coupled acceptance, the second with less KV than its requests need
+    speculating  two with coupled acceptance, the second adaptive, with less KV than its requests need
     recursive    recursive rejection
     two_ranks    coupled acceptance on two ranks of the small bundled model, whose two heads can be divided
     """

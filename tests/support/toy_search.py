@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,9 +48,15 @@ def write_five_steps(seed: int, prefix: Tokens) -> str:
 
 @dataclass
 class ToyEngine(EngineWithoutModel):
-    """Continues any prefix with `write(seed, prefix)` and an end-of-sequence token; records its requests."""
+    """Continues any prefix with `write(seed, prefix)` and an end-of-sequence token; records its requests.
+
+    measures   whether it says how sure it is where a request asks for that: it always is
+    hesitates  whether it then names another token too that was likely, a digit
+    """
 
     write: Callable[[int, Tokens], str] = write_solution
+    measures: bool = True
+    hesitates: bool = False
     requests: list[GenerationRequest] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
 
@@ -69,7 +75,22 @@ class ToyEngine(EngineWithoutModel):
         if len(tokens) > request.params.max_tokens:
             tokens, finish = tokens[: request.params.max_tokens], "length"
         usage = Usage(calls=1, tokens=len(tokens), prompt_tokens=len(request.prefix), forwards=len(tokens))
-        return Generation(tokens=tokens, logprobs=(-0.5,) * len(tokens), finish=finish, usage=usage)
+        generation = Generation(tokens=tokens, logprobs=(-0.5,) * len(tokens), finish=finish, usage=usage)
+        if not (self.measures and request.num_top):
+            return generation
+        return measure_as_sure(generation, request.num_top, hesitates=self.hesitates)
+
+
+def measure_as_sure(generation: Generation, num_top: int, *, hesitates: bool = False) -> Generation:
+    """Returns a generation with the measures of a model that is sure of every token, and names a second one or not."""
+    shape = (len(generation.tokens), num_top)
+    top_logprobs, top_ids = np.full(shape, np.nan, dtype=np.float32), np.full(shape, -1, dtype=np.int32)
+    top_logprobs[:, 0], top_ids[:, 0] = generation.logprobs, generation.tokens
+    if hesitates and num_top > 1:
+        top_logprobs[:, 1] = -2.0
+        top_ids[:, 1] = [ord("1") if token == ord("0") else ord("0") for token in generation.tokens]
+    entropies = np.zeros(shape[0], dtype=np.float32)
+    return replace(generation, top_logprobs=top_logprobs, top_ids=top_ids, entropies=entropies)
 
 
 class UnsteadyEngine(ToyEngine):

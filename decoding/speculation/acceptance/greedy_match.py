@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from decoding.speculation.acceptance.verify import add_logprobs
-from decoding.speculation.draft import Draft, DraftSampling, VerifiedPath, VerifyResult
+from decoding.speculation.draft import RANDOM_SAMPLING, Draft, DraftSampling, VerifiedPath, VerifyResult
 from decoding.speculation.interfaces import Branch
 
 if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
@@ -22,7 +22,7 @@ class GreedyMatch:
     """Implements `AcceptanceRule`. Lossy: it ignores the temperature of a request."""
 
     lossless: ClassVar[bool] = False
-    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("likely", "without_replacement", "iid", "coupled")
+    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("likely", *RANDOM_SAMPLING, "coupled")
 
     def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
         # In float32, as the sampler at temperature 0, so that ties have the same winner.

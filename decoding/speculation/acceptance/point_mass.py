@@ -14,14 +14,14 @@ from typing import ClassVar
 
 from decoding.speculation.acceptance.uniform_stream import UniformStream
 from decoding.speculation.acceptance.verify import P, TreeRule
-from decoding.speculation.draft import Draft, DraftSampling, VerifiedPath
+from decoding.speculation.draft import RANDOM_SAMPLING, Draft, DraftSampling, VerifiedPath
 
 
 @dataclass(frozen=True)
 class PointMass(TreeRule):
     """Target-only acceptance: q taken as 1 on every child."""
 
-    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("likely", "without_replacement", "iid", "coupled")
+    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("likely", *RANDOM_SAMPLING, "coupled")
     needs_sampling_record: ClassVar[bool] = False
 
     def verify_tree(self, draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:

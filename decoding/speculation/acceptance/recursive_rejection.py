@@ -22,7 +22,11 @@ from decoding.speculation.draft import DraftSampling
 class RecursiveRejection(TopDownRule):
     """Recursive rejection sampling without replacement (RRSw)."""
 
-    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("without_replacement",)
+    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = (
+        "without_replacement",
+        "stochastic_beam",
+        "dynamic_tree",
+    )
 
     def choose_token(self, p_V: Vector, drafted: DraftedChildren, stream: UniformStream) -> int:
         q_K = drafted.q_K

@@ -1,17 +1,19 @@
 """Verifies whole paths, leaves first, so that an unlikely token is accepted where likely tokens follow it.
 
-Traversal verification (arXiv 2505.12398), for children drawn without replacement; on a chain it is block verification
-(arXiv 2403.10444), which accepts at least as much as any rule for one path.
+Traversal verification (arXiv 2505.12398), for children drawn without replacement and for independent paths; on a chain
+it is block verification (arXiv 2403.10444), which accepts at least as much as any rule for one path.
 
 A node is reached with a weight w, the probability that its path is accepted so far: 1 at the root, and min(1, w p / q)
 of its parent's w for a child. When a child and all nodes below it are rejected, its parent continues with
 
     (w p - q)+  over its sum Z    for p
     Z / (Z + 1 - w)               for w
-    q without the child           for q
+    q without the child           for q; with independent draws q itself
 
-and, after its last child, is accepted with its last w. The draws below different nodes must be independent of each
-other: this rule reads all of them before it decides on the first token.
+and, after its last child, is accepted with its last w. The tokens drawn below different nodes must be independent of
+each other: this rule reads all of them before it decides on the first token. How many there are need not be: the chance
+that something below a node is accepted is its w, however many children it has (stochastic beams, dynamic trees, and
+paths that share a node).
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ from decoding.speculation.draft import Draft, DraftSampling, VerifiedPath
 class Traversal(TreeRule):
     """Traversal verification: bottom up, in the order drawn."""
 
-    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("without_replacement",)
+    supported_sampling: ClassVar[tuple[DraftSampling, ...]] = (
+        "without_replacement",
+        "stochastic_beam",
+        "dynamic_tree",
+        "iid",
+    )
 
     def verify_tree(self, draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
         path = _verify_subtree(draft, p, stream, -1, 1)
@@ -40,14 +47,25 @@ class Traversal(TreeRule):
 def _verify_subtree(draft: Draft, p: P, stream: UniformStream, node: int, w: Any) -> VerifiedPath | None:
     """Returns the path accepted at or below `node`, reached with weight `w`, or None where all of it is rejected."""
     p_V, drafted = p(node), children_of(draft, node)
-    q_K = drafted.q_K
+    q_K, tried = drafted.q_K, set[int]()
+    is_independent = draft.sampling_record is not None and draft.sampling_record.sampling == "iid"
     for child, token, index in drafted.children:
         weighted = w * p_V[token]  # compared before the division: q may underflow to 0
-        path = _verify_subtree(draft, p, stream, child, weighted / q_K[index] if weighted < q_K[index] else 1)
+        child_w = weighted / q_K[index] if weighted < q_K[index] else 1
+        if child not in tried:
+            path = _verify_subtree(draft, p, stream, child, child_w)
+        else:  # drawn again: what is below it was tried the first time
+            path = _accept_node(draft, p(child), stream, child, child_w)
         if path is not None:
             return path
+        tried.add(child)
         p_V, w = _after_rejection(p_V, w, drafted.ids_K, q_K)
-        q_K = exclude_token(q_K, index)  # after p: its residual subtracts the q of this draw
+        if not is_independent:
+            q_K = exclude_token(q_K, index)  # after p: its residual subtracts the q of this draw
+    return _accept_node(draft, p_V, stream, node, w)
+
+
+def _accept_node(draft: Draft, p_V: Vector, stream: UniformStream, node: int, w: Any) -> VerifiedPath | None:
     return VerifiedPath(draft.path_to(node), stream.sample_index(p_V)) if stream.accept_ratio(w) else None
 
 

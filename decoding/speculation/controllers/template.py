@@ -34,7 +34,7 @@ class TemplateController:
 
     def __post_init__(self) -> None:
         require_count("nodes", self.nodes, or_null=True)
-        object.__setattr__(self, "template", _read_template(self.file))
+        object.__setattr__(self, "template", read_template(self.file))
 
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         return plan_evenly(self.template, len(self.template) if self.nodes is None else self.nodes, branches, load)
@@ -50,7 +50,8 @@ def plan_evenly(template: TreeTemplate, nodes: int, branches: Sequence[Branch], 
     return DraftPlan((nodes_each,) * len(branches), nodes_each * len(branches), template=template)
 
 
-def _read_template(file: str) -> TreeTemplate:
+def read_template(file: str) -> TreeTemplate:
+    """Returns the template of a file, or a bundled one by its name. Raises: ValueError with the file and its error."""
     if file in BUNDLED:
         path = Path(__file__).parent / "templates" / f"{file}.json"
     else:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from decoding.compiled import compiled
 from decoding.sampling_columns import SamplingColumns
-from decoding.speculation.drafters.calibration import calibrated_probability, calibration_bucket
+from decoding.speculation.drafters.calibration import calibration_bucket, request_probability
 from decoding.speculation.drafters.child_selection import COUPLED, filter_probabilities, select_children
 from decoding.speculation.drafters.ngram_backoff import backoff_distribution
 from decoding.speculation.drafters.ngram_hash_table import Counts, Keys, NGramEntries
@@ -44,6 +44,7 @@ class DraftLimits(NamedTuple):
     seconds_N          duration of the round with 0, 1, ..., total nodes
     corners_E          numbers of nodes between which it changes along a line; the last one is at least `total`
     least_seconds      the least that one more node takes
+    keep_gain          share of what the best number of nodes gains that is enough, for fewer nodes
     """
 
     nodes_B: Ints
@@ -53,6 +54,7 @@ class DraftLimits(NamedTuple):
     seconds_N: Counts
     corners_E: Ints
     least_seconds: float
+    keep_gain: float
 
 
 class TreeNodes(NamedTuple):
@@ -74,10 +76,12 @@ def build_best_first(
     keys_BD2: npt.NDArray[np.int32],
     hits: Counts,
     trials: Counts,
+    odds_BL: Counts,
 ) -> TreeNodes:
-    """Returns every node that raises tokens per second, most likely first, within the limits.
+    """Returns the nodes that raise tokens per second, most likely first, within the limits.
 
-    `kind` is LIKELY or COUPLED; `keys_BD2` are the target's noise keys by depth, for COUPLED.
+    `kind` is LIKELY or COUPLED; `keys_BD2` are the target's noise keys by depth, for COUPLED. `hits`, `trials` and
+    `odds_BL` are an `AcceptanceCalibration`'s.
     """
     branches, width = len(lookup.tails_BO), limits.width
     stored_tokens, orders = lookup.entries.ids_SK.shape[1], lookup.tails_BO.shape[1]
@@ -143,12 +147,18 @@ def build_best_first(
         for w in range(num_drawn):
             bucket = calibration_bucket(trust, w, chance_W[w])
             # Rounded to float32 here, as the arrays of `build_levels` do: otherwise ties would be ordered differently.
-            probability = np.float32(parent_probability * calibrated_probability(hits, trials, bucket, chance_W[w]))
+            probability = np.float32(
+                parent_probability * request_probability(hits, trials, bucket, chance_W[w], odds_BL[b])
+            )
             if probability > best_rate * limits.least_seconds:  # the rate to exceed only rises
                 of_C[candidates], token_C[candidates], label_C[candidates] = node, ids_W[w], bucket
                 heappush(heap, (-probability, candidates))
                 candidates += 1
-    count = best_count
+    count, tokens = 0, float(branches)
+    plain_rate = tokens / limits.seconds_N[0]
+    least_rate = plain_rate + limits.keep_gain * (best_rate - plain_rate)
+    while count < best_count and tokens / limits.seconds_N[count] < least_rate:
+        tokens, count = tokens + path_probability[count], count + 1
     return TreeNodes(branch[:count], parent[:count], token[:count], path_probability[:count], label[:count])
 
 

@@ -8,6 +8,7 @@ accepted ones become the branch's and the others are freed.
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,11 +23,40 @@ from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import SequenceInput, pack_batch, pack_segments
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.draft import MAX_DRAFT_SIZE
+from decoding.speculation.drafters.acceptance_head import AcceptanceHead
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
 from decoding.speculation.drafters.source import Floats, Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
 from decoding.token_view import TokenView
-from decoding.validation import require_count
+from decoding.validation import require_count, require_share
+
+
+class ModelUpdater(Protocol):
+    """Changes a draft model between rounds, by what it learns from their outcomes."""
+
+    @property
+    def feedback_k(self) -> int:
+        """As that of a `Drafter`."""
+        ...
+
+    def update_model(self, feedback: Items[Feedback]) -> Backend | None:
+        """Returns the model that drafts from now on, or None where it stays as it is. *Mutates* the updater."""
+        ...
+
+
+class RefusalLimit(NamedTuple):
+    """Ends a draft below a node where P(a token of its path is refused) is above `threshold` (SpecDec++)."""
+
+    head: AcceptanceHead
+    threshold: float
+
+
+class _TopTokens(NamedTuple):
+    """Candidates `[W, K]` after the output rows, best first, and P(accepted) `[W]` of the rows' own tokens."""
+
+    ids_WK: Ints
+    logp_WK: Floats
+    accepted_W: Floats
 
 
 class _DraftedText(TokenSequence):
@@ -46,13 +76,19 @@ class DraftModel:
     max_batched_tokens    tokens fed in one forward pass
     max_running_requests  maximum branches with drafts
     vocab_size   number of ids that may be drafted; an embedding may be padded beyond the tokenizer
+    head_ids     the id of each output of the backend's head, where it has a part of the vocabulary only (VocabTrim,
+                 arXiv 2506.22694): other ids are not drafted, q is normalised over these
+    stop_rule    ends drafts where a refusal is likely
+    updater      changes the model between rounds; what was computed with the old one is computed anew
 
     State: for each context a node of the round's `DraftNodes`.
 
     num_fed_tokens   tokens fed to the model so far
+    num_updates      models that came from the updater so far
+
+    Raises: ValueError naming the setting.
     """
 
-    feedback_k = 0
     has_probabilities = True
 
     def __init__(
@@ -64,23 +100,41 @@ class DraftModel:
         max_batched_tokens: int = 1024,
         max_running_requests: int = 256,
         vocab_size: int | None = None,
+        head_ids: Ints | None = None,
+        stop_rule: RefusalLimit | None = None,
+        updater: ModelUpdater | None = None,
     ) -> None:
         require_count("k", k, at_least=1, at_most=MAX_DRAFT_SIZE)
         require_count("vocab_size", vocab_size, at_least=1, or_null=True)
-        self._backend, self._k, self._max_batched_tokens, self._vocab_size = backend, k, max_batched_tokens, vocab_size
-        self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
+        if stop_rule is not None:
+            require_share("stop_threshold", stop_rule.threshold)
+        self._k, self._max_batched_tokens, self._vocab_size = k, max_batched_tokens, vocab_size
+        self._head_ids, self._stop_rule, self._updater = head_ids, stop_rule, updater
+        self._kv_bytes, self._max_running_requests = kv_bytes, max_running_requests
+        self.num_fed_tokens = self.num_updates = 0
+        self._open_model(backend)
+
+    def _open_model(self, backend: Backend) -> None:
+        """Starts with an empty cache for this model. *Mutates*: forgets all texts."""
+        self._backend = backend
+        self._kv = KVCache(SlotPool.from_budget(self._kv_bytes, backend.kv_bytes_per_token))
         self._pool = open_pool(backend.new_kv_pool, self._kv.pool.capacity, backend.kv_bytes_per_token)
         self._scheduler: Scheduler[_DraftedText] = Scheduler(
             self._kv,
-            max_running_requests=max_running_requests,
-            max_batched_tokens=max_batched_tokens,
+            max_running_requests=self._max_running_requests,
+            max_batched_tokens=self._max_batched_tokens,
             memory_advice="a smaller kv_mib of the draft model leaves more memory for its rounds",
         )
         self._texts: dict[int, _DraftedText] = {}
-        self._nodes = DraftNodes((), k)
+        self._nodes = DraftNodes((), self._k)
         self._groups: list[tuple[list[int], int]] = []  # branch indices, and how many first slots they share
+        self._path_acceptance: dict[int, float] = {}  # of fed nodes: P(all tokens of the path to it are accepted)
         self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
-        self.num_fed_tokens = 0
+
+    @property
+    def feedback_k(self) -> int:
+        """See `DraftSource`."""
+        return 0 if self._updater is None else self._updater.feedback_k
 
     def root_states(self, branches: Items[Branch]) -> Ints:
         """Returns the roots; a branch that does not fit the cache or the model's window gets no draft."""
@@ -117,14 +171,23 @@ class DraftModel:
         except BaseException:
             self._reset_state()
             raise
-        return NextTokens(*self._nodes.top_tokens(state), np.zeros(len(state), dtype=np.int64))
+        ids_FK, logp_FK = self._nodes.top_tokens(state)
+        if self._stop_rule is not None:
+            # only here, not where they are stored: an accepted node is the next root, and has candidates
+            refused_F = np.array([1 - self._path_acceptance.get(node, 1.0) for node in state.tolist()])
+            ends_F = refused_F > self._stop_rule.threshold
+            ids_FK[ends_F], logp_FK[ends_F] = -1, -np.inf
+        return NextTokens(ids_FK, logp_FK, np.zeros(len(state), dtype=np.int64))
 
     def advance(self, state: Ints, tokens_F: Ints) -> Ints:
         children = [self._child_node(*step) for step in zip(state.tolist(), tokens_F.tolist(), strict=True)]
         return np.array(children, dtype=np.int64)
 
     def observe(self, feedback: Items[Feedback]) -> None:
-        """Does nothing: the tokens of the next round's branches show which nodes were accepted."""
+        """Lets the updater learn; the tokens of the next round's branches show which nodes were accepted."""
+        if self._updater is not None and (backend := self._updater.update_model(feedback)) is not None:
+            self.num_updates += 1
+            self._open_model(backend)
 
     def assert_invariants(self) -> None:
         """Asserts the account of slots. *Mutates*: frees the draft nodes."""
@@ -185,7 +248,10 @@ class DraftModel:
     def _drop_nodes(self, keep: Items[int]) -> None:
         slots = self._nodes.node_slots()
         self._kv.pool.free(slots[~np.isin(slots, self._nodes.node_slots(keep))])
-        self._nodes, self._groups = DraftNodes((), self._k), []
+        self._clear_nodes()
+
+    def _clear_nodes(self) -> None:
+        self._nodes, self._groups, self._path_acceptance = DraftNodes((), self._k), [], {}
 
     def _prefill_committed(self) -> None:
         """Computes committed tokens that are not in the cache yet, as far as there are slots. *Mutates*."""
@@ -210,7 +276,7 @@ class DraftModel:
             batch, ordered = pack_segments(inputs, tiles)
         else:
             batch, ordered = pack_batch(inputs, self._group_texts([one.sequence for one in scheduled]))
-        ids_WK, logp_WK = self._run_model(batch)
+        top = self._run_model(batch)
         row = 0
         for sequence_input in ordered:  # the packed order, which is that of the output rows
             text = sequence_input.sequence
@@ -218,7 +284,7 @@ class DraftModel:
             text.append_slots(sequence_input.slots)
             if sequence_input.first_output == sequence_input.num_tokens:
                 continue
-            text.top = ids_WK[row], logp_WK[row]
+            text.top = top.ids_WK[row], top.logp_WK[row]
             row += 1
             if not text.inserted:
                 self._kv.insert(text)  # at once, so that siblings find their common prompt
@@ -236,10 +302,14 @@ class DraftModel:
         """Runs the model over draft nodes. *Mutates* the nodes."""
         slots, tiles = self._kv.allocate(len(nodes)), self._backend.segment_tiles
         batch, rows = self._nodes.make_batch(nodes, slots, self._groups, tiles)
-        self._nodes.store_top(rows, *self._run_model(batch))
+        top = self._run_model(batch)
+        self._nodes.store_top(rows, top.ids_WK, top.logp_WK)
+        for node, accepted in sorted(zip(rows, top.accepted_W.tolist(), strict=True)):  # parents first
+            above = self._path_acceptance.get(self._nodes.parent_of(node), 1.0)
+            self._path_acceptance[node] = above * accepted
 
-    def _run_model(self, batch: TokenBatch) -> tuple[Ints, Floats]:
-        """Returns ids and log-probabilities `[W, K]` of the candidates after the output rows, best first.
+    def _run_model(self, batch: TokenBatch) -> _TopTokens:
+        """Returns the candidates after the output rows.
 
         Raises: what says that memory is used up; later passes are then smaller. This round has no drafts.
         """
@@ -253,18 +323,25 @@ class DraftModel:
         self._scheduler.limit.count_fitted()
         return outputs
 
-    def _compute_top(self, batch: TokenBatch) -> tuple[Ints, Floats]:
+    def _compute_top(self, batch: TokenBatch) -> _TopTokens:
         hidden = self._backend.forward(batch, self._pool)
         if not len(batch.logits_indices):
-            return np.empty((0, 0), dtype=np.int64), np.empty((0, 0), dtype=np.float32)
+            none = np.empty((0, 0), dtype=np.float32)
+            return _TopTokens(none.astype(np.int64), none, none.reshape(0))
         # Normalised over all ids and cut afterwards: padding ids keep their share, so probabilities may sum to below 1.
-        logp_WV = self._backend.apply_head(hidden).float().log_softmax(-1)[:, : self._vocab_size]
+        logp_WV = self._backend.apply_head(hidden).float().log_softmax(-1)
+        if self._head_ids is None:
+            logp_WV = logp_WV[:, : self._vocab_size]
         logp_WK, ids_WK = logp_WV.topk(min(self._k, logp_WV.shape[1]), dim=-1)
-        return ids_WK.cpu().numpy(), logp_WK.cpu().numpy()
+        ids = ids_WK.cpu().numpy() if self._head_ids is None else self._head_ids[ids_WK.cpu().numpy()]
+        accepted_W = np.ones(len(ids), dtype=np.float32)
+        if self._stop_rule is not None:
+            accepted_W = self._stop_rule.head.predict_logits(hidden).sigmoid().cpu().numpy()
+        return _TopTokens(ids, logp_WK.cpu().numpy(), accepted_W)
 
     def _reset_state(self) -> None:
         """Starts over after a failed forward pass: slots allocated for it have no owner."""
         self._scheduler.abort_running()
         self._scheduler.waiting.clear()
         self._texts.clear()
-        self._nodes, self._groups = DraftNodes((), self._k), []
+        self._clear_nodes()

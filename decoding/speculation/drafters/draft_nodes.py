@@ -51,6 +51,10 @@ class DraftNodes:
         assert sequence is not None
         return len(sequence.tokens) - 1 + self._depth[node]
 
+    def parent_of(self, node: int) -> int:
+        """Returns the parent of a node, `NOWHERE` for a root."""
+        return self._parent[node]
+
     def add_node(self, parent: int, token: int) -> int:
         """Adds a draft token after `parent`; returns its node. *Mutates*."""
         node = len(self._parent)

@@ -168,6 +168,12 @@ class PromptLookup:
         )
         return np.stack([row_F, np.where(continues, position_F + 1, -1), np.where(continues, length_F + 1, 0)], axis=1)
 
+    def copied_texts(self, state: Ints, most: int) -> list[list[int]]:
+        """Returns up to `most` tokens that each context copies; none without a match."""
+        rows = zip(state[:, 0].tolist(), state[:, 1].tolist(), strict=True)
+        lengths = self._texts.lengths_B.tolist()
+        return [self._ids_BL[b, at : min(at + most, lengths[b])].tolist() if at >= 0 else [] for b, at in rows]
+
     def observe(self, feedback: Sequence[Feedback]) -> None:
         """Does nothing: `root_states` reads the texts of the branches."""
 

@@ -43,7 +43,9 @@ class DraftSource(Protocol):
     """Proposes next tokens, and learns from the target's output.
 
     A class whose attribute `needs_model` is True loads a model: it is constructed last, with the keyword arguments
-    `target_tokenizer` and `target_path` besides its settings, of which `path` is checked to be a model.
+    `target_tokenizer` and `target_path` besides its settings, of which `path` is checked to be a model; with an
+    attribute `needs_target` that is True also `target_backend`, the loaded model, None where it runs in a server.
+    With an attribute `reads_hidden` that is True its feedback has the target's hidden states.
     Its static method `validate(settings)`, if it has one, raises ValueError before any model is loaded.
     """
 

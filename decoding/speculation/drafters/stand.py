@@ -1,8 +1,9 @@
 """STAND: drafts from the target's distributions after the same few tokens, anywhere in this problem.
 
-A table per problem maps the last n ids to the target's averaged top probabilities. All branches share it, and every
-verified row updates it, rejected draft tokens too (arXiv 2506.04708). Where the paper takes the longest known context
-alone, `mix` interpolates all of them as PPM does, weighted by the measured precision of each order.
+A table per problem maps the last n ids to the target's averaged top probabilities (arXiv 2506.04708). All branches
+share it, and every verified row updates it; the paper leaves out those of rejected draft tokens. Where the paper takes
+the longest known context alone, `mix` interpolates all of them as PPM does, weighted by the measured precision of each
+order.
 
 Shapes: F contexts, O orders (the last id in the last column), Z salts: the problem's, then the one of all problems.
 """
@@ -56,6 +57,7 @@ class Stand:
     width        tokens stored per context
     mix          interpolate the orders; False takes the longest known context alone
     prompt       learn the n-grams of a problem's prompt before its first token (cold start)
+    rejected     learn also from what the target would have written after rejected draft tokens
     shared       store one more table over all problems, looked up after that of the problem (cold start)
     capacity     maximum entries over all problems; the least recently updated are evicted. None: as many as the running
                  branches have n-grams, within `LOAD_CAPACITY`
@@ -66,6 +68,7 @@ class Stand:
     width: int = 10
     mix: bool = True
     prompt: bool = True
+    rejected: bool = True
     shared: bool = True
     capacity: int | None = None
     has_probabilities: bool = True
@@ -78,7 +81,7 @@ class Stand:
         for name in ("max_order", "min_order", "width"):
             require_count(name, getattr(self, name), at_least=1, at_most=MAX_DRAFT_SIZE)
         require_count("capacity", self.capacity, at_least=1, at_most=MAX_CAPACITY, or_null=True)
-        for name in ("mix", "prompt", "shared"):
+        for name in ("mix", "prompt", "rejected", "shared"):
             require_switch(name, getattr(self, name))
         if self.min_order > self.max_order:
             raise ValueError(f"min_order must be at most max_order={self.max_order}, got {self.min_order}")
@@ -146,10 +149,14 @@ class Stand:
         salts = np.repeat(
             [self._salt_of(outcome.branch) for outcome in feedback], [1 + len(outcome.draft) for outcome in feedback]
         )
+        tails = self._fed_tails(feedback)
         ids = np.concatenate([outcome.topk_ids for outcome in feedback])
         # In float32, the type of the entries: Numba would compile every function once more for float64.
         p = np.exp(np.concatenate([outcome.topk_logprobs for outcome in feedback]), dtype=np.float32)
-        self.table.add_observations(self._salt_columns(salts), self._fed_tails(feedback), self.min_order, ids, p)
+        if not self.rejected:
+            is_committed = np.concatenate([_committed_rows(outcome) for outcome in feedback])
+            salts, tails, ids, p = salts[is_committed], tails[is_committed], ids[is_committed], p[is_committed]
+        self.table.add_observations(self._salt_columns(salts), tails, self.min_order, ids, p)
 
     def _learn_missed(self, branches: Sequence[Branch]) -> None:
         """Learns what branches have written in rounds without feedback, the newest tokens first. *Mutates*."""
@@ -223,6 +230,13 @@ class Stand:
         tokens_N = np.array(list(chain.from_iterable(draft.tokens for draft in drafts)), dtype=np.int64)
         parents_N = np.array(list(chain.from_iterable(draft.parents for draft in drafts)), dtype=np.int64)
         return _extend_tails(roots_BO, sizes_B, tokens_N, parents_N)
+
+
+def _committed_rows(outcome: Feedback) -> npt.NDArray[np.bool_]:
+    """Returns for each row of a branch whether its token was committed: the root's, and those of accepted nodes."""
+    is_committed = np.zeros(1 + len(outcome.draft), dtype=np.bool_)
+    is_committed[[0, *(1 + node for node in outcome.accepted_nodes)]] = True
+    return is_committed
 
 
 @compiled

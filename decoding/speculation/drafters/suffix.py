@@ -1,18 +1,17 @@
-"""SuffixDecoding (arXiv 2411.04975): drafts what followed the best match of the text's end in all texts of the problem.
+"""SuffixDecoding (arXiv 2411.04975): drafts what followed the best match of the text's end in earlier texts.
 
-One tree per problem stores its prompt and the outputs of all its branches, every token of the search tree once: a
-forked branch continues a text that the tree already has. The match is selected as published: for each length, follow
-the most frequent continuation while its probability is at least `min_probability`, for at most `factor` times the
-length of the match plus `offset` tokens; the match with the largest sum of path probabilities is taken.
+The match is selected as published: for each length, follow the most frequent continuation while its probability is at
+least `min_probability`, for at most `factor` times the length of the match plus `offset` tokens; the match with the
+largest sum of path probabilities is taken.
 
-Another tree can store the texts of all problems, in place of the trees of problems or beside them. With both kinds the
-match with the larger sum is taken, as the paper takes it between the tree of a request and the one of earlier outputs.
+The paper matches in two trees, one of the request's own prompt and output and one of all finished answers, and takes
+the match with the larger sum. Here a tree can also belong to a problem, with the texts of all its branches while they
+are written: every token of the search tree once, because a forked branch continues a text that the tree has.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,8 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.core import Tokens
-from decoding.speculation.drafters.source import Ints, NextTokens
-from decoding.speculation.drafters.suffix_tree import SuffixTree
+from decoding.speculation.drafters.ngram_hash_table import Int32s
+from decoding.speculation.drafters.source import Floats, Ints, NextTokens
+from decoding.speculation.drafters.text_forest import SuffixMatch, TextForest, TextName
+from decoding.speculation.drafters.text_forest_kernels import follow_tokens, rank_followers
 from decoding.speculation.interfaces import Branch, Feedback
 from decoding.token_view import TokenView
 from decoding.validation import (
@@ -32,55 +33,15 @@ from decoding.validation import (
     require_share,
 )
 
-MAX_TEXT_TOKENS = 100_000_000  # about 40 GB
+MAX_TEXT_TOKENS = 100_000_000  # about 9 GB
 _WIDTH = 8
-_MAX_ENDS = 4096  # requests per problem whose end in the tree is remembered; those of others are searched for
 _TRUST_EDGES = np.array([2, 3, 4, 5, 6, 7, 8, 9, 13, 17, 25, 33, 49, 65, 97])  # shortest match of levels 1, 2, ...
+_ALL_TEXTS = "all"  # the tree of all texts, or of all finished ones
 
-# One context: the branch's index in the round; its node, -1 for none; how many tokens deeper a draft may go; the
-# probability of the path from the root to here; the number of matching tokens.
+# One context: where its places begin among those of the round, and how many they are; how many tokens deeper a draft
+# may go; the probability of the path from the root to here; the number of matching tokens; the score at the root.
 _States = npt.NDArray[Any]
-_ROW = np.dtype([("branch", "i8"), ("node", "i8"), ("budget", "i8"), ("likely", "f8"), ("match", "i8")])
-
-
-@dataclass
-class _TextEnd:
-    """The node of the tree at which a request's text ends, and the length of the text."""
-
-    node: int
-    length: int
-
-
-@dataclass
-class _ProblemTexts:
-    """The tree of one problem and the ends of its latest texts."""
-
-    tree: SuffixTree = field(default_factory=SuffixTree)
-    ends: OrderedDict[int, _TextEnd] = field(default_factory=OrderedDict)
-
-    def add_text(self, request_id: int, tokens: Tokens | TokenView) -> _TextEnd:
-        """Adds the new tokens of a request's text; returns its end. *Mutates*."""
-        end = self.ends.get(request_id)
-        # A shorter text under the same id is another one: its longest known beginning is searched for.
-        if end is None or end.length > len(tokens):
-            end = self.ends[request_id] = _TextEnd(*self.tree.find_prefix(tokens))
-            if len(self.ends) > _MAX_ENDS:
-                self.ends.popitem(last=False)
-        self.ends.move_to_end(request_id)  # the first in order is the least recently used
-        for token in tokens[end.length :]:
-            end.node = self.tree.append_token(end.node, token)
-        end.length = len(tokens)
-        return end
-
-
-@dataclass(frozen=True)
-class _SuffixMatch:
-    """A suffix of the text that occurred before; drafts continue it. `budget` is the maximum depth of a draft."""
-
-    node: int = -1
-    length: int = 0
-    budget: int = 0
-    score: float = 0.0
+_ROW = np.dtype([("first", "i8"), ("size", "i8"), ("budget", "i8"), ("likely", "f8"), ("match", "i8"), ("score", "f8")])
 
 
 @dataclass(eq=False)
@@ -90,32 +51,33 @@ class SuffixDecoding:
     max_match        longest match, in tokens
     factor, offset   maximum depth of a draft: factor * length of the match + offset
     min_probability  minimum probability of a path
-    across_groups    False: a tree for each problem; True: one for all problems; "both": both
-    max_tokens       maximum tokens in all trees, about 0.4 KB each, and at least twice those of the running branches
-                     in every tree; the one for all is begun anew first, then the least recently used problem is
-                     evicted, a running one never
+    across_groups    False: a tree for each problem; True: one for all problems; "both": both; "finished", as published:
+                     one for each running request, and one of all finished ones
+    max_tokens       maximum tokens in all trees, up to 0.1 KB each, and at least twice those of the running branches in
+                     every tree; the text that ended first is evicted first, none of a running problem
     """
 
     max_match: int = 64
     factor: float = 1.0
     offset: float = 0.0
     min_probability: float = 0.1
-    across_groups: bool | Literal["both"] = False
+    across_groups: bool | Literal["both", "finished"] = False
     max_tokens: int = 1 << 17
-    _problems: OrderedDict[str, _ProblemTexts] = field(init=False, repr=False, default_factory=OrderedDict)
-    _all_texts: _ProblemTexts = field(init=False, repr=False, default_factory=_ProblemTexts)
-    _round: list[SuffixTree] = field(init=False, repr=False, default_factory=list)
+    forest: TextForest = field(init=False, repr=False, default_factory=TextForest)
+    _running: dict[int, str] = field(init=False, repr=False, default_factory=dict)  # request -> its problem
+    _places: Int32s = field(init=False, repr=False, default_factory=lambda: np.empty(0, dtype=np.int32))
 
     def __post_init__(self) -> None:
-        require_count("max_match", self.max_match, at_least=1)
+        require_count("max_match", self.max_match, at_least=1, at_most=1 << 16)
         require_count("max_tokens", self.max_tokens, at_least=1, at_most=MAX_TEXT_TOKENS)
         require_not_negative("factor", self.factor)
         require_number("offset", self.offset, low=-MAX_VALUE, high=MAX_VALUE)
         if not self.factor + self.offset >= 0:
             raise ValueError(f"offset must be >= -factor, got {self.offset!r}")
         require_share("min_probability", self.min_probability, above_zero=True)
-        if not any(self.across_groups is value for value in (False, True)) and self.across_groups != "both":
-            raise ValueError(f"across_groups must be true, false or both, got {self.across_groups!r}")
+        is_switch = self.across_groups is False or self.across_groups is True  # 1 equals True, and is no switch
+        if not is_switch and self.across_groups not in ("both", "finished"):
+            raise ValueError(f"across_groups must be true, false, both or finished, got {self.across_groups!r}")
 
     @property
     def feedback_k(self) -> int:
@@ -126,54 +88,60 @@ class SuffixDecoding:
         return True
 
     @property
-    def num_problems(self) -> int:
-        """Number of problems with a tree."""
-        return len(self._problems)
-
-    @property
     def num_tokens(self) -> int:
         """Number of tokens in all trees."""
-        return len(self._all_texts.tree) + sum(len(problem.tree) for problem in self._problems.values())
+        return len(self.forest)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the trees, in bytes."""
+        return self.forest.size_bytes
 
     def root_states(self, branches: Sequence[Branch]) -> _States:
+        self._finish_absent(branches)
         self._evict_texts(branches)
         # All texts before any match: branches of one problem draft from each other's latest tokens.
         ends = [self._add_text(branch, branch.tokens) for branch in branches]
-        self._round = []
-        rows = []
-        for i, trees in enumerate(ends):
-            matches = [(self._best_match(tree, end.node), tree) for tree, end in trees]
-            match, tree = max(matches, key=lambda one: one[0].score)  # of equals the problem's own
-            self._round.append(tree)
-            rows.append((i, match.node, match.budget, 1.0, match.length))
+        rows, places, first = [], [], 0
+        for branch, end in zip(branches, ends, strict=True):
+            matches = [self._find_match(tree, end) for tree in self._matched_trees(branch)]
+            match = max(matches, key=lambda one: one.score)  # of equals the request's, or the problem's own
+            rows.append((first, len(match.places), match.budget, 1.0, match.length, match.score))
+            places.append(match.places)
+            first += len(match.places)
+        self._places = np.concatenate([np.empty(0, dtype=np.int32), *places])
         return np.array(rows, dtype=_ROW)
+
+    def draft_scores(self, state: _States) -> Floats:
+        """Returns how many tokens the match of each context is expected to draft rightly: its score."""
+        scores: Floats = state["score"].astype(np.float32)
+        return scores
 
     def next_tokens(self, state: _States) -> NextTokens:
         """Returns log relative counts; their sum is below 1 where other tokens followed or a text ended."""
-        ids: list[list[int]] = []
-        ratios: list[list[float]] = []
-        for i, node, budget, likely, _ in state.tolist():
-            ranked = []
-            if node >= 0 and budget > 0:
-                # Relative to the path: a child's own path must reach `min_probability`, not its step alone.
-                ranked = self._round[i].top_continuations(node, width=_WIDTH, least=self.min_probability / likely)
-            empty = _WIDTH - len(ranked)
-            ids.append([token for token, _ in ranked] + [-1] * empty)
-            ratios.append([ratio for _, ratio in ranked] + [0.0] * empty)
+        ids = np.full((len(state), _WIDTH), -1, dtype=np.int64)
+        ratios = np.zeros(ids.shape, dtype=np.float32)
+        # Relative to the path: a child's own path must reach `min_probability`, not its step alone.
+        likely = np.maximum(state["likely"], 1e-300)
+        least = np.where(state["budget"] > 0, self.min_probability / likely, np.inf)
+        rank_followers(self.forest.nodes, self._places, *_columns(state), least, ids, ratios)
         with np.errstate(divide="ignore"):  # the padding's log 0 is -inf, as `NextTokens` wants it
-            logp_FK = np.log(np.array(ratios, dtype=np.float32).reshape(-1, _WIDTH))
-        trust_F = np.searchsorted(_TRUST_EDGES, state["match"], side="right")
-        return NextTokens(np.array(ids, dtype=np.int64).reshape(-1, _WIDTH), logp_FK, trust_F)
+            logp_FK = np.log(ratios)
+        return NextTokens(ids, logp_FK, np.searchsorted(_TRUST_EDGES, state["match"], side="right"))
 
     def advance(self, state: _States, tokens_F: Ints) -> _States:
-        rows = []
-        for (i, node, budget, likely, match), token in zip(state.tolist(), tokens_F.tolist(), strict=True):
-            tree = self._round[i]
-            child = tree.child_nodes(node).get(token, -1) if node >= 0 else -1
-            if child >= 0:
-                likely *= tree.occurrence_count(child) / tree.continuation_count(node)
-            rows.append((i, child, budget - 1, likely, match + 1))
-        return np.array(rows, dtype=_ROW)
+        tokens = np.ascontiguousarray(tokens_F, dtype=np.int64)
+        places, sizes, ratios = follow_tokens(self.forest.nodes, self._places, *_columns(state), tokens)
+        below = state.copy()
+        below["first"] = len(self._places) + np.cumsum(sizes) - sizes
+        below["size"] = sizes
+        below["budget"] -= 1
+        below["likely"] *= ratios
+        below["match"] += 1
+        self._places = np.concatenate(
+            [self._places, places]
+        )  # the earlier ones stay: their contexts may be asked again
+        return below
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
         """Adds the accepted tokens: a branch that ends in this round has no later `root_states`. *Mutates*."""
@@ -183,40 +151,50 @@ class SuffixDecoding:
             text = TokenView(outcome.branch.tokens, accepted)
             self._add_text(outcome.branch, text)
 
-    def _add_text(self, branch: Branch, tokens: Tokens | TokenView) -> list[tuple[SuffixTree, _TextEnd]]:
-        """Adds a branch's text to its trees; returns each with the end of the text in it, the problem's first."""
-        stores = []
-        if self.across_groups is not True:
-            stores.append(self._problems.setdefault(branch.group, _ProblemTexts()))
-            self._problems.move_to_end(branch.group)
-        if self.across_groups:
-            stores.append(self._all_texts)
-        return [(store.tree, store.add_text(branch.request_id, tokens)) for store in stores]
+    def _written_trees(self, branch: Branch) -> list[Hashable]:
+        """Returns the trees that the tokens of a running branch are added to, its own first."""
+        if self.across_groups == "finished":
+            return [branch.request_id]
+        trees: list[Hashable] = [] if self.across_groups is True else [("problem", branch.group)]
+        return [*trees, _ALL_TEXTS] if self.across_groups else trees
 
-    def _best_match(self, tree: SuffixTree, end: int) -> _SuffixMatch:
-        best = _SuffixMatch()
-        for node, length in tree.suffix_matches(end, self.max_match):
-            budget = int(self.factor * length + self.offset + 1e-6)  # 0.29 * 100 must be 29, not 28
-            if budget < 1 or budget <= best.score:  # a score is at most its budget, and shorter matches have less
-                break
-            score = tree.path_score(node, steps=budget, least=self.min_probability)
-            if score > best.score:  # strict: of equals the longest match
-                best = _SuffixMatch(node, length, budget, score)
-        return best
+    def _matched_trees(self, branch: Branch) -> list[Hashable]:
+        written = self._written_trees(branch)
+        return [*written, _ALL_TEXTS] if self.across_groups == "finished" else written
+
+    def _add_text(self, branch: Branch, tokens: Tokens | TokenView) -> int:
+        """Adds a branch's text to its trees; returns its end in its own one. *Mutates*."""
+        self._running[branch.request_id] = branch.group
+        names = [TextName(tree, branch.request_id) for tree in self._written_trees(branch)]
+        ends = [self.forest.add_text(name, branch.group, tokens) for name in names]
+        return ends[0]
+
+    def _find_match(self, tree: Hashable, end: int) -> SuffixMatch:
+        return self.forest.find_match(
+            tree, end, longest=self.max_match, factor=self.factor, offset=self.offset, least=self.min_probability
+        )
+
+    def _finish_absent(self, branches: Sequence[Branch]) -> None:
+        """Takes requests that are not in this round as finished, and moves their texts to that tree. *Mutates*.
+
+        One that was only preempted comes back, and its text goes on where it was.
+        """
+        running = {branch.request_id for branch in branches}
+        for request_id in [request_id for request_id in self._running if request_id not in running]:
+            group = self._running.pop(request_id)
+            name = TextName(request_id, request_id)
+            if name in self.forest.texts:
+                self.forest.add_text(TextName(_ALL_TEXTS, request_id), group, self.forest.remove_text(name))
 
     def _evict_texts(self, branches: Sequence[Branch]) -> None:
-        """Begins the tree for all problems anew where there are too many tokens, then removes problems that do not run.
-
-        The least recently used problem goes first. *Mutates*.
-        """
-        # Evicted texts of running branches are added again, so the limit leaves space for as many new tokens: otherwise
-        # every round would evict and add them.
-        num_trees = 2 if self.across_groups == "both" else 1
+        """Makes room for new tokens. *Mutates*."""
+        # Texts of running branches stay, so the limit leaves space for as many new tokens: otherwise every round would
+        # make room.
+        num_trees = 1 if self.across_groups in (False, True) else 2
         limit = max(self.max_tokens, 2 * num_trees * sum(len(branch.tokens) for branch in branches))
-        if self.num_tokens > limit:
-            self._all_texts = _ProblemTexts()
         running = {branch.group for branch in branches}
-        for key in [key for key in self._problems if key not in running]:
-            if self.num_tokens <= limit:
-                break
-            del self._problems[key]
+        self.forest.make_room(limit, lambda text: text.group in running)
+
+
+def _columns(state: _States) -> tuple[Ints, Ints]:
+    return np.ascontiguousarray(state["first"]), np.ascontiguousarray(state["size"])

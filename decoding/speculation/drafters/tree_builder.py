@@ -19,7 +19,7 @@ from decoding.speculation.draft import DraftSampling, TreeTemplate
 from decoding.speculation.drafters.best_first import DraftLimits, TableLookup, TreeNodes, build_best_first
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
-from decoding.speculation.drafters.source import DraftSource, Ints
+from decoding.speculation.drafters.source import DraftSource, Floats, Ints
 from decoding.speculation.drafters.tree_levels import (
     FrontierNodes,
     Keys,
@@ -55,22 +55,26 @@ def build_levels(
     Ends before a level whose expected accepted tokens, minus the minimum cost of its nodes, are below `least_gain`.
     With `iid` a token drawn twice at one parent is two nodes here.
     """
-    child_PW = _template_children(plan.template, knobs.width)
-    allowed_B = np.array(plan.max_nodes)
-    depth_B = _max_depths(branches, knobs.depth)
-    sampling, noise = SamplingColumns.from_params([branch.params for branch in branches]), _NoiseKeys(branches, knobs)
+    has_template = len(plan.templates) > 0
+    child_PW, first_B = _template_children(plan.templates, knobs.width, len(branches))
+    allowed_B = np.array(plan.max_nodes) + first_B
+    depth_B = max_depths(branches, knobs.depth)
+    sampling, noise = SamplingColumns.from_params([branch.params for branch in branches]), NoiseKeys(branches, knobs)
+    odds_BL = calibration.requests.odds_of(branches)
     state = source.root_states(branches)
     parents = FrontierNodes(
         np.arange(len(branches)),
         np.full(len(branches), -1),
         np.ones(len(branches), dtype=np.float32),
-        np.full(len(branches), -1),
+        first_B - 1,
     )
     # A child must be above its branch's floor; -1 lets all children of a template through, 0 those that are possible.
-    floor = -1.0 if plan.template else 0.0
-    if plan.template is None and plan.cost_estimate is not None:
+    floor = -1.0 if has_template else 0.0
+    if not has_template and plan.cost_estimate is not None:
         floor = plan.cost_estimate.min_probability(len(branches))
     node_cost, floor_B = max(floor, 0.0), np.full(len(branches), floor, dtype=np.float32)
+    if plan.least_probabilities:
+        floor_B = np.maximum(floor_B, np.array(plan.least_probabilities, dtype=np.float32))
     levels: list[TreeLevel] = []
     for depth in range(int(depth_B.max())):
         rows = select_open_rows(parents, allowed_B, depth_B, depth, floor_B, child_PW)
@@ -87,12 +91,13 @@ def build_levels(
                 candidates.trust_F,
                 parents,
                 sampling,
-                noise.keys_of(parents, depth),
+                noise.keys_of(parents.branch, parents.node, depth),
                 calibration.hits,
                 calibration.trials,
+                odds_BL,
                 allowed_B,
                 child_PW,
-                plan.template is not None,
+                has_template,
                 floor_B,
             )
         )
@@ -100,7 +105,7 @@ def build_levels(
             break
         count = sum(len(level.token) for level in levels)
         levels.append(level)
-        if plan.template is None:
+        if not has_template:
             branch, path_probability = (np.concatenate([one[i] for one in levels]) for i in (0, 3))
             # All levels so far: a node of this level may push one of an earlier level below its branch's limit.
             raise_floors(branch, path_probability, allowed_B, plan.max_total, floor_B)
@@ -132,42 +137,70 @@ def build_from_table(
     estimate = plan.cost_estimate or CostEstimate.along_line(1.0, 0.0, plan.max_total)
     limits = DraftLimits(
         np.array(plan.max_nodes),
-        _max_depths(branches, knobs.depth),
+        max_depths(branches, knobs.depth),
         min(plan.max_total, len(estimate.seconds_N) - 1),
         knobs.width,
         estimate.seconds_N,
         np.array(estimate.corners),
         estimate.least_seconds,
+        estimate.keep_gain,
     )
     keys_BD2, sampling = (
-        _NoiseKeys(branches, knobs).keys_BD2,
+        NoiseKeys(branches, knobs).keys_BD2,
         SamplingColumns.from_params([branch.params for branch in branches]),
     )
-    lookup, counts = source.table_lookup(branches), (calibration.hits, calibration.trials)
-    return TreeNodes(*build_best_first(lookup, limits, SAMPLING_CODES[knobs.sampling], sampling, keys_BD2, *counts))
+    counts = (calibration.hits, calibration.trials, calibration.requests.odds_of(branches))
+    code = SAMPLING_CODES[knobs.sampling]
+    return TreeNodes(*build_best_first(source.table_lookup(branches), limits, code, sampling, keys_BD2, *counts))
 
 
-def _max_depths(branches: Sequence[Branch], depth: int) -> Ints:
+def select_likeliest(branch: Ints, probability: Floats, plan: DraftPlan) -> Ints:
+    """Returns the indices of the selected nodes, most likely first."""
+    # Stable, so that of equals the earlier comes first: no child before its parent.
+    best = np.argsort(-probability, kind="stable")
+    if min(plan.max_nodes) < plan.max_total:
+        by_branch = np.argsort(branch[best], kind="stable")  # each branch's nodes together, most likely first
+        sizes = np.bincount(branch, minlength=len(plan.max_nodes))
+        place = np.arange(len(best)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # rank among its branch's nodes
+        within = np.zeros(len(best), dtype=bool)
+        within[by_branch] = place < np.repeat(plan.max_nodes, sizes)
+        best = best[within]
+    best = best[: plan.max_total]
+    if plan.cost_estimate is None:
+        return best
+    return best[: plan.cost_estimate.count_worthwhile(probability[best], len(plan.max_nodes))]
+
+
+def max_depths(branches: Sequence[Branch], depth: int) -> Ints:
+    """Returns how deep the draft of each branch may be."""
     # One less than the remaining tokens: the round commits a token after the draft.
     return np.minimum([branch.remaining - 1 for branch in branches], depth)
 
 
-def _template_children(template: TreeTemplate | None, width: int) -> Ints:
-    """Returns `[1 + P, W]`: the children of each template node by rank, row 0 those of the root.
+def _template_children(templates: Sequence[TreeTemplate], width: int, branches: int) -> tuple[Ints, Ints]:
+    """Returns `[P, W]`: the children of each template node by rank; and `[B]`: the number of each branch's first node.
 
-    A missing child is the largest int64, which is above every limit on nodes. Without a template `[1, W]` zeros.
+    The different templates lie one after the other: n rows of nodes follow a row of their root. So the children of node
+    i are in row i + 1, and those of the root in the row of the first node. A missing child is the largest int64, which
+    is above every limit on nodes. Without templates `[1, W]` zeros.
     """
-    if template is None:
-        return np.zeros((1, width), dtype=np.int64)
-    none = np.iinfo(np.int64).max
-    child_PW = np.full((len(template) + 1, max(template.ranks, default=0) + 1), none, dtype=np.int64)
-    for node, (parent, rank) in enumerate(zip(template.parents, template.ranks, strict=True)):
-        child_PW[parent + 1, rank] = node
-    return child_PW
+    if not templates:
+        return np.zeros((1, width), dtype=np.int64), np.zeros(branches, dtype=np.int64)
+    first_nodes: dict[TreeTemplate, int] = {}
+    rows = 0
+    for template in dict.fromkeys(templates):
+        first_nodes[template] = rows
+        rows += len(template) + 1
+    widest = max(max(template.ranks, default=0) for template in first_nodes) + 1
+    child_PW = np.full((rows, widest), np.iinfo(np.int64).max, dtype=np.int64)
+    for template, first in first_nodes.items():
+        for node, (parent, rank) in enumerate(zip(template.parents, template.ranks, strict=True)):
+            child_PW[first + parent + 1, rank] = first + node
+    return child_PW, np.array([first_nodes[template] for template in templates], dtype=np.int64)
 
 
-class _NoiseKeys:
-    """Keys of the noise with which children are drawn."""
+class NoiseKeys:
+    """Keys of the noise with which the children of a round are drawn."""
 
     def __init__(self, branches: Sequence[Branch], knobs: TreeSettings) -> None:
         self._coupled = knobs.sampling == "coupled"
@@ -178,13 +211,13 @@ class _NoiseKeys:
         positions = (np.array(self._ends)[:, None] + np.arange(depth)).ravel()
         self.keys_BD2 = noise_keys(seeds, positions).reshape(len(branches), depth, 2)
 
-    def keys_of(self, parents: FrontierNodes, depth: int) -> Keys:
+    def keys_of(self, branch_F: Ints, node_F: Ints, depth: int) -> Keys:
         """Returns `[F, 2]`: the target's keys at the children's position, or fresh ones for each round and parent."""
         if self._coupled:
             # Depth 0 is the position after the committed tokens, where the target draws next.
-            keys_F2: Keys = self.keys_BD2[parents.branch, depth]
+            keys_F2: Keys = self.keys_BD2[branch_F, depth]
             return keys_F2
         # Unique: the length of a branch never repeats, and node numbers are distinct in a round (below 2**20).
-        branches = parents.branch.tolist()
-        rounds = [(self._ends[branch] << 20) + 1 + node for branch, node in zip(branches, parents.node, strict=True)]
+        branches = branch_F.tolist()
+        rounds = [(self._ends[branch] << 20) + 1 + node for branch, node in zip(branches, node_F.tolist(), strict=True)]
         return noise_keys([self._seeds[branch] ^ _FRESH for branch in branches], rounds)

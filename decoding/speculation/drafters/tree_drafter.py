@@ -7,20 +7,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from decoding.speculation.draft import MAX_DRAFT_SIZE, Draft, DraftSampling, SamplingRecord
+from decoding.speculation.controllers.template import read_template
+from decoding.speculation.draft import (
+    MAX_DRAFT_SIZE,
+    RANDOM_SAMPLING,
+    SELF_SHAPED,
+    Draft,
+    DraftSampling,
+    SamplingRecord,
+    TreeTemplate,
+)
 from decoding.speculation.drafters.best_first import TreeNodes
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
-from decoding.speculation.drafters.source import DraftSource, Floats, Ints
-from decoding.speculation.drafters.tree_builder import TableSource, TreeSettings, build_from_table, build_levels
+from decoding.speculation.drafters.random_shapes import build_random_shape
+from decoding.speculation.drafters.source import DraftSource, Ints
+from decoding.speculation.drafters.tree_builder import (
+    TableSource,
+    TreeSettings,
+    build_from_table,
+    build_levels,
+    select_likeliest,
+)
 from decoding.speculation.drafters.tree_levels import TreeLevel
-from decoding.speculation.interfaces import Branch, DraftPlan, Feedback
+from decoding.speculation.interfaces import Branch, DraftPlan, Feedback, reads_hidden
 from decoding.validation import require_choice, require_count
 
 _EMPTY = Draft()
@@ -34,6 +49,8 @@ class TreeDrafter:
     draw        how children are sampled
     width       maximum children of a node; a template has its own
     depth       maximum levels
+    template    as `file` of `TemplateController`: controllers without a shape of their own choose the likeliest nodes
+                of this one, and of all trees where it is None
 
     Raises: ValueError for a source that only ranks and a sampling that needs probabilities.
     """
@@ -42,41 +59,62 @@ class TreeDrafter:
     draw: DraftSampling = "coupled"
     width: int = 8
     depth: int = 20
+    template: str | None = None
 
     def __post_init__(self) -> None:
         require_count("width", self.width, at_least=1, at_most=MAX_DRAFT_SIZE)
         require_count("depth", self.depth, at_least=1, at_most=MAX_DRAFT_SIZE)
-        require_choice("draw", self.draw, tuple(SAMPLING_CODES))
+        require_choice("draw", self.draw, (*SAMPLING_CODES, *SELF_SHAPED))
         if self.draw != "likely" and not self.source.has_probabilities:
             raise ValueError(
                 f"{type(self.source).__name__} only ranks its candidates: draw must be likely, got {self.draw}"
             )
+        self.shape = None if self.template is None else read_template(self.template)
+        if self.shape is not None and self.draw in RANDOM_SAMPLING:
+            raise ValueError(
+                f"template must be null with draw={self.draw}, whose nodes may not be chosen by probability; "
+                "choose controller=template"
+            )
         self.calibration = AcceptanceCalibration()
-        prunable = self.draw in ("coupled", "likely")
-        self.table = self.source if prunable and isinstance(self.source, TableSource) else None
+        self.prunable = self.draw not in RANDOM_SAMPLING
+        self.table = self.source if self.prunable and isinstance(self.source, TableSource) else None
         self.level_seconds = 0.0  # time to build one level; with a draft model that is its forward pass
 
     @property
     def feedback_k(self) -> int:
         return self.source.feedback_k
 
+    @property
+    def reads_hidden(self) -> bool:
+        return reads_hidden(self.source)
+
     def propose(self, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
         if not branches or not plan.max_total:
             return [_EMPTY] * len(branches)
         knobs = TreeSettings(self.draw, self.width, self.depth)
-        if self.table is not None and plan.template is None:
-            return _to_drafts(build_from_table(self.table, self.calibration, knobs, branches, plan), branches, plan)
+        if self.draw in SELF_SHAPED:
+            if plan.templates or plan.cost_estimate is not None or plan.least_probabilities:
+                raise ValueError(
+                    f"draw={self.draw} has a shape of its own: it needs a controller with a number of nodes"
+                )
+            return _to_recorded_drafts(build_random_shape(self.source, knobs, branches, plan), len(branches), self.draw)
+        own_shape = None if plan.templates else self.shape
+        if own_shape is None and self.table is not None and not plan.templates and not plan.least_probabilities:
+            nodes = build_from_table(self.table, self.calibration, knobs, branches, plan)
+            # selected already: a second choice with `keep_gain` would keep a share of the first
+            return _to_drafts(nodes, branches, replace(plan, cost_estimate=None))
         begin = time.perf_counter()
         least_gain = -np.inf
         if plan.cost_estimate is not None:
             # A level must add as many expected tokens as plain decoding commits in its time.
             least_gain = len(branches) / plan.cost_estimate.round_seconds * self.level_seconds
-        levels = build_levels(self.source, self.calibration, knobs, branches, plan, least_gain)
+        filled = plan if own_shape is None else _fill_template(plan, own_shape)
+        levels = build_levels(self.source, self.calibration, knobs, branches, filled, least_gain)
         seconds = (time.perf_counter() - begin) / (1 + len(levels))
         # A slowly rising minimum: the first rounds compile, and other processes use the machine too.
         self.level_seconds = min(seconds, 1.05 * self.level_seconds) if self.level_seconds else seconds
-        if self.draw in ("without_replacement", "iid"):
-            if plan.template is None:
+        if not self.prunable:
+            if not plan.templates:
                 raise ValueError(
                     f"draw={self.draw} may not be pruned by probability: it needs a controller with a template"
                 )
@@ -89,20 +127,25 @@ class TreeDrafter:
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
         self.source.observe(feedback)
-        with_draft = [outcome for outcome in feedback if outcome.draft.labels]
-        if with_draft:
-            is_reached, is_accepted, labels = _node_outcomes(with_draft)
-            # Nodes below a rejected one were not tried: they are no trials of their bucket.
-            self.calibration.observe(labels[is_reached], is_accepted[is_reached])
+        if with_draft := [outcome for outcome in feedback if outcome.draft.labels]:
+            self.calibration.observe_round(with_draft)
+
+
+def _fill_template(plan: DraftPlan, template: TreeTemplate) -> DraftPlan:
+    """Returns a plan with all nodes of the template for each branch that may have any: the candidates of `plan`."""
+    sizes = tuple(len(template) if most else 0 for most in plan.max_nodes)
+    return DraftPlan(sizes, sum(sizes), template=template)
 
 
 def _to_drafts(nodes: TreeNodes, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
     """Returns a draft per branch; without a template only the most likely nodes within the plan."""
     branch, parent, token, probability, label = nodes
     order = np.argsort(branch, kind="stable")  # stable: parents stay before children
-    if plan.template is None:
+    if not plan.templates:
         is_selected = np.zeros(len(probability), dtype=bool)
-        is_selected[_select_likeliest(branch, probability, plan)] = True
+        is_selected[select_likeliest(branch, probability, plan)] = True
+        if plan.least_probabilities:
+            is_selected &= probability > np.array(plan.least_probabilities, dtype=np.float32)[branch]
         order = order[is_selected[order]]
     sizes = np.bincount(branch[order], minlength=len(branches))
     ends = np.cumsum(sizes)
@@ -116,23 +159,6 @@ def _to_drafts(nodes: TreeNodes, branches: Sequence[Branch], plan: DraftPlan) ->
         else _EMPTY
         for a, b in zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True)
     ]
-
-
-def _select_likeliest(branch: Ints, probability: Floats, plan: DraftPlan) -> Ints:
-    """Returns the indices of the selected nodes, most likely first."""
-    # Stable, so that of equals the earlier comes first: no child before its parent.
-    best = np.argsort(-probability, kind="stable")
-    if min(plan.max_nodes) < plan.max_total:
-        by_branch = np.argsort(branch[best], kind="stable")  # each branch's nodes together, most likely first
-        sizes = np.bincount(branch, minlength=len(plan.max_nodes))
-        place = np.arange(len(best)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # rank among its branch's nodes
-        within = np.zeros(len(best), dtype=bool)
-        within[by_branch] = place < np.repeat(plan.max_nodes, sizes)
-        best = best[within]
-    best = best[: plan.max_total]
-    if plan.cost_estimate is None:
-        return best
-    return best[: plan.cost_estimate.count_worthwhile(probability[best], len(plan.max_nodes))]
 
 
 def _to_recorded_drafts(levels: Sequence[TreeLevel], branches: int, kind: DraftSampling) -> list[Draft]:
@@ -182,17 +208,3 @@ class _RecordedDraft:
         parents, tokens = zip(*self.nodes, strict=True)
         probability, labels = zip(*self.nodes.values(), strict=True)
         return Draft(tokens, parents, probability, labels, SamplingRecord(kind, self.draws, self.q))
-
-
-def _node_outcomes(feedback: Sequence[Feedback]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Ints]:
-    """Returns for every node whether its parent was accepted, whether it was accepted, and its label; arrays `[N]`."""
-    sizes = np.array([len(outcome.draft.tokens) for outcome in feedback])
-    first = np.cumsum(sizes) - sizes
-    is_accepted = np.zeros(int(sizes.sum()), dtype=bool)
-    starts = zip(first.tolist(), feedback, strict=True)
-    is_accepted[[start + node for start, outcome in starts for node in outcome.accepted_nodes]] = True
-    parent = np.array(list(chain.from_iterable(outcome.draft.parents for outcome in feedback)))
-    labels = np.array(list(chain.from_iterable(outcome.draft.labels for outcome in feedback)))
-    # Parents count within their draft, so the draft's first node is added; the root (-1) is always reached.
-    is_reached = (parent < 0) | is_accepted[np.maximum(parent, 0) + np.repeat(first, sizes)]
-    return is_reached, is_accepted, labels

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from decoding.compiled import compiled
 from decoding.sampling_columns import SamplingColumns
-from decoding.speculation.drafters.calibration import calibrated_probability, calibration_bucket
+from decoding.speculation.drafters.calibration import calibration_bucket, request_probability
 from decoding.speculation.drafters.child_selection import filter_probabilities, select_children
 from decoding.speculation.drafters.source import Floats, Ints
 
@@ -63,7 +63,7 @@ def select_open_rows(
     count = 0
     for f in range(len(parents.branch)):
         branch = parents.branch[f]
-        place = parents.template_node[f] + 1 if len(child_PW) > 1 else 0  # one row: no template
+        place = parents.template_node[f] + 1 if len(child_PW) > 1 else 0  # one row: no template, or an empty one
         if (
             depth_B[branch] > depth
             and parents.path_probability[f] > floor_B[branch]
@@ -107,6 +107,7 @@ def expand_level(
     keys_F2: Keys,
     hits: npt.NDArray[np.float64],
     trials: npt.NDArray[np.float64],
+    odds_BL: npt.NDArray[np.float64],
     allowed_B: Ints,
     child_PW: Ints,
     has_template: bool,
@@ -136,7 +137,8 @@ def expand_level(
             if template_node >= allowed_B[b]:
                 break  # templates are in order of value: later siblings have larger numbers
             bucket = calibration_bucket(trust_F[f], w, chance_W[w])
-            probability = parents.path_probability[f] * calibrated_probability(hits, trials, bucket, chance_W[w])
+            chance = request_probability(hits, trials, bucket, chance_W[w], odds_BL[b])
+            probability = parents.path_probability[f] * chance
             # `<=`: a node at the floor replaces none. No `break`: calibration may rank a later sibling higher.
             if not has_template and probability <= floor_B[b]:
                 continue

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import gguf
     from numpy.typing import NDArray
 
 _OUTSIDE_LAYERS = {
@@ -29,8 +31,11 @@ _OF_LAYER = {
 }
 
 
-def write_gguf(source: str, file: Path) -> None:
-    """Writes the checkpoint in a folder as float32, which holds bfloat16 and float16 exactly; without a tokenizer.
+def write_gguf(source: str, file: Path, *, with_tokens: bool = False) -> None:
+    """Writes the checkpoint in a folder as float32, which holds bfloat16 and float16 exactly.
+
+    with_tokens  writes its byte-level vocabulary, too, so that a server knows the texts of tokens and which one ends a
+                 text; how texts are split into words is not in the file, and is GPT-2's there
 
     Raises: ValueError for a checkpoint that is no Llama with plain rotary positions.
     """
@@ -49,7 +54,10 @@ def write_gguf(source: str, file: Path) -> None:
     head_size = config.get("head_dim") or config["hidden_size"] // num_heads
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
+    if with_tokens:
+        _add_tokens(writer, Path(source), config)
+    else:
+        writer.add_tokenizer_model("none")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -76,6 +84,25 @@ def write_gguf(source: str, file: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_tokens(writer: gguf.GGUFWriter, source: Path, config: Mapping[str, int]) -> None:
+    """Adds the vocabulary, with names for the rows of the embedding that no token has."""
+    import gguf
+
+    tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    special = {entry["id"]: entry["content"] for entry in tokenizer["added_tokens"]}
+    by_id = {number: token for token, number in tokenizer["model"]["vocab"].items()} | special
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([by_id.get(i, f"<unused {i}>") for i in range(config["vocab_size"])])
+    kinds = (gguf.TokenType.CONTROL, gguf.TokenType.NORMAL, gguf.TokenType.UNUSED)
+    writer.add_token_types([kinds[0 if i in special else 1 if i in by_id else 2] for i in range(config["vocab_size"])])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_eos_token_id(config["eos_token_id"])
+    # Without one it is id 11, GPT-2's, here "*", which llama-cpp-python leaves out of streams and log-probabilities.
+    writer.add_bos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
 
 
 def rename_tensor(name: str) -> str:

@@ -3,7 +3,8 @@
 reason bench bookkeeping                            every strategy at 16, 256 and 1,024 branches
 reason bench bookkeeping --strategies mcts ets --widths 16,4096 --depth 20
 
-CPU microseconds per branch and step, and bytes at the peak. A table first; the last line of stdout is one JSON object.
+CPU microseconds per branch and step, and bytes at the peak per node of the tree. A table first; the last line of stdout
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -32,15 +33,20 @@ def bench_bookkeeping(args: argparse.Namespace, console: Console) -> dict[str, o
     known = list_strategies(16, args.depth)
     if unknown := [name for name in args.strategies or () if name not in known]:
         raise SystemExit(f"--strategies: there is no {', '.join(unknown)}; choose from {', '.join(known)}")
-    table = Table("strategy", "branches", "steps written", "us per branch and step", "bytes", box=None)
+    table = Table(
+        "strategy", "branches", "steps written", "nodes", "us per branch and step", "bytes per node", box=None
+    )
     points = []
     for width in args.widths:
         for name in args.strategies or known:
             cost = measure_search(name, width, args.depth)
-            bytes_per_step = cost.peak_bytes / cost.branch_steps
-            table.add_row(
-                name, f"{width:,}", f"{cost.branch_steps:,}", f"{cost.us_per_step:.0f}", f"{bytes_per_step:,.0f}"
+            cells = (
+                f"{cost.branch_steps:,}",
+                f"{cost.nodes:,}",
+                f"{cost.us_per_step:.0f}",
+                f"{cost.bytes_per_node:,.0f}",
             )
+            table.add_row(name, f"{width:,}", *cells)
             points.append(cost.to_json())
     console.print(table)
     return {"bench": "bookkeeping", "depth": args.depth, "points": points}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from reason import ConfigError
-from reason.bench.arguments import accept_old_flag, positive_int
+from reason.bench.arguments import accept_old_flag, describe_length, positive_int
 from reason.bench.routing import SWEPT_VALUES, RouterPoint, RouterSetting, load_point, minimum_seconds
 from reason.bench.routing_report import ENDS, RouterSpeedRun, draw_router_curves, format_report
 from reason.commands import typed
@@ -129,6 +129,7 @@ def run_program() -> int:
             }
         specs = [spec_of(setting, temperature) for temperature, setting in sweep]
         validate_runs(specs + [three_specs[0] for three_specs in timed_specs.values()])
+        console.print(describe_length(settings_of_routers=len(sweep), problems=args.problems))
         for number, (temperature, setting) in enumerate(sweep, 1):
             console.print(f"{number} of {len(sweep)}: {setting.name}, T = {temperature:g}", style="bold", markup=False)
             folder = args.folder / f"{setting.name}-T{temperature:g}"

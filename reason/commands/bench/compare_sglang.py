@@ -1,7 +1,7 @@
 """Compare SGLang without speculation, with its n-gram speculation and with ours, on the CPU with the bundled target.
 
 reason bench compare_sglang --out FILE.md      SGLang is where SGLANG_VENV says (tests/sglang/setup.sh)
-reason bench compare_sglang --variants plain,NGRAM,REASON --live 4 --repeats 1
+reason bench compare_sglang --variants plain,NGRAM,REASON-fixed,REASON --live 1,4,16,64 --repeats 3
 
 Starts a server per variant (2 GB of memory each), runs them in turn, and stops them. Tables first; the last line of
 stdout is one JSON object.
@@ -49,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--venv", type=Path, default=venv, help="environment that has SGLang and this package")
     variants = top.add_argument("--variants", type=variant_list, default=tuple(SERVER_FLAGS), help="NAME,NAME")
     accept_old_flag(top, "--arms", variants)
-    top.add_argument("--live", type=positive_ints, default=(1, 4, 16), help="concurrent branches")
+    top.add_argument("--live", type=positive_ints, default=(1, 4, 16, 64), help="concurrent branches")
     top.add_argument("--problems", type=positive_int, default=3, help="of each family")
     top.add_argument("--trajectories", type=positive_int, default=8, help="samples of each problem")
     top.add_argument(
@@ -68,7 +68,7 @@ def serving(args: argparse.Namespace, model: ServedModel, folder: Path) -> Itera
         servers = {}
         for i, variant in enumerate(args.variants):
             nodes = ("--speculative-num-draft-tokens", str(args.nodes)) if SERVER_FLAGS[variant] else ()
-            size = ("--max-running-requests", str(max(args.live)), "--max-total-tokens", "16384")
+            size = ("--max-running-requests", str(max(args.live)), "--max-total-tokens", "32768")
             launch = ServerCommand(
                 python=args.venv / "bin" / "python",
                 model=model.path,

@@ -15,7 +15,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from reason.bench.arguments import positive_int, positive_ints, run_benchmark
+from reason.bench.arguments import describe_length, positive_int, positive_ints, run_benchmark
 from reason.commands import typed
 
 
@@ -37,6 +37,7 @@ def bench_decoders(args: argparse.Namespace, console: Console) -> dict[str, obje
     source = find_model(args.model).source
     table = Table("branches", "compiled, CPU s", "eager, CPU s", "eager / compiled", "lowest", "highest", box=None)
     points = []
+    console.print(describe_length(decoders=2, sizes=len(args.branches), repeats=args.repeats))
     for comparison in compare_decoders(
         source, branches=args.branches, prompt=args.prompt, new=args.new, repeats=args.repeats
     ):

@@ -15,6 +15,7 @@ from rich.console import Console
 from reason.bench.arguments import (
     add_report_argument,
     add_torch_arguments,
+    describe_length,
     positive_int,
     positive_ints,
     run_benchmark,
@@ -42,6 +43,8 @@ def bench_engine(args: argparse.Namespace, console: Console) -> dict[str, object
     name = args.model or ("bundled:target" if "target" in bundled_names() else None)
     console.print(f"model: {name or 'random weights of the bundled size (there is no bundled target yet)'}")
     model, backend = open_model(name and find_model(name).source, args.device, args.dtype)
+    sizes = {"sizes": len(args.branches) * len(args.prompt), "repeats": args.repeats}
+    console.print(f"each engine: {describe_length(**sizes)}")
     points = measure_points(
         model,
         backend,

@@ -5,6 +5,7 @@ reason bench evaluate --searches best_of_n rebase "mcts search.value=rollout" --
 reason bench evaluate model=qwen2.5-math-1.5b +task=math500 --widths 16
 reason bench evaluate model=thinker +task=puzzles --think-tokens 100 200 400 800 --widths 1 8
 
+--halving drops searches that are behind after some problems; --write-front saves what was measured for search=auto.
 With --think-tokens the searches are compared over budgets of the thought, ended by force and cut, and a plot shows it.
 Arguments of the form NAME=VALUE are settings of `reason solve`, for all runs. Every run is resumable and has its own
 folder: the same command continues a stopped comparison.
@@ -13,21 +14,29 @@ folder: the same command continues a stopped comparison.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from reason.bench.arguments import positive_int, run_comparison
+from reason.bench.arguments import describe_length, positive_int, run_comparison
 from reason.commands import typed
-from reason.config.compose import list_options
+from reason.config.compose import list_options, load_option
+from reason.config.errors import ConfigError
 
 DEFAULTS = ("speculation=off",)  # at the load of this comparison plain decoding is about as fast, and steadier
 BUNDLED = ("+task=synthetic", "task.size={problems}")
 NOT_BY_DEFAULT = {
+    "auto",  # it is one of the others
     "self_consistency",  # it chooses differently among the samples of best_of_n: it is a baseline of every comparison
     "treepo",  # it samples trees for training, and a vote over it is one over fewer independent samples
-    "pdr",  # these three need a model that follows instructions, or was trained for their forms
+    "cntp",  # it changes how a token is drawn, in many short requests
+    "pg_td",  # its value is that of a whole solution: it is for judges of those
+    "pdr",  # these need a model that follows instructions, or was trained for their forms
     "inftythink",
+    "inftythink_notes",
+    "pdr_notes",
     "self_refine",
 }
 
@@ -39,6 +48,19 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--searches", nargs="+", help=searches)
     top.add_argument("--widths", nargs="+", type=positive_int, default=[4, 16, 64], help="values of search.n")
     top.add_argument("--problems", type=positive_int, default=200)
+    top.add_argument("--seeds", nargs="+", type=int, help="run everything once for each of these seeds of the run")
+    top.add_argument(
+        "--halving",
+        type=positive_int,
+        metavar="FIRST",
+        help="run on so many problems first, drop searches that are behind, double the problems, and so on",
+    )
+    top.add_argument(
+        "--write-front",
+        type=Path,
+        metavar="FILE",
+        help="write what was measured here, for search=auto search.front=FILE",
+    )
     top.add_argument(
         "--think-tokens", nargs="+", type=positive_int, help="budgets of the thought, for a model that thinks"
     )
@@ -51,18 +73,41 @@ def compare_searches(args: argparse.Namespace, console: Console) -> str:
     """Returns the report on searches at equal compute; writes its plots."""
     from reason.bench.engine import describe_machine
     from reason.bench.evaluation_report import draw_plots, format_report
-    from reason.bench.runs import RunSpec, execute_runs
+    from reason.bench.front import measure_search
+    from reason.bench.halving import halve, plan_rungs
+    from reason.bench.runs import RunOutcome, RunSpec, execute_run, merge_seeds, validate_runs
+    from reason.config.front import write_front
 
-    settings = common_settings(args)
+    settings, seeds = common_settings(args), args.seeds or [None]
     searches = args.searches or [name for name in list_options("search") if name not in NOT_BY_DEFAULT]
     if "best_of_n" not in searches:
         searches = ["best_of_n", *searches]
-    outcomes = execute_runs(
-        [RunSpec(search, width, settings) for width in args.widths for search in searches], args.folder, console
-    )
+    specs = [RunSpec(search, width, settings) for width in args.widths for search in searches]
+    validate_runs(specs)
+    length = describe_length(searches=len(searches), widths=len(args.widths), seeds=len(seeds), problems=args.problems)
+    console.print(f"{'at most ' if args.halving else ''}{length}; the same command continues a stopped comparison")
+
+    def execute(spec: RunSpec, num_problems: int) -> RunOutcome:
+        console.print(f"{spec.label}: {num_problems} problems", style="bold", markup=False)
+        runs = [replace(spec, seed=seed) for seed in seeds]
+        return merge_seeds(
+            [execute_run(run, args.folder / run.folder_name, console, num_problems=num_problems) for run in runs]
+        )
+
+    rungs = [args.problems] if args.halving is None else plan_rungs(args.halving, args.problems)
+    outcomes, dropped = halve(specs, rungs, execute)
+    command = typed.join_command("bench evaluate")
+    if args.write_front:
+        source = str(args.out) if args.out else command
+        write_front(args.write_front, [measure_search(outcome, outcomes, source) for outcome in outcomes])
     plots = draw_plots(outcomes, args.out.with_suffix("")) if args.out else {}
     return format_report(
-        outcomes, command=typed.join_command("bench evaluate"), machine=describe_machine(), plots=plots
+        outcomes,
+        command=command,
+        machine=describe_machine(),
+        plots=plots,
+        dropped=dropped,
+        seeds=args.seeds or (),
     )
 
 
@@ -73,6 +118,7 @@ def compare_budgets(args: argparse.Namespace, console: Console) -> str:
     from reason.bench.thinking_report import draw_budgets, format_budgets, plan_runs, summarize_budget
 
     runs = plan_runs(args.searches or ["self_consistency"], args.widths, args.think_tokens, common_settings(args))
+    console.print(describe_length(runs=len(runs), problems=args.problems))
     outcomes = execute_runs(list(runs), args.folder, console)
     points = [summarize_budget(outcome, *runs[outcome.spec]) for outcome in outcomes]
     plot = args.out.with_suffix(".png") if args.out else None
@@ -84,9 +130,22 @@ def compare_budgets(args: argparse.Namespace, console: Console) -> str:
 
 def common_settings(args: argparse.Namespace) -> tuple[str, ...]:
     """Returns the settings of all runs."""
-    bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
-    common = [*DEFAULTS, *bundled, "limit={problems}", *args.settings]
+    common = [*DEFAULTS, *_task_settings(args), "limit={problems}", *args.settings]
     return tuple(setting.format(problems=args.problems) for setting in common)
+
+
+def _task_settings(args: argparse.Namespace) -> Sequence[str]:
+    """Returns the bundled task if none is chosen, and the size that a generated task needs for `--problems`.
+
+    A size that is large enough stays: another one would draw other problems.
+    """
+    chosen = [setting.removeprefix("+task=") for setting in args.settings if setting.startswith("+task=")]
+    if not chosen:
+        return BUNDLED
+    if chosen[-1] not in list_options("task") or any(setting.startswith("task.size=") for setting in args.settings):
+        return ()
+    size = load_option("task", chosen[-1]).get("size", args.problems)  # data sets have none
+    return ("task.size={problems}",) if size < args.problems else ()
 
 
 def compare(args: argparse.Namespace, console: Console) -> str:
@@ -95,6 +154,8 @@ def compare(args: argparse.Namespace, console: Console) -> str:
 
     if args.out:
         require_matplotlib()
+    if args.think_tokens and (args.halving or args.seeds or args.write_front):
+        raise ConfigError("--think-tokens compares budgets of one search: leave out --halving, --seeds, --write-front")
     return compare_budgets(args, console) if args.think_tokens else compare_searches(args, console)
 
 

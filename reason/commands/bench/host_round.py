@@ -2,6 +2,7 @@
 
 reason bench host_round                                         plain, and stand with 4 nodes a branch
 reason bench host_round --speculation off --branches 64 --contexts 500,32000 --attention blocks
+reason bench host_round --plugin --branches 48 --nodes 11       our plug-in inside an SGLang server
 
 A table first; the last line of stdout is one JSON object. On a busy machine the times mean nothing.
 """
@@ -20,6 +21,7 @@ from reason.commands import typed
 def make_parser() -> argparse.ArgumentParser:
     parser = typed.make_parser("bench host_round", __doc__)
     parser.add_argument("--speculation", type=name_list, default=("off", "stand"), help="options to compare")
+    parser.add_argument("--plugin", action="store_true", help="rounds of the SGLang plug-in instead of the engine's")
     parser.add_argument("--nodes", type=positive_int, default=4, help="draft nodes per branch")
     parser.add_argument("--branches", type=positive_ints, default=(1, 16, 64))
     parser.add_argument("--contexts", type=positive_ints, default=(500, 4000, 16000), help="tokens of each branch")
@@ -30,7 +32,33 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def bench_plugin_rounds(args: argparse.Namespace, console: Console) -> dict[str, object]:
+    from reason.bench.plugin_round import PLUGIN_PHASES, measure_plugin_rounds
+
+    table = Table("requests", "context", "nodes", *PLUGIN_PHASES, "border", "host", "device", box=None)
+    costs = []
+    for requests in args.branches:
+        for context in args.contexts:
+            for nodes in (0, args.nodes):
+                cost = measure_plugin_rounds(requests, context, nodes, rounds=args.rounds, warmup=args.warmup)
+                labels = (str(requests), f"{context:,}", str(nodes))
+                figures = (
+                    *(cost.phases[phase] for phase in PLUGIN_PHASES),
+                    cost.border_ms,
+                    cost.host_ms,
+                    cost.device_ms,
+                )
+                table.add_row(*labels, *(f"{ms:.3f}" for ms in figures))
+                costs.append(cost)
+    console.print(f"milliseconds per round, medians of {args.rounds} rounds; border: requests, packing, committing;")
+    console.print("host: the border, drafting and learning")
+    console.print(table)
+    return {"bench": "host_round", "points": [cost.to_json() for cost in costs]}
+
+
 def bench_host_rounds(args: argparse.Namespace, console: Console) -> dict[str, object]:
+    if args.plugin:
+        return bench_plugin_rounds(args, console)
     from reason.bench.host_round import PHASES, find_growth, measure_host_rounds
     from reason.config.compose import compose_settings
     from reason.engines.speculation import validate_speculation

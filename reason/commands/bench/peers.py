@@ -14,7 +14,14 @@ import argparse
 
 from rich.console import Console
 
-from reason.bench.arguments import add_report_argument, name_list, positive_int, positive_ints, run_benchmark
+from reason.bench.arguments import (
+    add_report_argument,
+    describe_length,
+    name_list,
+    positive_int,
+    positive_ints,
+    run_benchmark,
+)
 from reason.commands import typed
 
 
@@ -56,6 +63,7 @@ def bench_peers(args: argparse.Namespace, console: Console) -> dict[str, object]
     prompts = make_prompts(tokenizer, args.prompt, args.greedy_prompts)
     agreements = compare_greedy(engines, prompts, args.new, ends)
     workloads = [BranchWorkload(prompts[0], args.new, branches) for branches in args.branches]
+    console.print(describe_length(engines=len(engines), sizes=len(workloads), rounds=args.rounds))
     comparisons = compare_peers(
         engines,
         workloads,

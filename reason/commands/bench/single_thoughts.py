@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from reason.bench.arguments import positive_int, run_comparison
+from reason.bench.arguments import describe_length, positive_int, run_comparison
 from reason.commands import typed
 
 
@@ -44,6 +44,7 @@ def compare_with_singles(args: argparse.Namespace, console: Console) -> str:
     sampling = [f"self_consistency {settings}".strip() for settings in args.thoughts]
     sampled = plan_runs(sampling, [args.samples], args.seeds, common)
     specs = [*sampled, *runs]
+    console.print(describe_length(runs=len(specs), problems=args.problems))
     outcomes = dict(zip(specs, execute_runs(specs, args.folder, console), strict=True))
     pools = [
         pool_thoughts(settings, [outcomes[spec] for spec, (of, _) in sampled.items() if of == search], args.samples)

@@ -2,6 +2,7 @@
 
 reason bench whole_runs                                      every workload, 20 pairs; an hour
 reason bench whole_runs --workloads default,question --pairs 5 --set controller.max_draft_tokens=64
+reason bench whole_runs --pairs 10 --out FILE.md             and a report
 
 Each run with speculation stands between two without, whose ratio to each other says what this machine cannot tell.
 A table first; the last line of stdout is one JSON object.
@@ -10,20 +11,17 @@ A table first; the last line of stdout is one JSON object.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from reason.bench.arguments import name_list, positive_int, run_benchmark
+from reason.bench.arguments import add_report_argument, describe_length, name_list, positive_int, run_benchmark
 from reason.commands import typed
 
 if TYPE_CHECKING:
-    from reason.bench.whole_runs import RunComparison
-
-COLUMNS = ("workload", "pairs", "wall", "off / off", "CPU", "off / off", "rounds", "of", "drafted per round")
+    from reason.runs.tables import ResultTable
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -33,46 +31,41 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--speculation", default="stand", help="an option of speculation=")
     parser.add_argument("--set", action="append", default=[], help="a setting of all runs; may be repeated")
     parser.add_argument("--threads", type=positive_int, help="torch threads; default: chosen by torch")
+    add_report_argument(parser)
     return parser
 
 
 def bench_whole_runs(args: argparse.Namespace, console: Console) -> dict[str, object]:
+    from reason.bench.engine import describe_machine
     from reason.bench.whole_runs import WORKLOADS, compare_runs
+    from reason.bench.whole_runs_report import format_report, make_table
 
     workloads = args.workloads or list(WORKLOADS)
     if unknown := sorted(set(workloads) - set(WORKLOADS)):
         raise SystemExit(f"--workloads must be of {', '.join(WORKLOADS)}, got {', '.join(unknown)}")
-    latest: dict[str, RunComparison] = {}
+    console.print(describe_length(workloads=len(workloads), pairs=args.pairs, runs_of_a_pair=3))
+    latest: dict[str, dict[str, object]] = {}
     with Live(console=console, auto_refresh=False) as live:
         for comparison in compare_runs(workloads, args.pairs, args.speculation, args.set):
-            latest[comparison.workload] = comparison
-            live.update(_format(list(latest.values())), refresh=True)
-    return {
+            latest[comparison.workload] = comparison.to_json()
+            live.update(_show(make_table(list(latest.values()))), refresh=True)
+    result: dict[str, object] = {
         "bench": "whole_runs",
         "speculation": args.speculation,
         "settings": args.set,
-        "workloads": [comparison.to_json() for comparison in latest.values()],
+        "workloads": list(latest.values()),
+        "machine": describe_machine(),
     }
+    if args.out:
+        args.out.write_text(format_report(result, typed.join_command("bench whole_runs")), encoding="utf-8")
+    return result
 
 
-def _format(comparisons: Sequence[RunComparison]) -> Table:
-    table = Table(*COLUMNS, box=None, title="Seconds with speculation over seconds without: median (lowest to highest)")
-    for comparison in comparisons:
-        cells = [
-            f"{ratios[len(ratios) // 2]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-            for clock in ("wall", "cpu")
-            for ratios in comparison.ratios(clock)
-        ]
-        drafted, plain = comparison.drafted[-1], comparison.plain[-1]
-        table.add_row(
-            comparison.workload,
-            str(len(comparison.drafted)),
-            *cells,
-            str(drafted.rounds),
-            str(plain.rounds),
-            f"{drafted.drafted / max(1, drafted.rounds):.1f}",
-        )
-    return table
+def _show(table: ResultTable) -> Table:
+    shown = Table(*table.header, box=None, title=table.title)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
 
 
 def run_program() -> None:

@@ -11,7 +11,7 @@ from ssl import SSLContext
 
 import httpx2
 
-from reason.engines.http.errors import ReplyTimeout, ResponseLost, ServerUnreachable
+from reason.engines.http.errors import ReplyBrokenOff, ReplyTimeout, ResponseLost, ServerUnreachable
 from reason.engines.http.masking import SecretMask
 from reason.engines.http.reply import WHOLE_STATUSES, BodyDecoder, Reply, ReplyLimits, parse_json
 
@@ -57,19 +57,32 @@ class BoundedHttp:
             return await self._read_whole(server + path, response, deadline)
 
     async def read_events(
-        self, server: str, path: str, body: Mapping[str, object], add_event: Callable[[object], bool]
+        self,
+        server: str,
+        path: str,
+        body: Mapping[str, object],
+        add_event: Callable[[object], bool],
+        *,
+        count_tokens: Callable[[], int],
+        total_s: float | None = None,
     ) -> Reply | None:
         """Calls `add_event` with the JSON of each event of the stream that a POST returns, until it returns True.
 
-        Returns the reply where its status says that it is no stream. Silence counts from the first event on: a server
-        may take long to read a prompt. Raises: as `fetch`, and what `add_event` raises.
+        Returns the reply where it is no stream, by its status or because the server does not stream. The first token,
+        by `count_tokens`, may take the total of the limits: a server may have a queue, and read a long prompt. From
+        then on there is a limit on the silence between tokens, and on the bytes between them; `total_s` limits the
+        whole stream, None as `fetch`.
+
+        Raises: as `fetch`, and what `add_event` raises; ReplyBrokenOff where the connection ends before the stream.
         """
         # Leaving the block closes the connection, which is how servers notice that they can stop generating.
         url = server + path
-        async with self._open("POST", server, path, body, None) as (response, deadline):
-            if response.status_code not in WHOLE_STATUSES:
+        async with self._open("POST", server, path, body, total_s, is_stream=True) as (response, deadline):
+            is_whole = response.headers.get("content-type", "").startswith("application/json")  # it does not stream
+            if is_whole or response.status_code not in WHOLE_STATUSES:
                 return await self._read_whole(url, response, deadline)
             decoder, line_begin = BodyDecoder(url, response.headers, self._limits.max_bytes), bytearray()
+            num_tokens = 0
             async with aclosing(self._read_pieces(response, decoder)) as pieces:
                 async for decoded in pieces:
                     line_begin += decoded
@@ -78,10 +91,13 @@ class BoundedHttp:
                     *lines, rest = bytes(line_begin).split(b"\n")
                     line_begin = bytearray(rest)
                     for data in [line[len(_EVENT) :].strip() for line in lines if line.startswith(_EVENT)]:
-                        deadline.note_progress()
                         if data == _END_OF_STREAM or (data and add_event(self._parse_event(url, data))):
                             return None
-        return None
+                        if count_tokens() > num_tokens:
+                            num_tokens = count_tokens()
+                            deadline.note_progress()
+                            decoder.begin_limit()
+            raise ReplyBrokenOff(f"{url} ended in the middle: the stream broke off")
 
     async def aclose(self) -> None:
         """Closes all connections."""
@@ -113,11 +129,19 @@ class BoundedHttp:
 
     @asynccontextmanager
     async def _open(
-        self, method: str, server: str, path: str, body: Mapping[str, object] | None, total_s: float | None
+        self,
+        method: str,
+        server: str,
+        path: str,
+        body: Mapping[str, object] | None,
+        total_s: float | None,
+        *,
+        is_stream: bool = False,
     ) -> AsyncIterator[tuple[httpx2.Response, _Deadline]]:
         """Yields the reply once its headers are there. Raises: ServerUnreachable, ReplyTimeout or ResponseLost."""
         url, limits = server + path, self._limits
-        deadline = _Deadline(limits.total_s if total_s is None else total_s, limits.idle_s)
+        total_s = limits.total_s if total_s is None else total_s
+        deadline = _Deadline(total_s, limits.idle_s, first_s=limits.total_s if is_stream else total_s)
         try:
             async with deadline.timer, self._client.stream(method, url, json=body) as response:
                 yield response, deadline
@@ -127,7 +151,7 @@ class BoundedHttp:
             raise ServerUnreachable(f"{server} does not answer ({type(error).__name__})") from error
         except httpx2.HTTPError as error:  # what a server can cause; the other classes of httpx2 are errors of ours
             shown = self.mask.describe(str(error), 200)
-            raise ResponseLost(f"{url} broke off ({type(error).__name__}: {shown})") from None
+            raise ReplyBrokenOff(f"{url} broke off ({type(error).__name__}: {shown})") from None
 
 
 @cache
@@ -137,19 +161,24 @@ def _load_certificates() -> SSLContext:
 
 
 class _Deadline:
-    """The time limits of one reply, as one timer of asyncio. Made on the loop."""
+    """The time limits of one reply, as one timer of asyncio; `first_s` is that of its beginning. Made on the loop."""
 
-    def __init__(self, total_s: float, idle_s: float) -> None:
+    def __init__(self, total_s: float, idle_s: float, *, first_s: float) -> None:
         self._total_s, self._idle_s, self._loop = total_s, idle_s, asyncio.get_running_loop()
-        self._end = self._loop.time() + total_s
-        self.timer = asyncio.timeout_at(self._end)
+        begin = self._loop.time()
+        self._end, self._first_s = begin + total_s, first_s
+        self.timer = asyncio.timeout_at(min(self._end, begin + first_s))
+        self._has_begun = False
 
     def note_progress(self) -> None:
         """Begins a new silence. *Mutates*."""
+        self._has_begun = True
         self.timer.reschedule(min(self._end, self._loop.time() + self._idle_s))
 
     def describe_expiry(self) -> str:
         """Returns which limit has passed."""
         if self._loop.time() >= self._end:
             return f"has not completed its reply within {self._total_s:g} s"
+        if not self._has_begun:
+            return f"has sent no token within {self._first_s:g} s (request_timeout_s)"
         return f"sent nothing for {self._idle_s:g} s in the middle of its reply (idle_timeout_s)"

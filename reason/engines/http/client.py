@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -60,6 +60,28 @@ class JsonHttpClient:
             if self.url in str(error):
                 raise
             raise ResponseLost(f"{self.url}: {error}") from None
+
+    async def read_events(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        add_event: Callable[[object], bool],
+        *,
+        count_tokens: Callable[[], int],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Reads the stream that a POST returns; see `BoundedHttp.read_events`. Raises: as `request_json`.
+
+        The whole reply of a server that does not stream is one event.
+        """
+        reply = await self._http.read_events(
+            self.url, path, body, add_event, count_tokens=count_tokens, total_s=timeout_s
+        )
+        if reply is None:
+            return
+        if not reply.has_content:
+            raise self.classify_reply(reply, path)
+        add_event(reply.parse_json())
 
     def describe_error(self, content: object) -> str:
         """Returns the message in the body of an error reply."""

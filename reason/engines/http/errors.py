@@ -40,6 +40,10 @@ class ReplyTimeout(ResponseLost):
     """The response was not complete within its time limit, or stopped in the middle for too long."""
 
 
+class ReplyBrokenOff(ResponseLost):
+    """The connection ended in the middle of a reply. What has come of a stream by then can be believed."""
+
+
 class ServerSwitched(TransientError):
     """Another server should take the request now: this one has failed, stays full, or alone rejects it."""
 

@@ -24,9 +24,9 @@ WHOLE_STATUSES = (200, 201, 202, 203)
 class ReplyLimits:
     """Limits of one reply.
 
-    total_s    seconds from sending the request to the last byte of the reply
+    total_s    seconds from sending the request to the last byte of the reply, of a stream to its first token
     idle_s     longest silence once the reply has begun
-    max_bytes  size of its body, compressed and not
+    max_bytes  size of its body, compressed and not; of a stream, what comes between two tokens
     """
 
     total_s: float
@@ -102,6 +102,10 @@ class BodyDecoder:
             self._num_decoded += len(piece)
             self._require_size(self._num_decoded)
             yield piece
+
+    def begin_limit(self) -> None:
+        """Counts bytes from here on: of a stream, the limit is on what comes between two tokens. *Mutates*."""
+        self._num_received = self._num_decoded = 0
 
     def finish(self) -> None:
         """Checks that the body was whole. Raises: ResponseLost."""

@@ -118,7 +118,7 @@ class RetryPolicy(Generic[ServerT]):
             self._pool.record_failure(pooled, sent_at)
             raise
         except ResponseLost:
-            request.lost_by.add(pooled)
+            request.record_loss(pooled)
             if len(self._pool.servers) > 1 or self._settings.pauses_only_server:
                 self._pool.record_failure(pooled, sent_at)
             raise
@@ -148,7 +148,6 @@ class RetryPolicy(Generic[ServerT]):
         each.
         """
         self._stats.reissued += 1
-        request.num_lost, request.stuck_since = request.num_lost + 1, None
         limit, num_servers = self._settings.max_retries, len(self._pool.servers)
         is_lost_by_all = len(request.lost_by) == num_servers
         if len(request.lost_by) >= limit or request.num_lost >= (limit if is_lost_by_all else limit * num_servers):

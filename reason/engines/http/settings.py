@@ -22,10 +22,14 @@ class ServerSettings(EngineSettings):
     """Where the servers are and how their failures are handled. A knob is a field here and a line in the yaml.
 
     urls                   one address or several; the servers all serve the model
-    request_timeout_s      seconds from sending a request to the last byte of its reply, streamed ones too; a server
-                           that needs longer counts as hanging
-    idle_timeout_s         longest silence in the middle of a reply: after its headers, of a stream its first event
-    max_reply_mb           size of the largest reply, compressed and not; log-probabilities of 128k tokens have 13
+    request_timeout_s      seconds from sending a request to the first token of its reply, where that is streamed
+    token_timeout_s        seconds that each requested token adds, for the whole reply; a server that needs longer
+                           counts as hanging
+    idle_timeout_s         longest silence in the middle of a reply: after its headers, of a stream between two tokens
+    stream_from_tokens     requests for as many tokens or more are streamed: what has come stays when a server is lost.
+                           None streams none of them
+    max_reply_mb           size of the largest reply, compressed and not; log-probabilities of 128k tokens have 13. Of a
+                           stream, what comes between two tokens
     unavailable_timeout_s  how long a request waits while no server answers, or all are full, and nothing gets through
     max_in_flight          requests that one server has at once; more wait here
     max_retries            lost responses at which a request fails
@@ -49,7 +53,9 @@ class ServerSettings(EngineSettings):
 
     urls: Sequence[str] | str
     request_timeout_s: float = 600.0
+    token_timeout_s: float = 0.25
     idle_timeout_s: float = 60.0
+    stream_from_tokens: int | None = 1024
     max_reply_mb: int = 16
     unavailable_timeout_s: float = 120.0
     max_in_flight: int = 256
@@ -63,6 +69,9 @@ class ServerSettings(EngineSettings):
         object.__setattr__(self, "urls", urls)
         for name in ("request_timeout_s", "idle_timeout_s", "unavailable_timeout_s"):
             require_positive(name, getattr(self, name))
+        require_positive("token_timeout_s", self.token_timeout_s)
+        if self.stream_from_tokens is not None:
+            require_count("stream_from_tokens", self.stream_from_tokens, at_least=1)
         for name in ("cooldown_s", "min_backoff_s", "max_backoff_s"):
             require_positive(name, getattr(self, name))
         require_count("max_reply_mb", self.max_reply_mb, at_least=1, at_most=_MAX_REPLY_MB)
@@ -75,6 +84,18 @@ class ServerSettings(EngineSettings):
         from reason.engines.http.reply import ReplyLimits
 
         return ReplyLimits(self.request_timeout_s, self.idle_timeout_s, self.max_reply_mb * 2**20)
+
+    def find_time_limit(self, max_tokens: int) -> float:
+        """Returns the seconds that the reply to a request for so many tokens may take.
+
+        >>> ServerSettings(urls="http://h:1").find_time_limit(32768)
+        8792.0
+        """
+        return self.request_timeout_s + max_tokens * self.token_timeout_s
+
+    def streams(self, max_tokens: int) -> bool:
+        """Returns whether a request for so many tokens is streamed."""
+        return self.stream_from_tokens is not None and max_tokens >= self.stream_from_tokens
 
     def require_packages(self) -> None:
         """See `EngineSettings`."""

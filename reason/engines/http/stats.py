@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 from decoding.core import Usage
 from decoding.stats import EngineStats
@@ -20,11 +21,17 @@ class ClientStats(EngineStats):
     full       replies that reported a full queue
     reissued   requests sent again because their response was lost
     aborted    requests taken back from a server
+    resumed    of those sent again, requests that went on behind the tokens that had come
+    kept_tokens  tokens that were not generated again for that reason
+    arriving   tokens of open requests that have come in streams; snapshots count them among `tokens`
     """
 
     full: int = 0
     reissued: int = 0
     aborted: int = 0
+    resumed: int = 0
+    kept_tokens: int = 0
+    arriving: int = 0
     finished_busy_seconds: float = 0.0
     busy_since: float = 0.0
 
@@ -33,6 +40,31 @@ class ClientStats(EngineStats):
         """Time with at least one open request."""
         open_since = time.monotonic() - self.busy_since if self.running + self.waiting else 0.0
         return self.finished_busy_seconds + open_since
+
+    def take_snapshot(self) -> Self:
+        """Returns a copy that later replies do not change; tokens count as they arrive."""
+        copy = super().take_snapshot()
+        copy.tokens += copy.arriving
+        return copy
+
+    @contextmanager
+    def track_arrivals(self) -> Iterator[Arrivals]:
+        """Counts the tokens of a request as they arrive in the block; `add_usage` counts those of a finished one.
+
+        Those of a request that is taken back, or fails, count as generated. *Mutates*.
+        """
+        arrivals = Arrivals(self)
+        try:
+            yield arrivals
+        except BaseException:
+            self.tokens += arrivals.count
+            raise
+        finally:
+            self.arriving -= arrivals.count
+
+    def record_resumed(self, num_tokens: int) -> None:
+        """Notes that a request goes on behind `num_tokens` tokens. *Mutates*."""
+        self.resumed, self.kept_tokens = self.resumed + 1, self.kept_tokens + num_tokens
 
     @contextmanager
     def track_request(self) -> Iterator[None]:
@@ -63,3 +95,16 @@ class ClientStats(EngineStats):
         self.accepted += usage.accepted
         self.prompt_tokens += usage.prompt_tokens
         self.cached_tokens += usage.cached_tokens
+
+
+@dataclass
+class Arrivals:
+    """Tokens of one request that have arrived so far."""
+
+    stats: ClientStats
+    count: int = 0
+
+    def add(self, tokens: int) -> None:
+        """Counts more of them. *Mutates* the counters, too."""
+        self.count += tokens
+        self.stats.arriving += tokens

@@ -23,27 +23,31 @@ _NO_SERVER = "http://localhost:1"  # a scorer needs an address; this one is neve
 
 @dataclass(frozen=True)
 class ServedCheckpoints:
-    """Folders or hub ids by name of server; `needs_our_head` where SGLang needs our class for the reward model."""
+    """Folders or hub ids, and their config.json, by name of server.
+
+    needs_our_head  whether SGLang needs our class for the reward model
+    """
 
     sources: Mapping[str, str]
+    configs: Mapping[str, Mapping[str, object]]
     needs_our_head: bool = False
 
 
 def find_checkpoints(sections: Mapping[str, ListenerSettings]) -> ServedCheckpoints:
     """Returns the checkpoints of all sections. Raises: ConfigError naming the setting."""
-    sources: dict[str, str] = {}
+    checkpoints: dict[str, Checkpoint] = {}
     target: Checkpoint | None = None
     needs_our_head = False
     for name, section in sections.items():
         if isinstance(section, TargetSettings):
-            target = _find_target(section)
-            sources[name] = target.source
+            target = checkpoints[name] = _find_target(section)
         elif isinstance(section, SmallModelSettings):
-            sources[name] = _find_small_model(section, target)
+            checkpoints[name] = _find_small_model(section, target)
         elif isinstance(section, RewardModelSettings):
             scorer = _build_scorer(section, target)
-            sources[name], needs_our_head = scorer.checkpoint.source, isinstance(scorer.adapter.head, ServedHead)
-    return ServedCheckpoints(sources, needs_our_head)
+            checkpoints[name], needs_our_head = scorer.checkpoint, isinstance(scorer.adapter.head, ServedHead)
+    sources = {name: checkpoint.source for name, checkpoint in checkpoints.items()}
+    return ServedCheckpoints(sources, {name: one.config for name, one in checkpoints.items()}, needs_our_head)
 
 
 def _find_target(section: TargetSettings) -> Checkpoint:
@@ -53,12 +57,13 @@ def _find_target(section: TargetSettings) -> Checkpoint:
     return find_model(model["path"], key="target.path")
 
 
-def _find_small_model(section: SmallModelSettings, target: Checkpoint | None) -> str:
-    source = find_model(section.path, key="small.path").source
+def _find_small_model(section: SmallModelSettings, target: Checkpoint | None) -> Checkpoint:
+    checkpoint = find_model(section.path, key="small.path")
+    source = checkpoint.source
     vocabulary, target_vocabulary = read_vocabulary(source), None if target is None else read_vocabulary(target.source)
     with as_config_error("small"):
         require_step_vocabulary(section.vocabulary, str(section.path), vocabulary, "target.path", target_vocabulary)
-    return source
+    return checkpoint
 
 
 def _build_scorer(section: RewardModelSettings, target: Checkpoint | None) -> SglangPrmScorer:

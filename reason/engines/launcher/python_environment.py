@@ -38,6 +38,11 @@ class PythonEnvironment:
     versions: Mapping[str, str]
 
     @classmethod
+    def unchecked(cls, python: str | None) -> PythonEnvironment:
+        """Returns an environment whose packages are not known, for commands that are only shown."""
+        return cls(Path(sys.executable if python is None else python), None, {})
+
+    @classmethod
     def from_settings(cls, python: str | None, packages: str | None) -> PythonEnvironment:
         """Runs the interpreter `python` once to list its packages. Raises: ValueError naming the setting."""
         front = None if packages is None else Path(packages).expanduser().absolute()

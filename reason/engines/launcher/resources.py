@@ -27,7 +27,9 @@ def validate_gpus(sections: Mapping[str, ListenerSettings]) -> None:
                     )
 
 
-def assign_ports(sections: Mapping[str, ListenerSettings], host: str) -> dict[str, list[int]]:
+def assign_ports(
+    sections: Mapping[str, ListenerSettings], host: str, *, must_be_free: bool = True
+) -> dict[str, list[int]]:
     """Returns the ports of each section, one for each of its servers.
 
     Raises: ConfigError for a port that is in use on this machine, or in two sections.
@@ -41,9 +43,23 @@ def assign_ports(sections: Mapping[str, ListenerSettings], host: str) -> dict[st
             if port in owners:
                 raise ConfigError(f"{name}.port={section.port}: {owners[port]} has port {port}; choose another")
             owners[port] = name
-            _require_free(name, host, port)
+            if must_be_free:
+                _require_free(name, host, port)
         assigned[name] = list(ports)
     return assigned
+
+
+def find_memory_share(section: ListenerSettings) -> float | None:
+    """Returns the share of a GPU's memory that the flags of a section give its servers; None where they give none."""
+    flags = [str(flag) for flag in section.flags]
+    for i, flag in enumerate(flags):
+        name, _, value = flag.partition("=")
+        if name == MEMORY_SHARE_FLAG:
+            try:
+                return float(value or flags[i + 1])
+            except (ValueError, IndexError):
+                return None
+    return None
 
 
 def _limits_memory(section: ListenerSettings) -> bool:

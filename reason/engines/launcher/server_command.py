@@ -66,7 +66,9 @@ class ServerCommand:
         """The program and its arguments."""
         named = ["--model-path", self.model, "--host", self.host, "--port", str(self.port)]
         device_flags = () if self.gpus else CPU_FLAGS
-        return [str(self.python), "-m", "sglang.launch_server", *named, *device_flags, *self.flags]
+        # what `engine=sglang` reads of a stream: new tokens only, not all of them again in every event
+        stream_flags = ("--incremental-streaming-output",)
+        return [str(self.python), "-m", "sglang.launch_server", *named, *stream_flags, *device_flags, *self.flags]
 
     @property
     def environment(self) -> dict[str, str]:

@@ -10,19 +10,27 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
+from typing import IO
 
 from reason.engines.launcher.server_command import LaunchCommand
 
+_COPY_S = 2.0  # for the last lines of a process that has ended
 _HEALTH_TIMEOUT_S = 5.0  # a healthy SGLang needs more than 1 s: it generates a token and checks a second later
 
 
 @dataclass
 class ServerProcess:
-    """A server and all processes that it starts, as one process group. Its output is appended to `log`."""
+    """A server and all processes that it starts, as one process group. Its output is appended to `log`.
+
+    label  put before every line of its output, in a log that several servers share; None puts nothing
+    """
 
     launch: LaunchCommand
     log: Path
+    label: str | None = None
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
+    _copier: Thread | None = field(init=False, default=None)
 
     def start(self) -> None:
         """Starts the server, or starts it again at the same address; returns before it is up."""
@@ -32,8 +40,15 @@ class ServerProcess:
         with self.log.open("ab") as log:
             # Its own session: Ctrl-C in the terminal reaches this process only, which then stops the servers in order.
             self._process = subprocess.Popen(
-                self.launch.command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                self.launch.command,
+                env=environment,
+                stdout=log if self.label is None else subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+        if self.label is not None:
+            self._copier = Thread(target=self._copy_output, args=(self._process.stdout,), daemon=True)
+            self._copier.start()
 
     @property
     def exit_status(self) -> int | None:
@@ -62,8 +77,15 @@ class ServerProcess:
         raise RuntimeError(f"the server at {self.launch.url} {status}; its log ends:\n{self.read_log_end()}")
 
     def read_log_end(self, max_characters: int = 4000) -> str:
-        """Returns the end of its log."""
-        return self.log.read_text(errors="replace")[-max_characters:]
+        """Returns the end of its log; of one that it shares, its own lines without the label."""
+        if self._copier is not None:
+            self._copier.join(_COPY_S)  # a server that has just ended may have said why
+        text = self.log.read_text(errors="replace")
+        if self.label is not None:
+            mark = f"{self.label} | "
+            own_lines = [line.removeprefix(mark) for line in text.splitlines(keepends=True) if line.startswith(mark)]
+            text = "".join(own_lines)
+        return text[-max_characters:]
 
     def pause(self) -> None:
         """Stops its processes from running, until `resume`."""
@@ -79,6 +101,14 @@ class ServerProcess:
             self._signal_group(signal.SIGCONT)  # a paused process would not receive the next signal
             self._signal_group(signal.SIGTERM)
 
+    def request_drain(self) -> None:
+        """Asks its first process alone to exit: SGLang's then ends running requests before the rest of its processes.
+
+        Returns at once. Calling it twice is harmless.
+        """
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
     def stop(self, grace_s: float = 10.0) -> None:
         """Asks it to exit, and kills it after `grace_s`. Calling it twice is harmless."""
         if self._process is not None:
@@ -92,7 +122,16 @@ class ServerProcess:
         if self._process is not None:
             self._signal_group(signal.SIGKILL)
             self._process.wait()
+            if self._copier is not None:
+                self._copier.join(_COPY_S)
             self._process = None  # the system may give its id to another process
+
+    def _copy_output(self, output: IO[bytes]) -> None:
+        """Appends the lines of `output` to the log, each with the label, until the last process has closed it."""
+        mark = f"{self.label} | ".encode()
+        with self.log.open("ab", buffering=0) as log, output:
+            for line in output:
+                log.write(mark + line if line.endswith(b"\n") else mark + line + b"\n")  # one write: none is split
 
     def _signal_group(self, number: int) -> None:
         assert self._process is not None, "it was not started"

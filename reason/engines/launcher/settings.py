@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from decoding.sglang_plugin import OUR_ALGORITHMS
-from decoding.validation import is_count, require_count
+from decoding.validation import is_count, require_count, require_positive, require_switch
 from reason.config.renamed_settings import warn_renamed
 
 SERVER_NAMES = ("target", "small", "prm", "router")
@@ -23,6 +22,11 @@ class LauncherSettings:
     packages           folder at the front of that interpreter's import path; None for none
     host               address that the servers listen on and are reached at
     startup_timeout_s  how long they may take to load
+    drain_timeout_s    how long running requests may take to end after a signal
+    restarts           how often each server that dies is started again
+    gpu_gib            memory of each GPU; None asks the driver
+    nodes              addresses of all machines that run the same command; the printed line has the servers of all
+    dry_run            prints what would be started, and checks neither packages nor ports
 
     Raises: ValueError naming the setting.
     """
@@ -32,6 +36,11 @@ class LauncherSettings:
     packages: str | None = None
     host: str = "127.0.0.1"
     startup_timeout_s: int = 900
+    drain_timeout_s: int = 60
+    restarts: int = 1
+    gpu_gib: float | None = None
+    nodes: Sequence[str] = ()
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.servers, list | tuple) or not self.servers:
@@ -54,6 +63,13 @@ class LauncherSettings:
         if not isinstance(self.host, str) or not self.host:
             raise ValueError(f"host must be an address or name of this machine, got {self.host!r}")
         require_count("startup_timeout_s", self.startup_timeout_s, at_least=1)
+        require_count("drain_timeout_s", self.drain_timeout_s)
+        require_count("restarts", self.restarts)
+        if self.gpu_gib is not None:
+            require_positive("gpu_gib", self.gpu_gib)
+        if not isinstance(self.nodes, list | tuple) or not all(isinstance(n, str) and n for n in self.nodes):
+            raise ValueError(f"nodes must be a list of addresses like [node1,node2], got {self.nodes!r}")
+        require_switch("dry_run", self.dry_run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +130,6 @@ class ModelServerSettings(ListenerSettings):
         for name in ("path", "speculation"):
             if getattr(self, name) is not None and not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a text or null, got {getattr(self, name)!r}")
-        if self.speculation is not None and self.speculation.startswith(OUR_ALGORITHMS) and self.tp > 1:
-            raise ValueError(f"speculation={self.speculation} is for tp=1, got tp={self.tp}")
 
 
 @dataclass(frozen=True, kw_only=True)

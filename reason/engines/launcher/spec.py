@@ -10,6 +10,7 @@ from decoding.sglang_plugin import OUR_ALGORITHMS
 from reason.config.compose import as_config_error
 from reason.config.errors import ConfigError, rejected_setting, unknown_key
 from reason.engines.launcher.checkpoints import ServedCheckpoints, find_checkpoints
+from reason.engines.launcher.memory_plans import CPU_TOKENS, plan_memory
 from reason.engines.launcher.python_environment import PythonEnvironment
 from reason.engines.launcher.resources import assign_ports, validate_gpus
 from reason.engines.launcher.server_command import RouterCommand, ServerCommand
@@ -32,17 +33,20 @@ SECTIONS: dict[str, type[ListenerSettings]] = {
     "prm": RewardModelSettings,
     "router": ListenerSettings,
 }
-CPU_TOKENS = 16_384
 OUR_MODELS = "reason.decoding.sglang_plugin.models"
 
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """The commands to start, by name of server, and the settings with which scripts/solve.py uses the servers."""
+    """The commands to start, by name of server, and the settings with which scripts/solve.py uses the servers.
+
+    memory  a line for each model: what it needs, and what is left for KV
+    """
 
     commands: Mapping[str, ServerCommand | RouterCommand]
     solve_settings: tuple[str, ...]
-    startup_timeout_s: int
+    memory: tuple[str, ...]
+    common: LauncherSettings
 
 
 def validate_launch(config: Mapping[str, Mapping[str, object]]) -> LaunchSpec:
@@ -57,10 +61,17 @@ def validate_launch(config: Mapping[str, Mapping[str, object]]) -> LaunchSpec:
     sections = {name: section for name, section in all_sections.items() if name in common.servers}
     validate_gpus(sections)
     checkpoints = find_checkpoints(sections)
-    with as_config_error(COMMON_SECTION):
-        environment = PythonEnvironment.from_settings(common.python, common.packages)
-        _require_packages(environment, sections, checkpoints)
-    ports = assign_ports(sections, common.host)
+    memory = plan_memory(sections, checkpoints.configs, gpu_gib=common.gpu_gib)
+    if common.dry_run:
+        environment = PythonEnvironment.unchecked(common.python)
+    else:
+        with as_config_error(COMMON_SECTION):
+            environment = PythonEnvironment.from_settings(common.python, common.packages)
+            _require_packages(environment, sections, checkpoints)
+    for name, section in sections.items():
+        if common.nodes and not section.port:
+            raise ConfigError(f"{name}.port=0 is another port on each of serve_models.nodes; give one")
+    ports = assign_ports(sections, common.host, must_be_free=not common.dry_run)
     commands: dict[str, list[ServerCommand | RouterCommand]] = {}
     for name, section in sections.items():
         if isinstance(section, ModelServerSettings):
@@ -68,13 +79,14 @@ def validate_launch(config: Mapping[str, Mapping[str, object]]) -> LaunchSpec:
         else:
             workers = tuple(command.url for command in commands["target"])
             commands[name] = [_build_router(section, workers, environment, common, ports[name][0])]
-    urls = {name: [command.url for command in group] for name, group in commands.items()}
+    hosts = common.nodes or [common.host]
+    urls = {name: [f"http://{host}:{port}" for host in hosts for port in group] for name, group in ports.items()}
     by_name = {
         f"{name}-{i}" if len(group) > 1 else name: command
         for name, group in commands.items()
         for i, command in enumerate(group, 1)
     }
-    return LaunchSpec(by_name, tuple(build_solve_settings(sections, urls)), common.startup_timeout_s)
+    return LaunchSpec(by_name, tuple(build_solve_settings(sections, urls)), memory, common)
 
 
 def _build_section(key: str, kind: type[SettingsT], given: Mapping[str, object]) -> SettingsT:

@@ -21,7 +21,8 @@ _WITH_TOKENIZER = "a model whose tokenizer is here (model=hf model.path=FOLDER)"
 def adapt_settings(settings: OpenAISettings, use: EngineUse) -> OpenAISettings:
     """Returns the settings with what is null decided.
 
-    `api` is chat where the server renders the conversation, else completions; `thought_tags` are those of the model.
+    `api` is chat where the server renders the conversation, else completions; `thought_tags` are those of the model;
+    `drops_thoughts` where every solution begins in a thought, of which only the server could say that it is over.
 
     Raises: ConfigError naming the setting.
     """
@@ -29,8 +30,12 @@ def adapt_settings(settings: OpenAISettings, use: EngineUse) -> OpenAISettings:
     api = settings.api or ("chat" if has_no_tokenizer and raw is None else "completions")
     tags = settings.thought_tags
     if tags is None and use.thinking is not None:
-        tags = (use.thinking.opening, use.thinking.closing)
-    adapted = replace(settings, api=api, thought_tags=tags)
+        tags = use.thinking.tags
+    begins_answers = api == "chat" and not settings.prefill
+    drops_thoughts = settings.drops_thoughts
+    if drops_thoughts is None:
+        drops_thoughts = begins_answers and use.thinking is not None and use.thinking.opened_by_prompt is True
+    adapted = replace(settings, api=api, thought_tags=tags, drops_thoughts=drops_thoughts)
     if settings.think_tokens_field is not None:
         adapted = _send_think_tokens(adapted, use)
     if api == "chat" and (not has_no_tokenizer or raw is not None):
@@ -39,6 +44,11 @@ def adapt_settings(settings: OpenAISettings, use: EngineUse) -> OpenAISettings:
         raise ConfigError(f"{key}.api=completions sends text; set model.prompt.raw, or choose {_WITH_TOKENIZER}")
     if settings.prefill and api != "chat":
         raise ConfigError(f"{key}.prefill is for {key}.api=chat; completions continue any text")
+    if drops_thoughts and (not begins_answers or tags is None):
+        raise ConfigError(
+            f"{key}.drops_thoughts is for {key}.api=chat without {key}.prefill, and for a model that thinks "
+            "(thinking@model.thinking=PRESET); leave it null"
+        )
     if not adapted.continues_text:
         _require_whole_answers(use)
     if settings.logprobs and has_no_tokenizer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from functools import partial
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Matrix, Tokens, Usage, Vector
@@ -15,11 +16,12 @@ from reason.engines.http.retry_policy import RetryPolicy
 from reason.engines.http.server_pool import PooledServer, ServerPool
 from reason.engines.http.stats import ClientStats
 from reason.engines.http.top_logprobs import stack_rows
+from reason.engines.openai_api.completion_call import CompletionCall
 from reason.engines.openai_api.probe import OpenAICapabilities, probe_completions
 from reason.engines.openai_api.server import OpenAIServer
 from reason.engines.openai_api.settings import OpenAISettings
 from reason.engines.openai_api.text_codec import TextCodec
-from reason.engines.openai_api.wire import CompletionResponse, EndCause, RequestedText, parse_completion
+from reason.engines.openai_api.wire import CompletionResponse, EndCause
 from reason.models.byte_tokenizer import ByteTokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 
@@ -42,7 +44,7 @@ class OpenAIEngine(HttpEngine):
     def __init__(self, settings: OpenAISettings, *, tokenizer: PretrainedTokenizer) -> None:
         stats, session = ClientStats(), HttpSession(settings.reply_limits, settings.api_key)
         super().__init__(session, stats)
-        self._format, self._codec = settings.request_format, TextCodec(tokenizer)
+        self._settings, self._format, self._codec = settings, settings.request_format, TextCodec(tokenizer)
         self._thought_tags = settings.tag_pair
         self._warnings: set[str] = set()
         self._has_tokenizer = not isinstance(tokenizer, ByteTokenizer)
@@ -69,49 +71,51 @@ class OpenAIEngine(HttpEngine):
         return self.capabilities.max_total_tokens if self._has_tokenizer else None
 
     async def _generate_one(self, request: GenerationRequest) -> Generation:
-        with self._stats.track_request():
-            return await self._generate_until_deadline(request)
+        with self._stats.track_request(), self._stats.track_arrivals() as arrivals:
+            call = CompletionCall(
+                request,
+                settings=self._settings,
+                codec=self._codec,
+                streams_steps=not self.capabilities.names_end_cause,
+                arrivals=arrivals,
+            )
+            return await self._generate_until_deadline(request, call)
 
-    async def _generate_until_deadline(self, request: GenerationRequest) -> Generation:
+    async def _generate_until_deadline(self, request: GenerationRequest, call: CompletionCall) -> Generation:
         in_flight = InFlightRequest(request.group)
         timeout_s = None if request.deadline is None else request.deadline - time.monotonic()
         try:
             if timeout_s is not None and timeout_s <= 0:
                 raise TimeoutError
             async with asyncio.timeout(timeout_s):
-                response = await self._retry_policy.send_with_retries(in_flight, partial(self._send_to, request))
+                response = await self._retry_policy.send_with_retries(
+                    in_flight, partial(self._send_to, call, in_flight)
+                )
         except TimeoutError:
-            return empty_generation(request, in_flight)
-        return self._build_generation(request, response, in_flight.elapsed_s)
+            if call.received is None:
+                return empty_generation(request, in_flight)
+            return self._build_generation(request, call.received, in_flight.elapsed_s, finish="deadline")
+        finish = _to_finish_reason(response.end_cause, bool(request.params.stop))
+        return self._build_generation(request, response, in_flight.elapsed_s, finish=finish)
 
-    async def _send_to(self, request: GenerationRequest, pooled: PooledServer[OpenAIServer]) -> CompletionResponse:
+    async def _send_to(
+        self, call: CompletionCall, in_flight: InFlightRequest, pooled: PooledServer[OpenAIServer]
+    ) -> CompletionResponse:
         try:
-            return await self._request_completion(pooled.server, request)
+            return await call.send(pooled.server, in_flight)
         except asyncio.CancelledError:
             self._stats.aborted += 1  # the closed connection tells the server
             raise
 
-    async def _request_completion(self, server: OpenAIServer, request: GenerationRequest) -> CompletionResponse:
-        params, path = request.params, self._format.path
-        text = self._codec.decode_prefix(request.prefix)
-        # tool calls come in whole replies; there it makes no difference what ended the text
-        stream = bool(params.stop) and not self.capabilities.names_end_cause and not self._format.has_tools(text)
-        prompt_bytes = len(text.encode(errors="replace"))
-        requested = RequestedText(params.stop, params.max_tokens, prompt_bytes, self._thought_tags)
-        body = self._format.build_body(
-            text, params, request.seed, stream=stream, num_top=request.num_top, json_schema=request.json_schema
-        )
-        if stream:
-            return await server.stream_completion(path, body, requested)
-        return parse_completion(await server.request_completion(path, body), requested)
-
-    def _build_generation(self, request: GenerationRequest, response: CompletionResponse, seconds: float) -> Generation:
+    def _build_generation(
+        self, request: GenerationRequest, response: CompletionResponse, seconds: float, *, finish: FinishReason
+    ) -> Generation:
         if response.has_dropped_thought:
             self._warn_once(
                 "the server sends the model's thoughts apart, and they are dropped: model.thinking is not set; "
                 "thinking@model.thinking=PRESET keeps them"
             )
-        finish = _to_finish_reason(response.end_cause, bool(request.params.stop))
+        response = self._mark_dropped_thought(response, finish)
         tokens, num_known = self._encode_response(request.prefix, response, finish)
         top_logprobs, entropies = self._measure_tokens(request, response, num_known, len(tokens))
         num_tokens = len(tokens) if response.tokens is None else response.tokens
@@ -131,6 +135,22 @@ class OpenAIEngine(HttpEngine):
                 seconds=seconds,
             ),
         )
+
+    def _mark_dropped_thought(self, response: CompletionResponse, finish: FinishReason) -> CompletionResponse:
+        """Returns a response with an empty thought before its text, if it ended by itself and its thought was not sent.
+
+        One that a limit cut may still be inside its thought.
+        """
+        tags, text = self._thought_tags, response.text
+        if not self._settings.drops_thoughts or tags is None or finish != "eos" or not text.strip():
+            return response
+        if any(tag in text for tag in tags):
+            return response
+        self._warn_once(
+            "the server sends answers without the model's thoughts and without tags: they are read as the text behind "
+            "a thought that was not sent; engine.drops_thoughts=false reads them as thoughts that did not end"
+        )
+        return replace(response, text="".join(tags) + text)
 
     def _encode_response(
         self, prefix: Tokens, response: CompletionResponse, finish: FinishReason

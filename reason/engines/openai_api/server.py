@@ -10,13 +10,14 @@ import httpx2
 from reason.engines.http.client import JsonHttpClient
 from reason.engines.http.errors import (
     Overloaded,
+    ReplyBrokenOff,
     RequestRejected,
     ResponseLost,
     find_error_message,
     parse_retry_after,
 )
 from reason.engines.openai_api.streaming import CompletionStream
-from reason.engines.openai_api.wire import CompletionResponse, RequestedText
+from reason.engines.openai_api.wire import CompletionResponse
 
 _VENDOR_OVERLOADED = 529  # no standard status, but vendors use it
 _NO_CREDIT = "insufficient_quota"
@@ -26,27 +27,32 @@ _RETRYABLE = (408, 409)
 class OpenAIServer(JsonHttpClient):
     """Calls one server; `url` ends with the version (/v1)."""
 
-    async def request_completion(self, path: str, body: Mapping[str, object]) -> object:
+    async def request_completion(
+        self, path: str, body: Mapping[str, object], *, timeout_s: float | None = None
+    ) -> object:
         """Returns the JSON of the reply. Raises: as `request_json`, also for an error with a success status."""
-        content = await self.request_json("POST", path, body)
+        content = await self.request_json("POST", path, body, timeout_s=timeout_s)
         self._require_no_error(path, content)
         return content
 
     async def stream_completion(
-        self, path: str, body: Mapping[str, object], requested: RequestedText
+        self, path: str, body: Mapping[str, object], stream: CompletionStream, *, timeout_s: float
     ) -> CompletionResponse:
-        """Returns the reply up to the first stop string. Raises: as `request_completion`."""
-        stream = CompletionStream(requested)
+        """Adds the reply up to the first stop string to `stream` and returns it. Raises: as `request_completion`."""
 
         def add_event(event: object) -> bool:
             self._require_no_error(path, event)
             return stream.add_event(event)
 
-        refusal = await self._http.read_events(self.url, path, body, add_event)
-        if refusal is not None:
-            raise self.classify_reply(refusal, path)
-        response = stream.build_response()
-        # Each event came without the key; the text of several may hold it.
+        try:
+            await self.read_events(path, body, add_event, count_tokens=lambda: stream.num_events, timeout_s=timeout_s)
+        except ReplyBrokenOff:
+            if not stream.is_finished:
+                raise
+        return self.hide_key(stream.build_response())
+
+    def hide_key(self, response: CompletionResponse) -> CompletionResponse:
+        """Returns the response without the key: each event came without it, the text of several may hold it."""
         return replace(response, text=self._http.mask.hide_in_text(response.text))
 
     def describe_error(self, content: object) -> str:

@@ -46,6 +46,7 @@ class OpenAISettings(ServerSettings):
     prefill: bool = False
     logprobs: bool = False
     thought_tags: Sequence[str] | None = None
+    drops_thoughts: bool | None = None
     max_tokens_field: str = "max_tokens"
     think_tokens_field: str | None = None
     omit: Sequence[str] = ()
@@ -69,6 +70,8 @@ class OpenAISettings(ServerSettings):
         tags = self.thought_tags
         if tags is not None and not _are_tags(tags):
             raise ValueError(f"thought_tags must be two texts, [opening, closing], or null; got {tags!r}")
+        if self.drops_thoughts is not None:
+            require_switch("drops_thoughts", self.drops_thoughts)
         require_choice("max_tokens_field", self.max_tokens_field, MAX_TOKENS_FIELDS)
         field_of_budget = self.think_tokens_field
         if field_of_budget is not None and not _is_dotted_name(field_of_budget):
@@ -80,7 +83,7 @@ class OpenAISettings(ServerSettings):
             raise ValueError(f"omit must be a list of some of {', '.join(OMITTABLE)}; got {self.omit!r}")
         if not isinstance(self.extra_body, Mapping):
             raise ValueError(f"extra_body must hold fields and their values, got {self.extra_body!r}")
-        for name in sorted(_FIELDS_WITH_SETTINGS & set(self.extra_body)):
+        for name in sorted((_FIELDS_WITH_SETTINGS - set(self.omit)) & set(self.extra_body)):
             raise ValueError(f"extra_body.{name} has a setting of its own")
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from reason.engines.http.errors import ResponseLost, treat_as_lost
@@ -24,7 +25,8 @@ from reason.engines.openai_api.wire import (
 class CompletionStream:
     """Adds up the events of a stream. It finds stop strings itself, for servers that do not say what ended a text.
 
-    text  what has come so far, up to a stop string
+    text        what has come so far, up to a stop string
+    num_events  events with text or a thought so far; most servers send one for each token
 
     >>> stream = CompletionStream(RequestedText(stop=("\\n\\n",), max_tokens=9, prompt_bytes=2))
     >>> events = [{"choices": [{"text": text, "finish_reason": None}]} for text in ("One.", "\\n", "\\nTwo.")]
@@ -39,8 +41,8 @@ class CompletionStream:
         self._counts: TokenCounts | None = None
         self._token_logprobs: list[tuple[str, float]] = []
         self._top_logprobs: list[tuple[float, ...]] = []
-        self._num_events = 0
-        self._is_in_thought = self._has_dropped_thought = False
+        self.num_events = 0
+        self._is_in_thought = self._has_thought = self._has_dropped_thought = False
 
     def add_event(self, event: object) -> bool:
         """Returns whether the text has reached a stop string, so that the stream can be closed. *Mutates*.
@@ -55,18 +57,38 @@ class CompletionStream:
             self._requested.require_length(self.text)
             return is_complete
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether an event has said what ended the text."""
+        return self._end_cause is not None
+
     def build_response(self) -> CompletionResponse:
         """Returns the whole reply. Raises: ResponseLost where the stream broke off."""
         if self._end_cause is None:
             raise ResponseLost("the stream broke off")
+        return self._build(self._end_cause)
+
+    def build_partial(self) -> CompletionResponse | None:
+        """Returns what has come of a stream that broke off; None without text, or with a thought that was sent apart.
+
+        A server that takes thoughts out of its text would not know a begun one in a text that it is to continue.
+        """
+        if not self.text or self._has_thought:
+            return None
+        partial = self._build("unknown")
+        # some servers put several tokens into an event
+        count = max(partial.tokens or 0, len(partial.token_logprobs), self.num_events)
+        return replace(partial, tokens=min(count, self._requested.max_tokens))
+
+    def _build(self, end_cause: EndCause) -> CompletionResponse:
         # A stream closed at a stop string never sends its counts; most servers send one token per event.
         counts = self._counts or TokenCounts(tokens=None, prompt_tokens=None, cached_tokens=0)
         if self.text and not counts["tokens"]:
-            counts["tokens"] = read_count(self._num_events, self._requested.max_tokens)
+            counts["tokens"] = read_count(self.num_events, self._requested.max_tokens)
         # Only the whole text is checked: the halves of a character may come in two events.
         return CompletionResponse(
             read_text(self.text),
-            self._end_cause,
+            end_cause,
             **counts,
             token_logprobs=tuple(self._token_logprobs),
             top_logprobs=tuple(self._top_logprobs),
@@ -74,7 +96,7 @@ class CompletionStream:
         )
 
     def _add_choice(self, choice: ChoiceJson) -> bool:
-        message = choice.get("delta", choice)
+        message = choice.get("delta") or choice.get("message") or choice  # a message: the server does not stream
         piece = message.get("text") if "text" in message else message.get("content")
         if piece is not None and not isinstance(piece, str):
             raise TypeError(f"its text is a {type(piece).__name__}")
@@ -83,7 +105,7 @@ class CompletionStream:
         thought = message.get("reasoning_content") or message.get("reasoning") or ""
         if not isinstance(thought, str):
             raise TypeError(f"its thought is a {type(thought).__name__}")
-        self._num_events += bool(piece or thought)
+        self.num_events += bool(piece or thought)
         piece = self._tag_thought(thought) + self._end_thought(piece or "")
         if piece:
             # Search from before the new piece: a stop string may have begun in an earlier one.
@@ -101,6 +123,7 @@ class CompletionStream:
         """Returns a piece of a thought, with the opening tag if it is the first one. *Mutates*."""
         if not thought:
             return ""
+        self._has_thought = True
         if self._requested.thought_tags is None:
             self._has_dropped_thought = True
             return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypedDict, cast
 
 from decoding.core import SamplingParams
@@ -234,6 +234,24 @@ class CompletionResponse:
     top_logprobs: tuple[tuple[float, ...], ...] = ()
     has_dropped_thought: bool = False
 
+    def extend(self, later: CompletionResponse, stop: Sequence[str]) -> CompletionResponse:
+        """Returns this response, that broke off, with the one that goes on behind it, up to the first stop string."""
+        text, end_cause = self.text + later.text, later.end_cause
+        # one that begins in the first part and ends in the second is in neither
+        end = find_first_stop(text, stop)
+        if end is not None:
+            text, end_cause = text[:end], "stop"
+        return replace(
+            later,
+            text=text,
+            end_cause=end_cause,
+            tokens=None if self.tokens is None or later.tokens is None else self.tokens + later.tokens,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            token_logprobs=self.token_logprobs + later.token_logprobs,
+            top_logprobs=self.top_logprobs + later.top_logprobs,
+        )
+
 
 @dataclass(frozen=True)
 class RequestedText:
@@ -370,6 +388,21 @@ def read_thought(message: MessageJson) -> str:
     """
     thought = message.get("reasoning_content") or message.get("reasoning") or ""
     return read_text(thought)
+
+
+def find_missing_tags(begun_answer: str, tags: tuple[str, str]) -> tuple[str, str]:
+    """Returns the tags of a thought that a server sends apart, without those that the begun answer has.
+
+    A server that was given a begun thought sends the rest of it. Some send the text behind one as a thought, too.
+
+    >>> tags = ("<think>", "</think>")
+    >>> [find_missing_tags(text, tags) for text in ("", "<think>1 and", "<think>1</think>So ")]
+    [('<think>', '</think>'), ('', '</think>'), ('', '')]
+    """
+    opening, closing = tags
+    if closing in begun_answer:
+        return "", ""
+    return ("", closing) if opening in begun_answer else tags
 
 
 def _parse_text(message: MessageJson) -> str:

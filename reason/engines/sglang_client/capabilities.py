@@ -39,6 +39,7 @@ class _ServerInfoJson(TypedDict, total=False):
     max_req_input_len: int | None
     enable_deterministic_inference: bool
     speculative_algorithm: str | None
+    incremental_streaming_output: bool
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class ServerCapabilities:
     max_total_tokens       limit on prefix and generation together; None if it does not report one
     max_input_tokens       limit on the prefix; None if it does not report one
     has_original_logprobs  whether log-probabilities are those before temperature
-    honors_seeds           whether a request's seed decides its tokens
+    honors_seeds           whether a request's seed decides its tokens, by their positions: those behind a place where a
+                           generation is taken up again are the same, too
+    streams_increments     whether each event of a stream has the new tokens only
     """
 
     version: str
@@ -57,6 +60,7 @@ class ServerCapabilities:
     max_input_tokens: int | None
     has_original_logprobs: bool
     honors_seeds: bool
+    streams_increments: bool = False
 
     @classmethod
     def common_to(cls, servers: Sequence[ServerCapabilities]) -> ServerCapabilities:
@@ -73,6 +77,7 @@ class ServerCapabilities:
             _min_known(server.max_input_tokens for server in servers),
             all(server.has_original_logprobs for server in servers),
             all(server.honors_seeds for server in servers),
+            all(server.streams_increments for server in servers),
         )
 
 
@@ -105,6 +110,7 @@ async def probe_server(
         max_input_tokens=_limit_of(info, "max_req_input_len"),
         has_original_logprobs=has_original_logprobs,
         honors_seeds=bool(info.get("enable_deterministic_inference")) or is_seeded,
+        streams_increments=bool(info.get("incremental_streaming_output")),
     )
 
 

@@ -50,7 +50,7 @@ class Dispatcher:
     """The client of all SGLang servers of `settings`. Callable from any thread and event loop."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.urls = tuple(settings.urls)
+        self.settings, self.urls = settings, tuple(settings.urls)
         self.stats = ClientStats()
         self.session = HttpSession(settings.reply_limits)
         self._servers = [SGLangServer(url, self.session.http) for url in self.urls]

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
 from functools import partial
 
 from decoding.core import FinishReason, Generation, GenerationRequest, Usage
 from decoding.stopping import StopRule
 from reason.engines.http.engine import HttpEngine, empty_generation
-from reason.engines.http.errors import ResponseLost
 from reason.engines.http.top_logprobs import stack_rows
 from reason.engines.sglang_client.capabilities import ServerCapabilities, VocabularyTokenizer, probe_server
 from reason.engines.sglang_client.dispatcher import AbortableRequest, Dispatcher
-from reason.engines.sglang_client.server import SGLangServer
-from reason.engines.sglang_client.wire import (
-    EndReason,
-    GenerateResponse,
-    build_generate_body,
-    build_prefill_body,
-    parse_generate_response,
-    parse_input_logprobs,
-    parse_input_top_logprobs,
-)
+from reason.engines.sglang_client.generate_call import GenerateCall
+from reason.engines.sglang_client.wire import EndReason, GenerateResponse
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +54,20 @@ class SGLangEngine(HttpEngine):
         return self.capabilities.max_total_tokens
 
     async def _generate_one(self, request: GenerationRequest) -> Generation:
-        send = _GenerateCall(request, self.capabilities, self._vocab_size)
-        in_flight = AbortableRequest(send=send, problem=request.group, deadline=request.deadline)
-        response = await self._dispatcher.dispatch(in_flight)
-        if response is None:
-            return empty_generation(request, in_flight)
-        return self._build_generation(request, response, in_flight.elapsed_s)
+        with self._stats.track_arrivals() as arrivals:
+            call = GenerateCall(
+                request,
+                capabilities=self.capabilities,
+                vocab_size=self._vocab_size,
+                settings=self._dispatcher.settings,
+                stop_rule=self._stop_rule,
+                arrivals=arrivals,
+            )
+            in_flight = AbortableRequest(send=call, problem=request.group, deadline=request.deadline)
+            response = await self._dispatcher.dispatch(in_flight) or call.find_partial()
+            if response is None:
+                return empty_generation(request, in_flight)
+            return self._build_generation(request, response, in_flight.elapsed_s)
 
     def _build_generation(self, request: GenerationRequest, response: GenerateResponse, seconds: float) -> Generation:
         # The server ended the text by its own rules; ours decides again, so that all engines cut at the same token.
@@ -95,53 +93,3 @@ class SGLangEngine(HttpEngine):
             top_logprobs=top_logprobs,
             entropies=entropies,
         )
-
-
-@dataclass(frozen=True)
-class _GenerateCall:
-    """`AbortableRequest.send` of a generation: one /generate, and a prefill where log-probabilities are tempered."""
-
-    request: GenerationRequest
-    capabilities: ServerCapabilities
-    vocab_size: int
-
-    async def __call__(self, server: SGLangServer, in_flight: AbortableRequest[GenerateResponse]) -> GenerateResponse:
-        prefix_length, max_tokens = len(self.request.prefix), self._max_new_tokens()
-        reply = await server.generate(build_generate_body(self.request, in_flight.renew_id(), max_tokens))
-        response = parse_generate_response(
-            reply,
-            vocab_size=self.vocab_size,
-            max_tokens=max_tokens,
-            prefix_length=prefix_length,
-            num_top=self.request.num_top,
-        )
-        if response.reason == "abort" and not in_flight.is_expired:
-            raise ResponseLost(f"{server.url} aborted a request without being asked to")
-        return await self._with_original_logprobs(server, in_flight, response)
-
-    async def _with_original_logprobs(
-        self, server: SGLangServer, in_flight: AbortableRequest[GenerateResponse], response: GenerateResponse
-    ) -> GenerateResponse:
-        """Returns the response with log-probabilities at temperature 1.
-
-        A server that returns those after temperature prefills its own output: one forward pass, the prefix cached.
-        """
-        if not (self._needs_prefill and response.tokens):
-            return response
-        prefix, num_top, count = self.request.prefix, self.request.num_top, len(response.tokens)
-        # From one token earlier: the first entry of the reply has no context and is null.
-        body = build_prefill_body(prefix + response.tokens, len(prefix) - 1, in_flight.renew_id(), num_top)
-        reply = await server.generate(body)
-        top_logprobs = parse_input_top_logprobs(reply, count) if num_top else ()
-        return replace(response, logprobs=parse_input_logprobs(reply, count), top_logprobs=top_logprobs)
-
-    @property
-    def _needs_prefill(self) -> bool:
-        return not self.capabilities.has_original_logprobs and self.request.params.temperature not in (0, 1)
-
-    def _max_new_tokens(self) -> int:
-        """Returns the tokens to generate: those that will be prefilled must fit the server's limit on inputs."""
-        max_tokens, max_input = self.request.params.max_tokens, self.capabilities.max_input_tokens
-        if max_input is None or not self._needs_prefill:
-            return max_tokens
-        return max(1, min(max_tokens, max_input - len(self.request.prefix)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypedDict, cast
 
 from decoding.core import GenerationRequest, Tokens
@@ -36,7 +36,8 @@ class FinishJson(TypedDict, total=False):
 class MetaInfoJson(TypedDict, total=False):
     """`meta_info` of a reply, as far as it is read here."""
 
-    finish_reason: FinishJson
+    finish_reason: FinishJson | None
+    completion_tokens: int
     output_token_logprobs: Sequence[LogprobEntry] | None
     input_token_logprobs: Sequence[LogprobEntry]
     output_top_logprobs: Sequence[Sequence[LogprobEntry]]
@@ -72,16 +73,38 @@ class GenerateResponse:
     drafted: int
     top_logprobs: TopLogprobs = ()
 
+    def extend(self, later: GenerateResponse) -> GenerateResponse:
+        """Returns this response, that broke off, with the one that goes on behind it."""
+        return replace(
+            later,
+            tokens=self.tokens + later.tokens,
+            logprobs=self.logprobs + later.logprobs,
+            cached_tokens=self.cached_tokens,
+            forwards=self.forwards + later.forwards,
+            drafted=self.drafted + later.drafted,
+            top_logprobs=self.top_logprobs + later.top_logprobs,
+        )
 
-def build_generate_body(request: GenerationRequest, request_id: str, max_tokens: int) -> JsonBody:
+
+def build_generate_body(
+    request: GenerationRequest,
+    request_id: str,
+    max_tokens: int,
+    *,
+    received: Tokens = (),
+    stream_interval: int | None = None,
+) -> JsonBody:
     """Returns the body of POST /generate for one generation.
 
     Every field is sent: the server's default of max_new_tokens, for one, is 128.
+
+    received         tokens of this generation that are here already, and are not generated again
+    stream_interval  tokens of each event of a stream; None asks for a whole reply
     """
     params = request.params
     return {
         "rid": request_id,
-        "input_ids": list(request.prefix),
+        "input_ids": [*request.prefix, *received],
         "sampling_params": {
             "max_new_tokens": max_tokens,
             "temperature": params.temperature,
@@ -95,10 +118,11 @@ def build_generate_body(request: GenerationRequest, request_id: str, max_tokens:
             "sampling_seed": to_signed_64(request.seed),
             "custom_params": {PROBLEM_KEY: request.group},
             **({} if request.json_schema is None else {"json_schema": request.json_schema}),
+            **({} if stream_interval is None else {"stream_interval": stream_interval}),
         },
         "return_logprob": True,
         **({"top_logprobs_num": request.num_top} if request.num_top else {}),
-        "stream": False,
+        "stream": stream_interval is not None,
     }
 
 
@@ -138,14 +162,10 @@ def parse_generate_response(
     """
     with treat_as_lost("one of /generate"):
         reply = cast(GenerateJson, body)
-        meta, tokens = reply["meta_info"], tuple(read_token(token, vocab_size) for token in reply["output_ids"])
+        meta, (tokens, logprobs, top_logprobs) = reply["meta_info"], parse_output(reply, vocab_size, num_top)
         if len(tokens) > max_tokens:
             raise ResponseLost(f"the reply has {len(tokens)} tokens and {max_tokens} were requested")
-        finish = meta["finish_reason"]
-        logprobs = tuple(read_logprob(entry[0]) for entry in meta.get("output_token_logprobs") or ())
-        if len(logprobs) != len(tokens):
-            raise ResponseLost(f"the reply has {len(tokens)} tokens and {len(logprobs)} log-probabilities")
-        top_logprobs = _parse_rows(meta.get("output_top_logprobs"), len(tokens)) if num_top else ()
+        finish = meta["finish_reason"] or {}
         num_verifications = read_count(meta.get("spec_verify_ct"), len(tokens)) or 0
         most_drafted = _MAX_DRAFT * num_verifications
         return GenerateResponse(
@@ -157,6 +177,24 @@ def parse_generate_response(
             drafted=read_count(meta.get("spec_num_proposed_drafts"), most_drafted) or 0,
             top_logprobs=top_logprobs,
         )
+
+
+def parse_output(
+    reply: GenerateJson, vocab_size: int, num_top: int, start: int = 0
+) -> tuple[Tokens, tuple[float, ...], TopLogprobs]:
+    """Returns the tokens of a reply from the one numbered `start` on, their log-probabilities and the likely tokens.
+
+    Raises: ResponseLost, or what reading JSON of another shape raises.
+    """
+    meta, tokens = reply["meta_info"], tuple(read_token(token, vocab_size) for token in reply["output_ids"][start:])
+    logprobs = tuple(read_logprob(entry[0]) for entry in (meta.get("output_token_logprobs") or ())[start:])
+    if len(logprobs) != len(tokens):
+        raise ResponseLost(f"the reply has {len(tokens)} tokens and {len(logprobs)} log-probabilities")
+    return (
+        tokens,
+        logprobs,
+        _parse_rows((meta.get("output_top_logprobs") or ())[start:], len(tokens)) if num_top else (),
+    )
 
 
 def parse_input_logprobs(body: object, count: int) -> tuple[float, ...]:

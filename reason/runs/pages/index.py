@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from reason.runs.pages.embed import fill_template
 from reason.runs.pages.records import GRADE_LABELS, grade_label_of
 from reason.runs.papers.judgement import paper_lines
-from reason.runs.present import summary_rows
 from reason.runs.result import ProblemResult
 from reason.runs.summary import RunSummary, mean_shape, summarise_results
+from reason.runs.summary_rows import summary_rows
 
 MAX_QUESTION_CHARS = 240
 NAMES = ("task", "model", "search")
-PARTS = ("model", "scorer", "engine", "speculation", "router", "early_exit", "effort")
+PARTS = ("model", "scorer", "engine", "speculation", "router", "early_exit", "eviction", "effort")
 
 
 def index_page(
@@ -85,6 +85,7 @@ def _row_data(result: ProblemResult, links: Mapping[str, str]) -> dict[str, obje
         "answer": result.answer,
         "trusted": result.is_trusted,
         "gold": result.gold,
+        "samples": result.metadata.get("allocated"),
         "tokens": result.usage.tokens,
         "seconds": result.usage.seconds,
         "nodes": result.nodes,

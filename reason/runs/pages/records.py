@@ -26,6 +26,7 @@ class TreeRecord(TypedDict, total=False):
     nodes       as written by `search.tree.SearchTree.to_dict`, and so are `contexts`
     selections  as in `search.selection.Selection`
     strategy    `_target_` and the settings of the search
+    allocated   samples that the problem was given, in a run that divides them among its problems
     """
 
     id: str
@@ -41,6 +42,7 @@ class TreeRecord(TypedDict, total=False):
     root: Sequence[int]
     nodes: Sequence[Mapping[str, Any]]
     contexts: Sequence[Mapping[str, Any]]
+    allocated: int
 
 
 class GradeLabel(NamedTuple):

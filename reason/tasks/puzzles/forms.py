@@ -19,8 +19,10 @@ ANSWER_REQUEST = f"\n{CLOSING}\n\n{ANSWER_BEGINS}"
 It is what the model writes itself behind a finished thought: one form is learned, not three."""
 NOTES_REQUEST = "\n\nWrite notes.\n</think>\n\nNotes so far: "
 """Ends a thought; the model goes on with its notes."""
-NOTES_BEGIN = "\nNotes so far: "
-"""Stands between a question and the notes of earlier thoughts on it."""
+NOTES_BEGIN = "Notes so far: "
+"""Begins the notes of earlier thoughts on a question. They stand before it.
+
+So how far its numbers are from the thought does not depend on their length; small models copy numbers by distance."""
 
 NO_NOTES = "nothing yet."
 
@@ -42,7 +44,7 @@ def render_prompt(question: str) -> str:
 def add_notes(question: str, notes: str) -> str:
     """Returns a question with the notes of earlier thoughts.
 
-    >>> add_notes("Find x.", "x = 0 to 4 do not work.")
-    'Find x.\\nNotes so far: x = 0 to 4 do not work.'
+    >>> add_notes("Find x.", "x = 4 works.")
+    'Notes so far: x = 4 works.\\nFind x.'
     """
-    return f"{question}{NOTES_BEGIN}{notes}"
+    return f"{NOTES_BEGIN}{notes}\n{question}"

@@ -21,9 +21,8 @@ DOUBLE_CHECKS = (
     "But is it right? Let me look again.",
 )
 GIVE_UP = "This is slow. Alternatively, I try it another way."
-GO_ON = "I go on from the notes."
 NOTES_HAVE_IT = "The notes have it."
-WORDS = (*CHECKS, CHECK_IS_RIGHT, SLIP_IS_THERE, *DOUBLE_CHECKS, GIVE_UP, GO_ON, NOTES_HAVE_IT)
+WORDS = (*CHECKS, CHECK_IS_RIGHT, SLIP_IS_THERE, *DOUBLE_CHECKS, GIVE_UP, NOTES_HAVE_IT)
 """Lines that claim nothing about numbers."""
 
 _TRIALS_IN_PARAGRAPH = 5
@@ -143,9 +142,8 @@ class ThoughtWriter:
         return len(states) - 1 - states.index(start)
 
     def _begin(self) -> None:
-        if self._is_resumed:
-            self._add(GO_ON)
-        elif self._rng.random() < self._style.dead_end and len(lines := self._puzzle.slow_lines()) > 2:
+        wants_dead_end = not self._is_resumed and self._rng.random() < self._style.dead_end
+        if wants_dead_end and len(lines := self._puzzle.slow_lines()) > 2:
             for line in lines[: self._rng.randint(min(3, len(lines)), len(lines))]:
                 self._add(line)
             self._paragraph(GIVE_UP)

@@ -34,8 +34,10 @@ ATOL = 1e-5
 
 
 @cache
-def random_backend(family: str, decoder: str) -> HFBackend:
-    return HFBackend(random_model(family), device="cpu", dtype="float32", decoder=decoder)
+def random_backend(family: str, decoder: str, is_rounded: bool = False) -> HFBackend:
+    """With `is_rounded` all weights are numbers of bfloat16, which the compiled decoder keeps in half the memory."""
+    model = random_model(family)
+    return HFBackend(model.bfloat16().float() if is_rounded else model, device="cpu", dtype="float32", decoder=decoder)
 
 
 @cache
@@ -77,10 +79,12 @@ def requests_of(prefixes: Sequence[Tokens], **params: Any) -> list[GenerationReq
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=15, deadline=None)
-@given(trees(), st.sampled_from((5, 40, 2048)))
-def test_log_probabilities_equal_the_eager_decoder(family: str, sequences: list[Tokens], max_batched: int) -> None:
+@given(trees(), st.sampled_from((5, 40, 2048)), st.booleans())
+def test_log_probabilities_equal_the_eager_decoder(
+    family: str, sequences: list[Tokens], max_batched: int, is_rounded: bool
+) -> None:
     compiled, eager = (
-        encode(random_backend(family, decoder), sequences, max_batched) for decoder in ("compiled", "eager")
+        encode(random_backend(family, decoder, is_rounded), sequences, max_batched) for decoder in ("compiled", "eager")
     )
     for ours, theirs in zip(compiled, eager, strict=True):
         log_p, expected = (torch.from_numpy(logits).log_softmax(-1).numpy() for logits in (ours, theirs))
@@ -89,13 +93,32 @@ def test_log_probabilities_equal_the_eager_decoder(family: str, sequences: list[
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=10, deadline=None)
-@given(trees(), st.sampled_from((5, 40, 2048)))
-def test_outputs_have_the_bits_of_each_sequence_alone(family: str, sequences: list[Tokens], max_batched: int) -> None:
-    backend = random_backend(family, "compiled")
+@given(trees(), st.sampled_from((5, 40, 2048)), st.booleans())
+def test_outputs_have_the_bits_of_each_sequence_alone(
+    family: str, sequences: list[Tokens], max_batched: int, is_rounded: bool
+) -> None:
+    backend = random_backend(family, "compiled", is_rounded)
     together = encode(backend, sequences, max_batched)
     for sequence, outputs in zip(sequences, together, strict=True):
         (alone,) = encode(backend, [sequence])
         np.testing.assert_array_equal(outputs, alone)
+
+
+def test_weights_in_bfloat16_and_float32_give_the_same_bits() -> None:
+    """One weight that is no number of bfloat16, and that is only multiplied by 0, makes all of them float32."""
+    outputs = []
+    for weight in (0.5, 0.1):
+        model = random_model("qwen2").bfloat16().float()
+        mlp = model.model.layers[0].mlp
+        with torch.no_grad():
+            mlp.up_proj.weight[3] = 0
+            mlp.down_proj.weight[2, 3] = weight
+            model.lm_head.weight[0, 0] = weight
+        backend = HFBackend(model, device="cpu", dtype="float32", decoder="compiled")
+        (output,) = encode(backend, [tuple(range(1, 60))])
+        outputs.append(output[:, 1:])
+    in_pairs, in_floats = outputs
+    np.testing.assert_array_equal(in_pairs, in_floats)
 
 
 @pytest.mark.parametrize("knobs", [{"max_batched_tokens": 7}, {"max_running_requests": 1}], ids=str)

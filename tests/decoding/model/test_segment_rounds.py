@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from decoding.core import Generation, GenerationRequest, HeadOutputs, SamplingParams, Tokens
+from decoding.kv.eviction.random import RandomEviction
 from decoding.model import segment_attention
 from decoding.model.transformers_checkpoint import HFBackend, picks_segments
 from decoding.prefill import PrefillEngine
@@ -143,3 +144,18 @@ def test_segments_without_triton_or_a_gpu_are_refused(monkeypatch: pytest.Monkey
 def test_the_setting_is_validated_before_a_model_is_loaded() -> None:
     with pytest.raises(ValueError, match="attention must be one of auto, blocks, segments; got 'paged'"):
         LocalSettings(attention="paged")
+
+
+def test_evicted_tokens_are_in_no_segment() -> None:
+    texts = {}
+    for attention in ("blocks", "segments"):
+        # three share a prefix of which each evicts, while the others still read it
+        with open_engine(backend(attention), num_slots=400, eviction=RandomEviction(6, 2)) as engine:
+            params = SamplingParams(max_tokens=6, temperature=0.0)
+            requests = [
+                GenerationRequest(prefix=(*PROMPT, last), params=params, seed=0, question_length=15)
+                for last in range(3)
+            ]
+            texts[attention] = [g.tokens for g in asyncio.run(engine.generate(requests))]
+            assert engine.stats.evicted_by_branches > 0
+    assert texts["segments"] == texts["blocks"]

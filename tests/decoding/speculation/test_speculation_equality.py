@@ -26,7 +26,9 @@ from tests.support.engines import TOKENIZER, open_engine
 from tests.support.fakes import HashBackend
 
 VOCABULARY = 32
-SOURCES = [name for name in list_options("speculation") if "draft_model" not in name]  # those need models of their own
+SOURCES = [  # without those that need models of their own
+    name for name in list_options("speculation") if "DraftModelSource" not in str(load_option("speculation", name))
+]
 SQUEEZES: dict[float, list[dict[str, Any]]] = {
     0.0: [{"max_running_requests": 3}],  # others join as branches leave
     0.6: [{"max_batched_tokens": 9}, {}],  # prompts are filled in pieces; room for all
@@ -131,7 +133,8 @@ def test_repeated_texts_are_drafted_correctly(source: str, template: str) -> Non
     done = generate(requests_at(0.6), parts, max_running_requests=3)
     again = done[len(done) // 2 :]
     assert sum(g.usage.drafted for g in done) > 0
-    if source not in ("prompt_lookup", "token_recycling"):  # one knows its own text alone, one single tokens
+    # one knows its own text alone, one single tokens, and one both
+    if source not in ("prompt_lookup", "token_recycling", "goose"):
         assert sum(g.usage.accepted for g in again) > 0.3 * sum(g.usage.tokens for g in again)
 
 
@@ -159,7 +162,8 @@ def test_a_mixture_of_temperatures_in_one_batch(template: str) -> None:
         assert_same(generate(mixed, parts_of(source, "fixed", template), kv_bytes=400), expected)
 
 
-@pytest.mark.parametrize("acceptance", list_options("acceptance"))
+# these accept what the target would not write, also at temperature 0
+@pytest.mark.parametrize("acceptance", [n for n in list_options("acceptance") if n not in ("judge", "reflective")])
 def test_at_temperature_zero_every_rule_gives_the_same(acceptance: str, template: str) -> None:
     for controller in ("template", "chain"):
         for source in ("stand", "stand_published"):

@@ -152,7 +152,7 @@ def test_script_exits_with_one_where_a_rule_misfits(
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     for rules, status, last in (
-        ("greedy_match", 1, "28 cases: 28 misfit, 0 accepted no draft token"),
+        ("greedy_match", 1, "36 cases: 36 misfit, 0 accepted no draft token"),
         ("k_sequential", 0, "12 cases: 0 misfit, 0 accepted no draft token"),
     ):
         monkeypatch.setattr(sys, "argv", ["check_acceptance.py", "--rules", rules, "--draws", "40"])

@@ -16,6 +16,7 @@ from reason.bench.evaluation import baseline_curve, compare_at_equal_tokens, sum
 from reason.bench.evaluation_report import compare_with_samples, summary_sentences
 from reason.bench.runs import RunOutcome, RunSpec
 from reason.bench.thinking_report import format_budgets, plan_runs, summarize_budget
+from reason.commands.bench.evaluate import common_settings, make_parser
 from reason.runs.result import ProblemResult
 from search.kv import KVFootprint
 from tests.support.paths import SCRIPTS
@@ -113,6 +114,7 @@ def test_whole_comparison_resumes_and_refuses_other_settings(tmp_path: Path) -> 
     first = evaluate()
     assert first.returncode == 0, first.stderr
     assert "| ets | 2 |" in first.stdout
+    assert first.stderr.startswith("2 searches x 2 problems = 4; the same command continues a stopped comparison\n")
     assert (tmp_path / "report-accuracy.png").stat().st_size > 1000
     assert (tmp_path / "runs" / "ets-2" / "index.html").exists()
     again = evaluate()
@@ -147,3 +149,19 @@ def test_budgets_of_a_thought_are_compared_ended_by_force_and_cut() -> None:
     assert {(point["ending"], point["think_tokens"]) for point in saved} == {
         (ending, budget) for ending in ("forced", "cut") for budget in (100, 200)
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "task"),
+    [
+        ([], ["+task=synthetic", "task.size=90"]),
+        (["+task=puzzles"], ["task.size=90"]),  # 60 by itself
+        (["+task=synthetic_mixed"], []),  # 200 by itself; fewer would be other problems
+        (["+task=puzzles", "task.size=70"], []),
+        (["+task=math500"], []),
+        (["+task=of_a_plugin"], []),
+    ],
+)
+def test_generated_tasks_have_as_many_problems_as_are_compared(settings: list[str], task: list[str]) -> None:
+    args = make_parser().parse_args([*settings, "--problems", "90"])
+    assert common_settings(args) == ("speculation=off", *task, "limit=90", *settings)

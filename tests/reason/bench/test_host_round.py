@@ -8,6 +8,7 @@ import pytest
 
 from decoding.round import Speculation
 from reason.bench.host_round import DEVICE, PHASES, HostCost, PhaseClock, find_growth, measure_host_rounds
+from reason.bench.plugin_round import BORDER_PHASES, PLUGIN_PHASES, measure_plugin_rounds
 
 
 def make_cost(context: int, **phases: float) -> HostCost:
@@ -41,3 +42,13 @@ def test_every_phase_of_a_round_is_timed(attention: str) -> None:
 def test_another_attention_is_refused() -> None:
     with pytest.raises(ValueError, match="attention must be"):
         measure_host_rounds("off", Speculation(), 1, 80, rounds=1, warmup=1, attention="flash")
+
+
+def test_every_phase_of_a_round_inside_a_server_is_timed() -> None:
+    cost = measure_plugin_rounds(3, 200, 4, rounds=3, warmup=1)
+    assert set(cost.phases) == set(PLUGIN_PHASES)
+    assert min(*cost.phases.values(), cost.device_ms) > 0
+    assert cost.border_ms == pytest.approx(sum(cost.phases[phase] for phase in BORDER_PHASES))
+    assert cost.host_ms == pytest.approx(sum(cost.phases.values()))
+    assert cost.border_ms < cost.host_ms
+    assert cost.to_json()["host_ms"] == cost.host_ms

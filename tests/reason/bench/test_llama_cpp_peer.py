@@ -14,6 +14,7 @@ from reason.bench.baselines import BranchWorkload
 from reason.bench.peers.gguf_file import interleave_rotary, rename_tensor, write_gguf
 from reason.bench.peers.llama_cpp_engine import LlamaCppPeer
 from tests.support.llama_cpp_stand_in import LlamaCppStandIn, expected_tokens
+from tests.support.paths import ROOT
 from tests.support.random_models import random_model
 
 PROMPT = (3, 14, 15, 9, 26, 5)
@@ -108,6 +109,15 @@ def test_a_file_holds_the_weights_exactly(tmp_path: Path) -> None:
             values = interleave_rotary(values, heads) if projection in name else values
         data = np.asarray(written[rename_tensor(name)].data).reshape(values.shape)
         np.testing.assert_array_equal(data, values)
+
+
+def test_no_token_of_a_text_is_the_one_that_begins_texts(tmp_path: Path) -> None:
+    """A server leaves that one out of what it sends. A file that names none has GPT-2's id 11, which is "*" here."""
+    gguf = pytest.importorskip("gguf")
+    write_gguf(str(ROOT / "reason" / "models" / "bundled" / "target"), tmp_path / "model.gguf", with_tokens=True)
+    fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
+    begin, end = (int(fields[f"tokenizer.ggml.{name}_token_id"].parts[-1][0]) for name in ("bos", "eos"))
+    assert begin == end
 
 
 @pytest.mark.parametrize(("family", "got"), [("qwen3", "qwen3 with default"), ("llama3_rope", "llama with llama3")])

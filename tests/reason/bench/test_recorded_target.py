@@ -24,8 +24,9 @@ from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch
 from decoding.speculation.target_logits import TargetLogits
+from reason.bench.accepted_paths import AcceptedPathTable
 from reason.bench.puppet import MINIATURE, make_body
-from reason.bench.recorded_target import AcceptedPathTable, RecordedTarget, RecordedText
+from reason.bench.recorded_target import RecordedTarget, RecordedText
 from reason.bench.replay import EncodedProblem, read_recordings
 from reason.bench.speculation_run import SpeculationRun, run_workload
 from reason.bench.workload import Workload

@@ -15,18 +15,22 @@ from decoding.core import SamplingParams
 from decoding.speculation.draft import Draft, SamplingRecord
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
-from decoding.speculation.interfaces import Branch, DraftPlan, Feedback
+from decoding.speculation.interfaces import Branch, Drafter, DraftPlan, Feedback
+from reason.bench.accepted_paths import AcceptedPathSource, learn_accepted_paths
 from reason.bench.replay import (
     DRAFTERS,
-    AcceptedPathSource,
     EncodedProblem,
     RecordedProblem,
     encode_recordings,
     read_recordings,
+    recorded_feedback,
     replay_drafter,
+    replay_problems,
     replay_text,
     validate_names,
 )
+from reason.config.compose import compose_settings, list_options
+from reason.engines.speculation import validate_speculation
 from tests.support.paths import ROOT
 
 TEXT = tuple(b"the cat sat on the mat, and then the dog sat on the cat")
@@ -51,6 +55,51 @@ def test_replay_of_a_repeated_text_accepts_more_drafts(name: str) -> None:
         assert second > first
     if name in ("stand", "published_stand", "suffix"):
         assert third > 4
+
+
+LOOKUPS = [
+    name
+    for name in list_options("speculation")
+    if name != "off" and not validate_speculation(compose_settings([f"speculation={name}"])[0]).loads_a_model
+]
+
+
+def make_drafter(name: str) -> Drafter:
+    return validate_speculation(compose_settings([f"speculation={name}"])[0]).make_speculation(None, "").drafter
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_every_drafter_without_a_model_replays_and_accepts_what_was_written_before(name: str) -> None:
+    row = replay_problems(name, make_drafter(name), [EncodedProblem((1, 2), (TEXT, TEXT, TEXT))], nodes=16)
+    assert row["tokens"] == 3 * len(TEXT)
+    assert row["by_trajectory"][2] > 1.3
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_what_follows_a_rejected_token_teaches_no_drafter(name: str) -> None:
+    """A recording does not have it: drafts afterwards are those of the accepted path alone."""
+    proposed = []
+    for draft, path in ((Draft((9, 7, 9), (-1, -1, 1)), (1,)), (Draft((7,), (-1,)), (0,))):
+        drafter = learn_accepted_paths(make_drafter(name))
+        list(replay_text(drafter, (1, 2), (9, 3, 9, 3, 9, 3), group="g", request=1, n=4))  # what follows a 9
+        branch = Branch(2, "g", (1, 5, 6), 1, SamplingParams(), 9)
+        drafter.observe([recorded_feedback(branch, draft, path, (7, 8), drafter.feedback_k)])
+        later = Branch(3, "g", (1, 3, 9), 1, SamplingParams(), 9)
+        proposed.append(drafter.propose([later], DraftPlan((8,), 8))[0].tokens)
+    assert proposed[0] == proposed[1]
+    assert -1 not in proposed[0]
+    assert 3 in proposed[0] or name == "prompt_lookup"  # which learns nothing
+
+
+class ReadingStand(Stand):
+    """Reads hidden states."""
+
+    reads_hidden = True
+
+
+def test_drafter_that_reads_hidden_states_is_refused() -> None:
+    with pytest.raises(ValueError, match="reads the target's hidden states, and recorded texts have none"):
+        replay_problems("reading", TreeDrafter(ReadingStand()), [EncodedProblem((1,), (TEXT,))], nodes=4)
 
 
 def test_replay_counts_trajectories_by_number_and_problems_apart() -> None:

@@ -147,6 +147,28 @@ def test_one_more_problem_never_lowers_launches(attention: str, problems: list[t
     assert before is None or before.launches <= more.launches
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    problems=st.lists(PROBLEMS, min_size=1, max_size=8),
+    nodes=st.integers(0, 8),
+    params=st.sampled_from([PLAIN, FILTERED]),
+    seed=st.integers(0, 99),
+)
+def test_no_batch_launches_more_than_sixteen_kernels_a_layer(
+    problems: list[tuple[int, list[int]]], nodes: int, params: SamplingParams, seed: int
+) -> None:
+    contexts = [
+        BranchContext(number, tuple(range(1 + 1000 * number, 1 + 1000 * number + prompt)), generated)
+        for number, (prompt, steps) in enumerate(problems)
+        for generated in steps
+    ]
+    drafts = draw_drafts(len(contexts), nodes, np.random.default_rng(seed)) if nodes else ()
+    trace = trace_round(open_backend("tiny", "segments"), contexts, drafts, params=params)
+    assert trace.rows == len(contexts) * (1 + nodes)
+    assert trace.layer_launches <= 16
+    assert trace.waits == 1
+
+
 @given(branches=st.integers(1, 8), nodes=st.integers(1, 12), seed=st.integers(0, 99))
 def test_drawn_drafts_are_trees_of_the_nodes_asked_for(branches: int, nodes: int, seed: int) -> None:
     drafts = draw_drafts(branches, nodes, np.random.default_rng(seed))

@@ -62,6 +62,15 @@ def test_version_is_that_of_the_package() -> None:
     assert run("--version").stdout.startswith(f"reason {reason.__version__}, Python 3.")
 
 
+@pytest.mark.parametrize("arguments", [["--version"], ["solv"], ["solve", "search=beam"]])
+def test_package_runs_as_the_command_does(arguments: list[str]) -> None:
+    command, package = (
+        run(*arguments),
+        subprocess.run([sys.executable, "-m", "reason", *arguments], capture_output=True, text=True, check=False),
+    )
+    assert (package.returncode, package.stdout, package.stderr) == (command.returncode, command.stdout, command.stderr)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -96,7 +96,9 @@ def composition_with(key: str) -> tuple[str, list[str]]:
     groups = {"small": "engine@small"}
     named = groups.get(group, group)
     for config in CONFIGS:
-        choices = [[], *([f"{named}={name}"] for name in list_options(named.partition("@")[0]))]
+        # search=auto becomes the search that it chooses, and has knobs of its own before
+        options = [name for name in list_options(named.partition("@")[0]) if name != "auto"]
+        choices = [[], *([f"{named}={name}"] for name in options)]
         for chosen in [*choices, *([f"+{choice}"] for [choice] in choices[1:])]:
             try:
                 settings = compose_settings([*chosen, *(["model.path=x"] if config == "solve" else [])], config)[0]

@@ -74,5 +74,5 @@ def test_limits_and_addresses_are_validated(settings: dict[str, Any], error: str
 
 
 def test_place_of_a_model_is_an_attribute_of_its_engine_settings() -> None:
-    assert {name: load_settings(name).is_remote for name in ENGINES} == {"local": False, "openai": True, "sglang": True}
-    assert {name for name in ENGINES if not load_settings(name).needs_checkpoint} == {"openai"}
+    assert {name for name in ENGINES if not load_settings(name).is_remote} == {"local"}
+    assert {name for name in ENGINES if load_settings(name).needs_checkpoint} == {"local", "sglang"}

@@ -10,7 +10,7 @@ import pytest
 from transformers.utils import logging as transformers_logging
 
 from reason.models import loading
-from reason.models.loading import announce, hidden_progress_bars, paused_collector
+from reason.models.loading import announce, hidden_progress_bars, paused_collector, remind
 
 
 def test_line_comes_before_the_work_and_again_while_it_goes_on(
@@ -32,6 +32,23 @@ def test_line_comes_before_the_work_and_again_while_it_goes_on(
             assert again.wait(30)
     finally:
         caplog.handler.removeFilter(note)
+
+
+def test_no_gap_reaches_two_seconds_within_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    """On a clock of its own, which waiting advances."""
+    caplog.set_level(logging.INFO, "reason.progress")
+    now, gaps = 100.0, []
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        gaps.append(seconds)
+        return now >= 3700
+
+    remind("loading a model", wait, lambda: now)
+    assert len(caplog.messages) == len(gaps) - 1
+    assert max(gaps) < 2
+    assert caplog.messages[-1] == f"loading a model ... {now - gaps[-1] - 100:.0f} s"
 
 
 def test_nothing_is_said_where_no_record_is_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -101,6 +101,21 @@ def test_turns_are_those_of_a_decision_after_every_token_whatever_is_generated_a
     written = [sum(len(g.tokens) for g in [w.write(r) for r in w.requests]) for w in writers]
     assert sum(written) == done.usage.tokens + done.usage.discarded_tokens
     assert written == [done.usage.small_tokens, done.usage.target_tokens]
+    if chunk == 1:
+        assert done.usage.discarded_tokens == 0
+
+
+def test_tokens_that_are_certain_to_stay_come_in_one_request() -> None:
+    """Up to `min_stay`; and the target's, while zeros could not bring the mean below the threshold."""
+    small, target = Writer(lambda _: (97, 2.0)), Writer(lambda _: (98, 2.0))
+    router = EntropyAdaptiveRouter(threshold=0.5, window=8, min_stay=5)
+    done = write_in_turns(router, small, target, max_tokens=60)
+    assert [request.params.max_tokens for request in small.requests] == [5]
+    # of eight entropies of 2.0 two keep the mean at 0.5: after six zeros a handover is possible
+    assert {request.params.max_tokens for request in target.requests[:-1]} == {6}
+    assert done.usage.discarded_tokens == 0
+    greedy = write_in_turns(EntropyAdaptiveRouter(threshold=0.5, min_stay=5, chunk=32), small, target, max_tokens=60)
+    assert (greedy.tokens, greedy.usage.discarded_tokens) == (done.tokens, 27)
 
 
 @pytest.mark.parametrize(("threshold", "letter", "author"), [(100.0, "a", {"draft"}), (0.0, "b", {"draft", "target"})])

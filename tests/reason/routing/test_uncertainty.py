@@ -27,7 +27,7 @@ class MeasuringEngine(ToyEngine):
     def continue_prefix(self, request: GenerationRequest) -> Generation:
         plain = super().continue_prefix(request)
         if not (self.width and request.num_top):
-            return plain
+            return replace(plain, top_logprobs=None, top_ids=None, entropies=None)
         shape = (len(plain.tokens), self.width)
         return replace(
             plain,

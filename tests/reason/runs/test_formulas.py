@@ -109,6 +109,28 @@ def test_formula_of_a_hostile_text_only_draws(visit: Opener) -> None:
     assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.parametrize(
+    ("text", "strong", "code"),
+    [
+        ("## Step 1\nSo **the sum** is `a + b`.", ["## Step 1", "**the sum**"], ["`a + b`"]),
+        ("**Answer: $x$** holds", ["**Answer: x**"], []),
+        ("```python\n# no heading\nx = 2**3 + 4**5\n```\nend", [], ["```python\n# no heading\nx = 2**3 + 4**5\n```"]),
+        ("2**3 + 4**5, ** no **, a `tick, #1 and\n```\nan open fence", [], []),
+        ("**<img src=x onerror=window.hacked=1>**", ["**<img src=x onerror=window.hacked=1>**"], []),
+    ],
+)
+def test_marks_of_markdown_are_faint_and_stay_in_the_text(
+    visit: Opener, text: str, strong: list[str], code: list[str]
+) -> None:
+    record = solutions(("7", None))
+    record["question"] = text
+    page = visit(tree_page(record, None))
+    assert page.locator("#question").text_content() == text.replace("$x$", "x")
+    assert page.locator("#question strong").all_text_contents() == strong
+    assert page.locator("#question code").all_text_contents() == code
+    assert page.locator("#question img").count() == 0
+
+
 def test_page_without_the_converter_says_so(tmp_path: Path) -> None:
     code = (
         "import importlib.util as u\n"

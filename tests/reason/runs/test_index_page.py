@@ -14,10 +14,11 @@ from reason.runs import resume
 from reason.runs.json_files import parse_json
 from reason.runs.output_folder import OutputError
 from reason.runs.pages import index_page
-from reason.runs.present import print_solution, print_summary, summary_rows
+from reason.runs.present import print_solution, print_summary
 from reason.runs.result import ProblemResult
 from reason.runs.run import TaskRun
 from reason.runs.summary import summarise_results
+from reason.runs.summary_rows import summary_rows
 from reason.tasks.base import Task
 from tests.support.browser import Opener
 from tests.support.search_records import NASTY, embedded, make_results

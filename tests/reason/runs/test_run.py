@@ -13,10 +13,12 @@ import pytest
 from rich.console import Console
 
 from decoding.core import Generation, GenerationRequest
+from reason.build import validate_settings
+from reason.config.compose import compose_settings
 from reason.problem import Problem
 from reason.runs.json_files import safe_file_name
 from reason.runs.present import format_heading, print_solution, print_summary
-from reason.runs.progress import ThroughputMeter, track
+from reason.runs.progress import RunProgress, ThroughputMeter, track
 from reason.runs.result import UNSTABLE_USAGE_FIELDS, ProblemResult, ResultFile
 from reason.runs.run import TaskRun
 from reason.runs.summary import summarise_results
@@ -25,6 +27,7 @@ from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
 from search.strategy import Budget
 from search.tree import SearchTree
+from tests.support.lossy_settings import LOSSY
 from tests.support.paths import GOLDEN
 from tests.support.toy_search import ToyEngine
 from tests.support.toy_solver import toy_solver
@@ -241,6 +244,13 @@ def test_run_display_names_failures_metrics_and_the_results_folder(tmp_path: Pat
         assert "0 s left" in text
 
 
+def test_time_left_is_known_from_the_first_result_on() -> None:
+    progress = RunProgress(100, lambda _: 1, before=[ProblemResult(id="0", question="?")])
+    assert progress.describe_left(60) == ""
+    progress.add(ProblemResult(id="1", question="?"))
+    assert progress.describe_left(10) == "16 min left"  # 98 problems, 10 seconds each
+
+
 def test_result_row_equals_the_golden_row() -> None:
     """Regenerate with `REGENERATE_GOLDEN=1 pytest tests/reason/runs/test_run.py`, and read the difference."""
     file = GOLDEN / "result_row.json"
@@ -269,18 +279,19 @@ def test_rows_of_the_last_release_are_read() -> None:
     assert not {"spent", "speedup"} & result.to_json().keys()
 
 
-def test_lossy_setting_is_in_heading_row_log_summary_and_pages(tmp_path: Path) -> None:
-    metadata = METADATA | {"model": "m", "search": "s", "scorer": "p", "engine": "e", "speculation": "off"}
-    metadata |= {"lossy": "acceptance=greedy_match"}
+@pytest.mark.parametrize("setting", LOSSY)
+def test_lossy_setting_is_in_heading_row_log_summary_and_pages(setting: str, tmp_path: Path) -> None:
+    metadata = validate_settings(*compose_settings([setting])).run_metadata(make_task(2), None)
+    assert metadata["lossy"] == setting
     with toy_solver() as one:
         run = TaskRun(one, make_task(2), tmp_path, run_metadata=metadata)
         results = list(run.solve_missing())
         run.finish_run()
-    assert format_heading(metadata, 2).endswith("; lossy: acceptance=greedy_match")
-    assert all(result.lossy == result.to_json()["lossy"] == "acceptance=greedy_match" for result in results)
+    assert format_heading(metadata, 2).endswith(f"; lossy: {setting}")
+    assert all(result.lossy == result.to_json()["lossy"] == setting for result in results)
     for page in (tmp_path / "index.html", tmp_path / "pages" / f"{safe_file_name('toy/0')}.html"):
-        assert '["lossy","acceptance=greedy_match"]' in page.read_text(encoding="utf-8")
+        assert f'["lossy","{setting}"]' in page.read_text(encoding="utf-8")
     console = Console(record=True, width=200, file=(tmp_path / "screen").open("w"))
     totals = {"total": 2, "resumed": 0, "seconds": 2.0, "folder": "here", "page": "p.html", "engine_totals": {}}
     print_summary(summarise_results(results) | totals | metadata, console)
-    assert "lossy: acceptance=greedy_match" in console.export_text()
+    assert f"lossy: {setting}" in console.export_text()

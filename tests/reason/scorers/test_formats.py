@@ -19,6 +19,7 @@ from reason.scorers.formats.rlhflow import RlhflowPrm
 from reason.scorers.formats.skywork import SkyworkPrm
 from reason.scorers.heads import LabelTokensHead
 from reason.scorers.incremental import IncrementalScorer
+from reason.scorers.read_limit import ReadLimit
 from search.tree import Step
 from tests.support import tiny_prm as tiny
 from tests.support.prm_cases import CASES, QUESTION, SOLUTIONS, FormatCase, save_skywork
@@ -38,7 +39,7 @@ class Ready:
         return IncrementalScorer(
             reader=self.reader,
             step_format=self.case.adapter.build_format(tokenizer),
-            max_tokens=limit,
+            limit=ReadLimit.from_setting(limit),
             question=QUESTION,
             prompt=tuple(tokenizer.encode(QUESTION)),
         )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from decoding.core import Tokens
 from reason.scorers.base import Floats
 from reason.scorers.incremental import IncrementalScorer
+from reason.scorers.read_limit import ReadLimit
 from search.tree import Step
 
 PROMPT = (7, 7, 7)
@@ -52,7 +53,9 @@ class OwnTokens:
 
 
 def bound(reader: HashReader, limit: int = 1000) -> IncrementalScorer:
-    return IncrementalScorer(reader=reader, step_format=OwnTokens(), max_tokens=limit, question="?", prompt=PROMPT)
+    return IncrementalScorer(
+        reader=reader, step_format=OwnTokens(), limit=ReadLimit.from_setting(limit), question="?", prompt=PROMPT
+    )
 
 
 def steps(*pieces: Tokens) -> list[Step]:
@@ -95,7 +98,9 @@ class Worst(OwnTokens):
 
 @given(batches=st.lists(PATHS, max_size=4))
 def test_incremental_score_may_depend_on_earlier_steps(batches: list[list[list[Tokens]]]) -> None:
-    scorer = IncrementalScorer(reader=HashReader(), step_format=Worst(), max_tokens=1000, question="?", prompt=PROMPT)
+    scorer = IncrementalScorer(
+        reader=HashReader(), step_format=Worst(), limit=ReadLimit.from_setting(1000), question="?", prompt=PROMPT
+    )
     for batch in batches:
         paths = [steps(*pieces) for pieces in batch]
         for path, scores in zip(paths, asyncio.run(scorer.score(paths)).scores, strict=True):
@@ -124,8 +129,8 @@ def test_path_over_the_limit_is_not_scored_and_the_others_are(caplog: pytest.Log
     scored = asyncio.run(scorer.score([long, short]))
     asyncio.run(scorer.score([long]))
     assert [record.getMessage() for record in caplog.records] == [  # once per problem
-        "a path of 7 tokens is not scored: the reward model reads at most 6, the least of its own limit, "
-        "scorer.max_tokens and what scorer.kv_mib holds"
+        "a path of 7 tokens is not scored: the reward model reads at most 6 tokens (scorer.max_tokens=6); raise "
+        "scorer.max_tokens or leave it null, or set scorer_reads=window and scorer_window below 3 (the prompt has 3)"
     ]
     assert scored.scores[0] is None
     assert scored.scores[1] == pytest.approx(expected(short))
@@ -166,7 +171,9 @@ def test_fewer_scores_than_steps_are_an_error() -> None:
         def score_steps(self, outputs: Sequence[Floats]) -> Floats:
             return super().score_steps(outputs)[1:]
 
-    scorer = IncrementalScorer(reader=HashReader(), step_format=Short(), max_tokens=99, question="", prompt=PROMPT)
+    scorer = IncrementalScorer(
+        reader=HashReader(), step_format=Short(), limit=ReadLimit.from_setting(99), question="", prompt=PROMPT
+    )
     with pytest.raises(AssertionError, match="steps got"):
         asyncio.run(scorer.score([steps((1,), (2,))]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -99,6 +100,14 @@ def test_thought_is_skipped_or_not_read() -> None:
     assert engine.texts[0].endswith("</think>\n\n")
     assert ask(engine, "?", thinking=THINKING, can_continue=False) == [1.0]
     assert ask(AnsweringEngine(lambda *_: "<think>no", logprobs=False), "?", thinking=THINKING) == [None]
+
+
+def test_verdict_behind_a_skipped_thought_is_read_where_the_prompt_always_opens_one() -> None:
+    opened = replace(THINKING, opened_by_prompt=True)
+    engine = AnsweringEngine(lambda text, _: "yes" if "</think>" in text else "no</think>yes", logprobs=False)
+    assert ask(engine, "?", thinking=opened) == [1.0]
+    assert ask(engine, "?", thinking=opened, can_continue=False) == [1.0]
+    assert ask(AnsweringEngine(lambda *_: "yes", logprobs=False), "?", thinking=opened, can_continue=False) == [None]
 
 
 def test_without_logprobs_the_share_of_several_samples_counts() -> None:

@@ -88,6 +88,10 @@ def test_text_is_read_once_and_a_long_one_is_not_scored(
     for _ in range(2):
         assert asyncio.run(problem.score([too_long, path])).scores == [None, first.scores[0]]
     assert caplog.text.count("is not scored") == 1
+    assert (
+        "in its config.json); set scorer.path to a model with a longer window, or set scorer_reads=window"
+        in caplog.text
+    )
 
 
 def test_other_checkpoints_are_refused(tmp_path: Path) -> None:

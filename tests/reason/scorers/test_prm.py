@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 
 from reason.models.byte_tokenizer import ByteTokenizer
+from reason.models.checkpoint import find_model, load_tokenizer
 from reason.scorers.base import PrmAdapter
 from reason.scorers.formats.expectation import ExpectationPrm
 from reason.scorers.formats.math_shepherd import MathShepherd
 from reason.scorers.formats.qwen import QwenPrm
 from reason.scorers.formats.skywork import SkyworkPrm
 from reason.scorers.formats.token_classification import TokenClassifier
-from reason.scorers.prm import PrmScorer, find_reward_model, require_writer_vocabulary, token_limit
+from reason.scorers.prm import PrmScorer, find_reward_model, require_writer_vocabulary
+from reason.scorers.read_limit import ReadLimit, find_read_limit
+from reason.scorers.sglang_reader import SglangPrmScorer
 from tests.support.paths import CONF
+from tests.support.scripted_sglang_server import ScriptedSGLangServer
 
 CONFIGS = CONF / "scorer"
 
@@ -98,10 +102,29 @@ def test_wrong_architecture_is_named_with_the_valid_ones(adapter: PrmAdapter, tm
     assert all(name in str(caught.value) for name in adapter.architectures)
 
 
-def test_token_limit_is_the_least_of_model_format_and_caller(tmp_path: Path) -> None:
-    path = checkpoint_of(tmp_path, architectures=list(QwenPrm.architectures), max_position_embeddings=5000)
-    checkpoint = find_reward_model(path, QwenPrm(), "scorer")
-    assert [token_limit(checkpoint, QwenPrm(), at_most, "scorer") for at_most in (None, 9, 9999)] == [4096, 9, 4096]
+@pytest.mark.parametrize(
+    ("window", "at_most", "tokens", "named"),
+    [
+        (5000, None, 4096, "as it was trained, says QwenPrm); set scorer.path to a model with a longer window, or set"),
+        (5000, 9999, 4096, "as it was trained, says QwenPrm); set scorer.path to a model with a longer window, or set"),
+        (5000, 900, 900, "scorer.max_tokens=900); raise scorer.max_tokens or leave it null, or set"),
+        (800, 900, 800, "max_position_embeddings in its config.json); set scorer.path to a model with a longer window"),
+    ],
+)
+def test_read_limit_is_the_least_of_model_format_and_caller_and_names_it(
+    window: int, at_most: int | None, tokens: int, named: str, tmp_path: Path
+) -> None:
+    path = checkpoint_of(tmp_path, architectures=list(QwenPrm.architectures), max_position_embeddings=window)
+    limit = find_read_limit(find_reward_model(path, QwenPrm(), "scorer"), QwenPrm(), at_most, "scorer")
+    assert limit.max_tokens == tokens
+    explanation = limit.explain(prompt_tokens=50)
+    assert f"at most {tokens} tokens ({named}" in explanation
+    assert f"scorer_reads=window and scorer_window below {tokens - 50}" in explanation
+
+
+def test_window_is_no_remedy_where_none_is_read_or_the_prompt_fills_it() -> None:
+    for limit in (ReadLimit.from_setting(50), ReadLimit.from_setting(500, "router")):
+        assert "window" not in limit.explain(prompt_tokens=50)
 
 
 def test_model_without_a_context_length_needs_one_before_it_is_loaded(tmp_path: Path) -> None:
@@ -131,3 +154,13 @@ def test_scorer_tokenizer_is_read_from_the_file(tiny_writer: Path) -> None:
         text = "Try this. \n\nThe answer is \\boxed{3}."
         ids = scorer.loaded_prm.tokenizer.encode(text, add_special_tokens=False)
         assert (len(ids), scorer.loaded_prm.tokenizer.decode(ids)) == (3, text)
+
+
+def test_limit_of_servers_is_named_where_it_is_the_least() -> None:
+    checkpoint = find_model("bundled:prm")
+    tokenizer = load_tokenizer(checkpoint.source)
+    server = ScriptedSGLangServer(vocab_size=checkpoint.vocab_size or 0, info={"max_req_input_len": 30})
+    server.decode = lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False))
+    with closing(server), closing(SglangPrmScorer(format="prm", urls=server.url)) as scorer:
+        explanation = scorer.loaded_prm.limit.explain(prompt_tokens=5)
+    assert "at most 30 tokens (max_req_input_len of the servers at scorer.urls); start them with" in explanation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -98,13 +99,13 @@ def test_mistral_prm_is_never_run_beyond_its_window(tmp_path: Path) -> None:
     scorer = PrmScorer(adapter=MathShepherd(), path=str(tmp_path), device="cpu", kv_mib=1)
     steps = [Step((1,), "Let x = 12.\n\n")] * 9
     scored = asyncio.run(scorer.bind("How many?", (1,)).score([steps, steps[:2]]))
-    assert scorer.loaded_prm.max_tokens == 40
+    assert scorer.loaded_prm.limit.max_tokens == 40
     assert scored.scores[0] is None
     assert scored.scores[1] is not None
     scorer.close()
 
 
-def test_path_beyond_the_kv_cache_is_not_scored(tmp_path: Path) -> None:
+def test_path_beyond_the_kv_cache_is_not_scored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A path larger than the whole pool does not end the search."""
     tokenizer = tiny.byte_tokenizer(["<|endoftext|>"])
     config = tiny.qwen_config(tokenizer, num_labels=2)
@@ -113,6 +114,7 @@ def test_path_beyond_the_kv_cache_is_not_scored(tmp_path: Path) -> None:
     scorer = PrmScorer(adapter=TokenClassifier(reads="tokens"), path=str(tmp_path), device="cpu", kv_mib=1)
     long = [Step((5,) * 5000, "x")]
     scored = asyncio.run(scorer.bind("?", (1,)).score([long, [Step((5, 6), "y")]]))
+    assert re.search(r"reads at most \d+ tokens \(scorer.kv_mib=1\); raise scorer.kv_mib, or set", caplog.text)
     assert scored.scores[0] is None
     assert scored.scores[1] is not None
     scorer.close()

@@ -28,7 +28,7 @@ def own_toy() -> Iterator[tuple[httpx.Client, ToySearchService]]:
 @pytest.fixture(scope="session")
 def bundled() -> Iterator[tuple[str, SearchService]]:
     """Address and service of a server with the bundled models, without speculation: that would be compiled first."""
-    names = ["best-of-4", "beam-16"]
+    names = ["best-of-4", "beam-16", "confidence-16"]
     service = SearchService(
         serve_settings(presets=names, concurrency=4, queue=64), load_presets(["speculation=off"], names)
     )

@@ -133,6 +133,7 @@ def test_stream_is_progress_then_the_answer_then_the_usage(
     key = "content" if path == CHAT else "text"
     texts = [i for i, (_, delta) in enumerate(deltas) if delta.get(key)]
     assert len(thoughts) == 4
+    assert len(texts) > 2  # parts of both texts
     assert max(thoughts) < min(texts)
     for index, choice in enumerate(whole["choices"]):
         content = choice["message"]["content"] if path == CHAT else choice["text"]

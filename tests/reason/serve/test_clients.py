@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.toy_server import chat_body, running_server, serve_settings
 
 def script() -> Any:
     file = SCRIPTS / "dev" / "check_clients.py"
+    sys.path.append(str(file.parent))  # as for a script that is started: it imports its neighbour
     spec = importlib.util.spec_from_file_location("check_clients", file)
     assert spec is not None
     assert spec.loader is not None

@@ -110,7 +110,7 @@ def test_unsupported_fields_with_neutral_values_are_accepted(toy: httpx.Client) 
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0"),
         ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages.0.tool_calls.0.id"),
         ({"messages": [{"role": "assistant", "content": None}]}, "messages.0.content"),
-        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": 1}, "logprobs"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),

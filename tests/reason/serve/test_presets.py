@@ -14,6 +14,7 @@ from reason.config.errors import ConfigError
 from reason.serve import presets
 from reason.serve.presets import load_presets
 from reason.serve.settings import ServeSettings
+from tests.support.lossy_settings import LOSSY
 from tests.support.toy_server import SETTINGS, ToySearchService, chat_body, running_server, serve_settings
 
 
@@ -97,18 +98,14 @@ def test_serve_folder_is_a_path() -> None:
     [
         ([], []),
         (["speculation=off", "acceptance=greedy_match"], []),
-        (["acceptance=greedy_match"], ["acceptance=greedy_match"]),
-        (["router=entropy"], ["router=entropy"]),
+        *(([setting], [setting]) for setting in LOSSY),
     ],
 )
-def test_lossy_presets_are_named(settings: list[str], lossy: list[str]) -> None:
-    assert load_presets(settings, ["best-of-4"]).lossy_settings == lossy
-
-
-def test_lossy_presets_are_in_the_answer_and_in_the_health_report() -> None:
-    catalog = load_presets(["router=entropy"], ["best-of-4"])
+def test_lossy_settings_are_in_the_answer_and_in_the_health_report(settings: list[str], lossy: list[str]) -> None:
+    catalog = load_presets(settings, ["best-of-4"])
+    assert catalog.lossy_settings == lossy
     service = ToySearchService(serve_settings(), catalog)
     with running_server(service) as url, httpx.Client(base_url=url, timeout=60) as client:
-        assert client.get("/health").json()["lossy"] == ["router=entropy"]
+        assert client.get("/health").json()["lossy"] == lossy
         answer = client.post("/v1/chat/completions", json=chat_body()).json()
-        assert answer["search"]["lossy"] == ["router=entropy"]
+        assert answer["search"]["lossy"] == lossy

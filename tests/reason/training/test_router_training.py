@@ -26,21 +26,24 @@ from reason.routing.pairs import StepPair, append_pairs, read_pairs
 from reason.routing.rollouts import measure_truth
 from reason.scorers.incremental import IncrementalScorer
 from reason.scorers.local_reader import open_local_reader
+from reason.scorers.read_limit import ReadLimit
 from reason.training.router import (
     RouterRecipe,
     balance_labels,
-    calibration_error,
-    evaluate_router,
-    improved_share,
     pair_advantages,
     predict_gains,
-    rank_correlation,
-    realised_gain,
-    roc_auc,
     split_pairs,
     train_router,
 )
 from reason.training.router_head import HeadRecipe, read_features, read_features_cached, train_head
+from reason.training.router_metrics import (
+    calibration_error,
+    evaluate_router,
+    improved_share,
+    rank_correlation,
+    realised_gain,
+    roc_auc,
+)
 from search.tree import Step
 from tests.support.paths import SCRIPTS
 from tests.support.toy_search import ROOT, ToyEngine, decode_bytes, extract_answer
@@ -218,7 +221,7 @@ class TestStepFeatures:
                 steps = [Step(part, "") for part in parts_of(pair)]
                 prompt = pair.prefix[: len(pair.prefix) - len(pair.step_lengths)]
                 bound = IncrementalScorer(
-                    reader=reader, step_format=step_format, max_tokens=64, question="", prompt=prompt
+                    reader=reader, step_format=step_format, limit=ReadLimit.from_setting(64), question="", prompt=prompt
                 )
                 for i in (0, -1):  # the last one after the first, and after all
                     likely, spent = asyncio.run(score_step(bound, steps[:i], steps[i]))

@@ -124,7 +124,7 @@ def test_loss_of_a_reply_counts_more_and_that_of_whole_thoughts_as_before(tokeni
 def test_examples_are_of_the_training_split_and_no_longer_than_allowed(tokenizer: PreTrainedTokenizerFast) -> None:
     for example in examples(tokenizer):
         prompt = tokenizer.decode(example.ids[: example.prompt_length])
-        question = re.split(r"\nNotes so far: |<\|im_end\|>", prompt.removeprefix("<|im_start|>user\n"))[0]
+        (question,) = re.findall(r"^Find .*?(?=<\|im_end\|>)", prompt, flags=re.MULTILINE)
         assert split_of(question) == "train"
         assert len(example.ids) - example.prompt_length <= LONGEST_THOUGHT + 60
 

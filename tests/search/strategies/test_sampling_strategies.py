@@ -51,6 +51,24 @@ def test_self_consistency_stops_at_its_stop_error() -> None:
     assert (stricter.stop_reason, len(stricter.candidates)) == ("decided", 8)
 
 
+def test_self_consistency_stops_at_the_share_of_the_leading_answer_behind_its_warm_up() -> None:
+    answers = ["8", *"7777777", *"8" * 8]  # 7 of 8 is .875
+    early = sampled(answers, stop_share=0.8, warm_up=4)
+    assert (early.stop_reason, early.votes) == ("decided", {"8": 1.0, "7": 4.0})
+    assert sampled(answers, stop_share=0.8, warm_up=6).votes == {"8": 1.0, "7": 5.0}
+    assert sampled(answers, stop_share=0.95, warm_up=1).votes == {"8": 1.0}  # the first alone has all votes
+    whole, never = sampled(answers), sampled(answers, stop_share=0.9, warm_up=2)
+    assert (never.stop_reason, never.tree.to_dict()) == ("done", whole.tree.to_dict())
+
+
+@pytest.mark.parametrize(("select", "count"), [("majority", 6), ("weighted", 4)])
+def test_share_of_votes_is_weighted_where_the_vote_is(select: str, count: int) -> None:
+    """Of 1, 2, 2, 3, 1, 2 no answer has .6 by count; the first 2 weighs 8 of 10."""
+    strategy = SelfConsistency(n=6, select=select, stop_share=0.6, warm_up=4)
+    result = solve(strategy, {"1": 0.05, "2": 0.4, "3": 0.1})
+    assert (len(result.candidates), chosen(result)) == (count, "2")
+
+
 def test_self_consistency_with_an_open_vote_draws_the_same_samples_in_waves() -> None:
     answers = ["8", "7"] * 7 + ["7", "8"]  # the last one decides
     whole, waves = sampled(answers), sampled(answers, stop_error=0.05)
@@ -62,9 +80,14 @@ def test_self_consistency_with_an_open_vote_draws_the_same_samples_in_waves() ->
     [
         ({"stop_error": 0.7}, r"stop_error must be in \[0, 0.5\], got 0.7"),
         ({"stop_error": 0.1, "select": "best"}, "stop_error needs select=majority"),
+        ({"stop_share": 0.0}, r"stop_share must be .*0"),
+        ({"stop_share": 0.9, "select": "best"}, "stop_share needs select=majority or weighted, got best"),
+        ({"stop_share": 0.9, "keep": 0.5}, "stop_share needs keep=1"),
+        ({"stop_share": 0.9, "stop_error": 0.1}, "leave one of them null"),
+        ({"stop_share": 0.9, "n": 8}, "warm_up must be below n=8, got 8"),
     ],
 )
-def test_wrong_stop_error_is_named(knobs: dict[str, Any], message: str) -> None:
+def test_wrong_stop_is_named(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SelfConsistency(**knobs)
 

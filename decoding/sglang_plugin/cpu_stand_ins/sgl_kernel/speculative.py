@@ -25,11 +25,12 @@ def reconstruct_indices_from_tree_mask(
     out_positions.copy_((above_BNN.sum(-1) + lengths_B[:, None]).flatten())
     out_rows_BN.copy_(torch.arange(requests * nodes).view(requests, nodes))
     parent_BN = torch.where(above_BNN.any(-1), (above_BNN * order_N).amax(-1), -1)
-    child_BN, sibling_BN = (torch.full((requests, nodes), -1) for _ in range(2))
-    for b, parents in enumerate(parent_BN.tolist()):
+    # lists: a number of a tensor takes a hundred times as long to read or write
+    child_BN, sibling_BN = ([[-1] * nodes for _ in range(requests)] for _ in range(2))
+    for parents, child, sibling in zip(parent_BN.tolist(), child_BN, sibling_BN, strict=True):
         for node in reversed(range(1, nodes)):  # so that the eldest child is noted last, with its siblings behind it
             if parents[node] >= 0:
-                sibling_BN[b, node] = child_BN[b, parents[node]]
-                child_BN[b, parents[node]] = node
-    out_child_BN.copy_(child_BN)
-    out_sibling_BN.copy_(sibling_BN)
+                sibling[node] = child[parents[node]]
+                child[parents[node]] = node
+    out_child_BN.copy_(torch.tensor(child_BN))
+    out_sibling_BN.copy_(torch.tensor(sibling_BN))

@@ -37,12 +37,13 @@ def _attend(
         q_BHNd, seen_BNN, batch.req_pool_indices.tolist(), batch.seq_lens.tolist(), strict=True
     ):
         slots = self.req_to_token_pool.req_to_token[row, : length + nodes].long()
-        everything_before = torch.ones(nodes, length, dtype=torch.bool)
+        # a tree of one node attends to everything
+        seen = torch.cat([torch.ones(nodes, length, dtype=torch.bool), seen_NN.bool()], dim=1) if nodes > 1 else None
         attended = torch.nn.functional.scaled_dot_product_attention(
             q_HNd[None],
             keys[slots].transpose(0, 1)[None],
             values[slots].transpose(0, 1)[None],
-            attn_mask=torch.cat([everything_before, seen_NN.bool()], dim=1),
+            attn_mask=seen,
             scale=layer.scaling,
             enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
         )

@@ -75,6 +75,3 @@ class Congruence(Puzzle):
             lines.append(f"{value}+{self.modulus}={total}, {total}-{total - over}={over}, no.")
             value = total
         return lines
-
-    def write_notes(self, state: State) -> str:
-        return f"x = 0 to {state[0]} do not work; x = {state[0]} leaves {state[1]}."

@@ -100,6 +100,3 @@ class Remainders(Puzzle):
             lines.append(f"{value}+{self.small}={total}, by {self.large} it leaves {left}, no.")
             value = total
         return lines
-
-    def write_notes(self, state: State) -> str:
-        return f"n up to {state[0]} does not work; n = {state[0]} leaves {state[1]}."

@@ -19,6 +19,7 @@ from decoding.speculation.acceptance.recursive_iid import RecursiveIid
 from decoding.speculation.acceptance.recursive_rejection import RecursiveRejection
 from decoding.speculation.acceptance.residual import (
     exclude_token,
+    normalize_weights,
     residual_distribution,
 )
 from decoding.speculation.acceptance.traversal import Traversal
@@ -99,6 +100,14 @@ def cut_to_two(draft: Draft) -> Draft:
     return change_record(change_record(draft, sampling=NO).truncate_to(nodes=2, depth=9), sampling="iid")
 
 
+def as_distinct(draft: Draft) -> Draft:
+    return change_record(draft, sampling=NO)
+
+
+def as_independent(draft: Draft) -> Draft:
+    return change_record(draft, sampling="iid")
+
+
 def last_from_p(draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
     def choose_token(p_V: Vector, drafted: DraftedChildren) -> int:
         whole_V, q_K = p_V, drafted.q_K
@@ -125,7 +134,51 @@ def last_from_first_q(draft: Draft, p: P, stream: UniformStream) -> VerifiedPath
     return draft.follow_path(lambda node: choose_token(p(node), children_of(draft, node)))
 
 
+def try_children(
+    chance: Callable[[Any, Any], tuple[Any, Any]],
+    *,
+    is_masked: bool = True,
+    is_renormalised: bool = True,
+    last_from_p: bool = False,
+) -> VerifyTree:
+    """Point mass as it is derived: children are tried one by one, each with its probability under the residual.
+
+    chance       of a child's probability and that under q, what `accept_ratio` compares
+    is_masked    whether a rejected child loses its probability
+    last_from_p  whether the last token is drawn from p, rejected children included
+    """
+
+    def verify_tree(draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
+        def choose_token(node: int) -> int:
+            p_V = p(node).copy()
+            for _, token, at in (drafted := children_of(draft, node)).children:
+                if stream.accept_ratio(*chance(p_V[token], drafted.q_K[at])):
+                    return token
+                if is_masked:
+                    p_V[token] = 0
+                if is_renormalised:
+                    p_V = normalize_weights(p_V, otherwise=p_V)
+            return stream.sample_index(p(node) if last_from_p or not p_V.sum() else p_V)
+
+        return draft.follow_path(choose_token)
+
+    return verify_tree
+
+
+def by_p(p: Any, q: Any) -> tuple[Any, Any]:
+    return p, 1
+
+
+def by_ratio(p: Any, q: Any) -> tuple[Any, Any]:
+    return p, q
+
+
 BROKEN_RULES = [
+    BrokenRule("point mass, last token from p", "likely", try_children(by_p, last_from_p=True)),
+    BrokenRule("point mass, p over q", "likely", try_children(by_ratio)),
+    BrokenRule("point mass, p over q of a sample", NO, try_children(by_ratio)),
+    BrokenRule("point mass, rejected tokens keep their probability", "likely", try_children(by_p, is_masked=False)),
+    BrokenRule("point mass, not renormalised", "likely", try_children(by_p, is_renormalised=False)),
     BrokenRule("children re-sorted", NO, RecursiveRejection().verify_tree, resort_children),
     BrokenRule("children re-sorted, traversal", NO, Traversal().verify_tree, resort_children),
     BrokenRule("children drop_unlikely by their own q", NO, RecursiveRejection().verify_tree, drop_unlikely),
@@ -144,7 +197,9 @@ BROKEN_RULES = [
     BrokenRule("k_sequential without replacement", NO, KSequential().verify_tree),
     BrokenRule("k_sequential of top-k", "likely", KSequential().verify_tree),
     BrokenRule("recursive_rejection of iid", "iid", RecursiveRejection().verify_tree),
-    BrokenRule("traversal of iid", "iid", Traversal().verify_tree),
+    BrokenRule("traversal of iid, a repeated draw dropped", "iid", Traversal().verify_tree, deduplicate_draws),
+    BrokenRule("traversal of iid, q masked", "iid", Traversal().verify_tree, as_distinct),
+    BrokenRule("traversal without replacement, q unmasked", NO, Traversal().verify_tree, as_independent),
 ]
 
 
@@ -158,6 +213,11 @@ def test_every_known_bug_is_caught(broken: BrokenRule) -> None:
         )
 
     assert any(off(seed) > CAUGHT for seed in range(8))
+
+
+def test_point_mass_without_its_bugs_is_lossless() -> None:
+    """So each of them is caught for itself, and not for how the children are tried."""
+    assert max_distance(enumerate_reports(try_children(by_p), "likely", (2, 1), seeds=range(3))) == 0
 
 
 def test_what_looks_like_a_bug_and_is_none() -> None:

@@ -126,7 +126,7 @@ def test_traversal_of_a_chain_is_block_verification() -> None:
         for first, second in np.ndindex(3, 3):
             q = {node: (np.arange(3), instance.q[c]) for node, c in ((-1, ()), (0, (int(first),)))}
             draft = Draft(
-                (int(first), int(second)), (-1, 0), sampling_record=SamplingRecord("iid", {-1: (0,), 0: (1,)}, q)
+                (int(first), int(second)), (-1, 0), sampling_record=SamplingRecord(NO, {-1: (0,), 0: (1,)}, q)
             )
             assert verify_outcomes(block, draft, instance) == verify_outcomes(Traversal().verify_tree, draft, instance)
 

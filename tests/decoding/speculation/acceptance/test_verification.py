@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,14 @@ from decoding.core import SamplingParams
 from decoding.noise import gumbel_noise, noise_keys
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.acceptance.greedy_match import GreedyMatch
+from decoding.speculation.acceptance.judge import Judge
 from decoding.speculation.acceptance.k_sequential import KSequential
 from decoding.speculation.acceptance.point_mass import PointMass
 from decoding.speculation.acceptance.recursive_iid import RecursiveIid
 from decoding.speculation.acceptance.recursive_rejection import RecursiveRejection
+from decoding.speculation.acceptance.reflective import Reflective
 from decoding.speculation.acceptance.traversal import Traversal
+from decoding.speculation.acceptance.typical import Typical
 from decoding.speculation.acceptance.uniform_stream import SeededUniformStream, Vector
 from decoding.speculation.acceptance.verify import TreeRule, check_sampling
 from decoding.speculation.draft import Draft, DraftSampling, SamplingRecord
@@ -206,14 +210,17 @@ def test_a_wrong_pairing_is_refused_at_load_and_on_arrival(rule: AcceptanceRule,
             verify_with(rule, instance, [Draft(), draft])
 
 
-NAMES = {
+NAMES: dict[type[Any], str] = {
     Coupled: "coupled",
     GreedyMatch: "greedy_match",
+    Judge: "judge",
     KSequential: "k_sequential",
     PointMass: "point_mass",
     RecursiveIid: "recursive_iid",
     RecursiveRejection: "recursive_rejection",
+    Reflective: "reflective",
     Traversal: "traversal",
+    Typical: "typical",
 }
 
 
@@ -230,6 +237,11 @@ def test_a_draft_of_unknown_origin_suits_only_rules_that_need_no_q(rule: Accepta
 def test_every_rule_has_a_yaml_of_its_name() -> None:
     made = {file.stem: type(instantiate(OmegaConf.load(file))) for file in (CONF / "acceptance").glob("*.yaml")}
     assert made == {name: rule for rule, name in NAMES.items()}
+
+
+def test_every_lossless_rule_is_enumerated() -> None:
+    """Those of `SAMPLING` in test_losslessness.py and test_known_bugs.py, coupled acceptance in test_coupled_law.py."""
+    assert {rule for rule in NAMES if rule.lossless} == {*map(type, SAMPLING), Coupled}
 
 
 def test_rules_say_whether_they_are_lossless_and_cannot_be_talked_out_of_it() -> None:

@@ -159,6 +159,8 @@ class TestFixedNumbers:
             (lambda: ThroughputController(2.5), "max_draft_tokens must be an int >= 0, got 2.5"),  # type: ignore[arg-type]
             (lambda: GoodputController(longest=-2), "longest must be an int >= 0, got -2"),
             (lambda: GoodputController(first=1.0), r"first must be in \(0, 1\), got 1.0"),
+            (lambda: GoodputController(width=0), "width must be an int >= 1, got 0"),
+            (lambda: GoodputController(trial=-1), "trial must be an int >= 0, got -1"),
             (lambda: GoodputController(smoothing=0), r"smoothing must be in \(0, 1\), got 0"),
         ],
     )

@@ -173,7 +173,7 @@ def test_another_vocabulary_is_refused_naming_both(tiny_writer: Any) -> None:
 def test_wrong_knobs_are_named() -> None:
     for name in ("k", "kv_bytes", "max_batched_tokens", "max_running_requests"):
         with pytest.raises(ValueError, match=f"{name} must be an int >= 1, got 0"):
-            DraftModel(HashBackend(), **{name: 0})
+            DraftModel(HashBackend(), **{name: 0})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="vocab_size must be an int >= 1 or null, got 0"):
         DraftModel(HashBackend(), vocab_size=0)
     with pytest.raises(ValueError, match="kv_mib must be an int >= 1, got 0"):

@@ -24,6 +24,7 @@ SOURCES: dict[str, Callable[[], DraftSource]] = {
     "suffix": lambda: SuffixDecoding(),
     "suffix for all": lambda: SuffixDecoding(factor=2.0, offset=1.0, across_groups=True),
     "suffix for both": lambda: SuffixDecoding(factor=2.0, offset=1.0, across_groups="both"),
+    "suffix as published": lambda: SuffixDecoding(across_groups="finished"),
     "suffix in little room": lambda: SuffixDecoding(max_tokens=100),
     "draft_model": lambda: DraftModel(HashBackend(VOCABULARY), kv_bytes=20_000),
     "draft_model in little room": lambda: DraftModel(HashBackend(VOCABULARY), k=4, kv_bytes=600, max_batched_tokens=16),

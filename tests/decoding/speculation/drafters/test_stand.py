@@ -18,7 +18,7 @@ from tests.support.streams import BranchStream
 
 KINDS: dict[str, dict[str, Any]] = {
     "ours": {},
-    "published": {"max_order": 4, "mix": False, "shared": False},
+    "published": {"max_order": 4, "mix": False, "prompt": False, "rejected": False, "shared": False},
     "longest contexts only": {"max_order": 5, "min_order": 3, "width": 40},
     "in little room": {"capacity": 200, "width": 3},
 }
@@ -54,6 +54,17 @@ def test_rows_of_rejected_nodes_update_the_table() -> None:
     )
     for text, token in (((1, 2, 3), 4), ((1, 2, 3, 4), 40), ((1, 2, 3, 7), 70), ((1, 2, 3, 7, 5), 50), ((9, 7, 5), 50)):
         assert next(iter(after(source, branch(*text)))) == token, text
+
+
+def test_as_published_only_rows_of_committed_tokens_update_the_table() -> None:
+    source = Stand(prompt=False, rejected=False, shared=False)
+    draft = Draft((4, 7, 5, 6), (-1, -1, 1, 0))
+    rows = ({4: 0.9}, {40: 0.8}, {70: 0.7}, {50: 0.6}, {60: 0.5})
+    source.observe([feedback_of(branch(1, 2, 3), *rows, draft=draft, accepted=(0,))])
+    assert next(iter(after(source, branch(1, 2, 3)))) == 4
+    assert next(iter(after(source, branch(1, 2, 3, 4)))) == 40
+    for text in ((1, 2, 3, 7), (1, 2, 3, 7, 5), (1, 2, 3, 4, 6)):
+        assert after(source, branch(*text)) == {}
 
 
 def test_the_targets_distributions_are_averaged_over_branches() -> None:

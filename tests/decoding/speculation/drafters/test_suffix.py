@@ -1,106 +1,18 @@
-"""The suffix tree counts like a search by hand; the source matches, scores and follows as published."""
+"""The source matches, scores and follows as published; memory is bounded, and no running problem is forgotten."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from decoding.core import SamplingParams, Tokens
 from decoding.speculation.drafters.suffix import SuffixDecoding
-from decoding.speculation.drafters.suffix_tree import ROOT, SuffixTree
 from decoding.speculation.interfaces import Branch
 from tests.support.streams import BranchStream
 
-
-class Texts:
-    """All texts as the set of their beginnings, and how often each was appended: a search tree with duplicates."""
-
-    def __init__(self) -> None:
-        self.places: list[Tokens] = []
-
-    def known(self, text: Tokens) -> int:
-        beginnings = {(), *self.places}
-        return max(n for n in range(len(text) + 1) if text[:n] in beginnings)
-
-    def counts(self) -> Counter[Tokens]:
-        return Counter(place[start:] for place in self.places for start in range(len(place)))
-
-
-def grow(rng: random.Random, tree: SuffixTree, texts: Texts, whole: list[Tokens]) -> None:
-    """One more text, from scratch or forked from another anywhere."""
-    vocabulary = rng.choice([1, 2, 3, 6])
-    text = (*(rng.choice(whole) if whole and rng.random() < 0.6 else ()),)
-    text = text[: rng.randint(0, len(text))] + tuple(rng.randrange(vocabulary) for _ in range(rng.randint(0, 4)))
-    end, known = tree.find_prefix(text)
-    assert known == texts.known(text)
-    for n in range(known, len(text)):
-        end = tree.append_token(end, text[n])
-        texts.places.append(text[: n + 1])
-    for _ in range(rng.randint(0, 10)):  # what a branch writes counts also if a sibling wrote the same
-        text = (*text, rng.randrange(vocabulary))
-        end = tree.append_token(end, text[-1])
-        texts.places.append(text)
-    whole.append(text)
-
-
-def test_counts_equal_a_search_by_hand() -> None:
-    rng = random.Random(0)
-    for _ in range(60):
-        tree, texts, whole = SuffixTree(), Texts(), list[Tokens]()
-        for _ in range(rng.randint(1, 5)):
-            grow(rng, tree, texts, whole)
-            tree.assert_invariants()
-        counts = texts.counts()
-        assert len(tree) == len(texts.places)
-        assert tree.find_node((7,)) == -1
-        for run, count in counts.items():
-            node = tree.find_node(run)
-            assert tree.occurrence_count(node) == count
-            assert {t: tree.occurrence_count(child) for t, child in tree.child_nodes(node).items()} == followers(
-                counts, run
-            )
-            assert tree.continuation_count(node) == max(count, sum(followers(counts, run).values()))
-
-
-def followers(counts: Counter[Tokens], run: Tokens) -> dict[int, int]:
-    return {token: counts[(*run, token)] for token in range(6) if counts[(*run, token)]}
-
-
-@pytest.mark.parametrize("longest", [1, 3, 64])
-def test_matches_are_the_longest_suffixes_of_their_kind(longest: int) -> None:
-    rng = random.Random(1)
-    for _ in range(40):
-        tree, texts, whole = SuffixTree(), Texts(), list[Tokens]()
-        for _ in range(4):
-            grow(rng, tree, texts, whole)
-        counts = texts.counts()
-        for text in whole:
-            end, known = tree.find_prefix(text)
-            assert known == len(text)
-            suffixes = [text[-n:] for n in range(1, min(longest, len(text)) + 1)]
-            expected = {tree.find_node(run): len(run) for run in suffixes if followers(counts, run)}
-            assert dict(tree.suffix_matches(end, longest)) == expected
-
-
-def test_path_score_follows_the_most_frequent() -> None:
-    tree = SuffixTree()
-    for text in ((1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 6), (1, 7)):
-        end = ROOT
-        for token in text:
-            end = tree.append_token(end, token)
-    node = tree.find_node((1,))
-    assert tree.path_score(node, steps=9, least=0.1) == pytest.approx(3 / 4 + 2 / 4 + 1 / 4)
-    assert tree.path_score(node, steps=2, least=0.1) == pytest.approx(3 / 4 + 2 / 4)
-    assert tree.path_score(node, steps=9, least=0.3) == pytest.approx(3 / 4 + 2 / 4)
-    assert tree.top_continuations(node, width=8, least=0.0) == [(2, 3 / 4), (7, 1 / 4)]
-    assert (
-        tree.top_continuations(node, width=1, least=0.0)
-        == tree.top_continuations(node, width=8, least=0.3)
-        == [(2, 3 / 4)]
-    )
+Trees = bool | Literal["both", "finished"]
 
 
 def branch(request_id: int, tokens: Tokens, group: str = "") -> Branch:
@@ -108,8 +20,6 @@ def branch(request_id: int, tokens: Tokens, group: str = "") -> Branch:
 
 
 def likelihoods(source: SuffixDecoding, state: Any) -> list[dict[int, float]]:
-    import numpy as np
-
     successors = source.next_tokens(state)
     rows = zip(successors.ids_FK.tolist(), np.exp(successors.logp_FK).tolist(), strict=True)
     return [{t: round(p, 4) for t, p in zip(ids, ps, strict=True) if t >= 0} for ids, ps in rows]
@@ -136,8 +46,6 @@ def test_problems_share_a_tree_only_with_across_groups() -> None:
 
 
 def test_depth_follows_the_length_of_the_match() -> None:
-    import numpy as np
-
     text = (*range(20), *range(4))  # the last four tokens came before
     for factor, offset, depth in ((1.0, 0.0, 4), (2.0, 1.0, 9), (0.0, 3.0, 3), (1.0, -1.0, 3)):
         source = SuffixDecoding(factor=factor, offset=offset)
@@ -149,8 +57,6 @@ def test_depth_follows_the_length_of_the_match() -> None:
 
 
 def test_a_path_less_likely_than_the_least_is_not_followed() -> None:
-    import numpy as np
-
     source = SuffixDecoding(min_probability=0.3, factor=4.0)
     for i, tail in enumerate([(5, 6), (5, 7), (8, 6), (8, 7)]):
         source.root_states([branch(i, (1, 2, 3, *tail))])
@@ -193,6 +99,42 @@ def test_both_kinds_of_trees_know_what_other_problems_wrote() -> None:
     assert source.num_tokens == 2 * (5 + 4), "every text is in two trees"
 
 
+def test_as_published_a_request_has_its_own_tree_beside_that_of_finished_answers() -> None:
+    source = SuffixDecoding(across_groups="finished", factor=4.0)
+    running = branch(0, (1, 2, 3, 9, 9, 1, 2), "a")
+    sibling = branch(1, (8, 5, 1, 2), "a")
+    by_itself, by_sibling = likelihoods(source, source.root_states([running, sibling]))
+    assert by_itself == {3: 0.5}, "half, for one of two places is the text's own end"
+    assert by_sibling == {}, "the sibling's text is not finished"
+    assert likelihoods(source, source.root_states([sibling])) == [{3: 0.5}], "it is now"
+
+
+def test_the_better_score_of_the_two_published_trees_wins() -> None:
+    """A request's own text has one continuation; finished answers agree on a longer one, or do not agree."""
+    source = SuffixDecoding(across_groups="finished", factor=4.0, min_probability=0.3)
+    for i in range(4):
+        source.root_states([branch(i, (50 + i, 1, 2, 6, 6, 6))])
+    for i in range(4, 8):
+        source.root_states([branch(i, (50 + i, 4, 5, i))])
+    agreed, torn = (branch(10 + i, (*text, 60, *text)) for i, text in enumerate([(1, 2, 8), (4, 5, 8)]))
+    ends = [branch(one.request_id, one.tokens[:-1]) for one in (agreed, torn)]
+    first, second = likelihoods(source, source.root_states(ends))
+    assert list(first) == [6]
+    assert list(second) == [8]
+
+
+def test_a_preempted_request_goes_on_where_it_was() -> None:
+    source = SuffixDecoding(across_groups="finished")
+    waiting, going = branch(0, (1, 2, 3, 4, 1, 2)), branch(1, (9, 9))
+    expected = likelihoods(source, source.root_states([waiting, going]))[0]
+    source.root_states([going])
+    tokens = source.num_tokens
+    assert likelihoods(source, source.root_states([going, waiting]))[1] == expected == {3: 0.5}
+    source.root_states([going])
+    source.root_states([going, waiting])
+    assert source.num_tokens <= tokens + 2 * len(waiting.tokens), "the tree of finished ones has it once"
+
+
 def test_both_kinds_of_trees_never_lose_a_running_problem() -> None:
     """The tree for all is begun anew where tokens are too many; finished branches of a running problem stay known."""
     source = SuffixDecoding(max_tokens=20, across_groups="both")
@@ -203,18 +145,42 @@ def test_both_kinds_of_trees_never_lose_a_running_problem() -> None:
     assert max(probabilities, key=lambda token: probabilities[token]) == 60
 
 
-@pytest.mark.parametrize("across", [False, True, "both"])
-def test_memory_is_bounded_and_old_problems_go_first(across: bool | Literal["both"]) -> None:
+@pytest.mark.parametrize("across", [False, True, "both", "finished"])
+def test_memory_is_bounded(across: Trees) -> None:
     source, most, running = SuffixDecoding(max_tokens=500, across_groups=across), 0, 0
-    for branches, _ in BranchStream(seed=9, groups=5, branches=3).run_rounds(source, 300):
+    for branches, _ in BranchStream(seed=9, groups=40, branches=3).run_rounds(source, 300):
         running = max(running, sum(len(one.tokens) for one in branches))
-        trees = 2 if across == "both" else 1
+        trees = 1 if across in (False, True) else 2
         assert source.num_tokens <= max(500, 2 * trees * running) + trees * running, (
             "more than the limit and what a round can bring"
         )
+        source.forest.assert_invariants()
         most = max(most, source.num_tokens)
     assert most > 400
-    assert source.num_problems < (3 if across is True else 5)
+
+
+@pytest.mark.parametrize("across", [False, True, "both", "finished"])
+def test_memory_of_a_token_is_as_stated(across: Trees) -> None:
+    source = SuffixDecoding(across_groups=across)
+    texts = np.random.default_rng(0).integers(200, size=(40, 1000)).tolist()
+    for i, text in enumerate(texts):
+        source.root_states([branch(i, tuple(text), f"problem {i % 3}")])
+        assert i < 3 or source.size_bytes < 100 * source.num_tokens, "0.1 KB each"
+
+
+@pytest.mark.parametrize("across", [False, True, "both", "finished"])
+def test_the_text_that_ended_first_is_evicted_first(across: Trees) -> None:
+    source = SuffixDecoding(max_tokens=800 if across == "both" else 400, across_groups=across)
+    for i in range(40):
+        texts = [branch(i, (*range(10 * i, 10 * i + 10),), "one" if across is False else f"problem {i}")]
+        source.root_states(texts)
+    for i in range(4):
+        source.root_states([branch(50 + i, (*range(1000 + 100 * i, 1060 + 100 * i),), f"other {i}")])
+    group = "one" if across is False else "new"
+    ends = [branch(100 + i, (10 * i + 3, 10 * i + 4), group) for i in range(40)]
+    known = [bool(one) for one in likelihoods(source, source.root_states(ends))]
+    assert known == sorted(known), "the known ones are the last"
+    assert 0 < sum(known) < 35
 
 
 def test_running_problem_is_never_evicted_however_many_texts_it_had() -> None:
@@ -225,7 +191,7 @@ def test_running_problem_is_never_evicted_however_many_texts_it_had() -> None:
         source.root_states([thinking, branch(100 + i, (i, 7), f"other {i}")])
     (probabilities,) = likelihoods(source, source.root_states([branch(99, (60, 3, 4), "thinks")]))
     assert probabilities == {5: pytest.approx(11 / 12, abs=1e-3)}  # once it was the end of a text
-    assert source.num_problems == 1
+    assert source.num_tokens < 10 + 10 * 11 + 3 + 10, "long ago, ten ends of it, and little of others"
 
 
 def test_wrong_knobs_are_named() -> None:
@@ -234,8 +200,8 @@ def test_wrong_knobs_are_named() -> None:
         ({"max_tokens": 1.5}, "max_tokens must be an int >= 1, got 1.5"),
         ({"factor": -1.0}, "factor must be a number >= 0, got -1.0"),
         ({"offset": -2.0}, "offset must be >= -factor, got -2.0"),
-        ({"across_groups": "some"}, "across_groups must be true, false or both, got 'some'"),
-        ({"across_groups": 1}, "across_groups must be true, false or both, got 1"),
+        ({"across_groups": "some"}, "across_groups must be true, false, both or finished, got 'some'"),
+        ({"across_groups": 1}, "across_groups must be true, false, both or finished, got 1"),
         ({"min_probability": 0.0}, r"min_probability must be in \(0, 1\], got 0.0"),
     ]
     for knobs, message in wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -198,7 +199,9 @@ class TestBestFirst:
             plan = DraftPlan(
                 nodes,
                 total,
-                rng.choice([None, line(0.1, 0.0), line(0.1, 0.002), line(0.1, 0.02), STAIRS]),
+                rng.choice(
+                    [None, line(0.1, 0.0), line(0.1, 0.002), line(0.1, 0.02), STAIRS, replace(STAIRS, keep_gain=0.9)]
+                ),
             )
             slow.level_seconds = 0.0  # drafting takes no time
             drafts = fast.propose(branches, plan)
@@ -272,7 +275,10 @@ class TestTemplateTrees:
     [
         ({"width": 0}, "width must be an int >= 1, got 0"),
         ({"depth": 2.0}, "depth must be an int >= 1, got 2.0"),
-        ({"draw": "lucky"}, "draw must be one of likely, coupled, without_replacement, iid; got 'lucky'"),
+        (
+            {"draw": "lucky"},
+            "draw must be one of likely, coupled, without_replacement, iid, stochastic_beam, dynamic_tree; got 'lucky'",
+        ),
     ],
     ids=str,
 )

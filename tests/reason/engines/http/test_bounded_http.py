@@ -8,14 +8,14 @@ import json
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from reason.engines.http.blocking import fetch_blocking
 from reason.engines.http.client import HttpSession, JsonHttpClient
-from reason.engines.http.errors import ReplyTimeout, ResponseLost, ServerUnreachable
+from reason.engines.http.errors import ReplyBrokenOff, ReplyTimeout, ResponseLost, ServerUnreachable
 from reason.engines.http.reply import ReplyLimits
 from tests.support.raw_http import HEAD, STREAM_HEAD, Pieces, RawServer, drip, with_length
 
@@ -25,19 +25,6 @@ HEADER_DRIP: Pieces = [b"X: 1\r\n", 0.1] * 99
 KEEP_ALIVE: Pieces = [0.1, b": alive\n\n"] * 9
 EVENT_DRIP: Pieces = [b"data: 1\n\n", 0.05] * 99
 Serve = Callable[[Pieces], RawServer]
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    servers: list[RawServer] = []
-
-    def start(pieces: Pieces) -> RawServer:
-        servers.append(RawServer(pieces))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 def fetch(server: RawServer, limits: ReplyLimits = LIMITS) -> object:
@@ -60,7 +47,8 @@ def read_stream(server: RawServer, limits: ReplyLimits = LIMITS) -> list[object]
 
     session = HttpSession(limits)
     try:
-        session.probe_all([session.http.read_events(server.url, "/x", {}, add_event)])
+        read = session.http.read_events(server.url, "/x", {}, add_event, count_tokens=lambda: len(events))
+        session.probe_all([read])
     finally:
         session.close()
     return events
@@ -112,7 +100,7 @@ class TestSize:
 
     def test_large_stream_is_lost(self, serve: Serve) -> None:
         with pytest.raises(ResponseLost, match="sent more than"):
-            read_stream(serve([STREAM_HEAD, *[b"data: 1\n\n" * 1000] * 99]))
+            read_stream(serve([STREAM_HEAD, *[b": alive\n\n" * 1000] * 99]))
         with pytest.raises(ResponseLost, match="sent more than"):
             read_stream(serve([STREAM_HEAD, *[b"data: " + b"1" * 9999] * 99]))
 
@@ -157,8 +145,13 @@ class TestContent:
         with pytest.raises(ResponseLost, match=r"an event that is not JSON: '\{'"):
             read_stream(serve([STREAM_HEAD, b"data: {\n\n"]))
 
+    def test_stream_without_its_end_broke_off(self, serve: Serve) -> None:
+        with pytest.raises(ReplyBrokenOff, match="broke off"):
+            read_stream(serve([STREAM_HEAD, b"data: 1\n\n"]))
+
     def test_events_are_separated_by_line_feeds_only(self, serve: Serve) -> None:
-        assert read_stream(serve([STREAM_HEAD, 'data: "a\u2028b"\r\n\r'.encode(), b"\ndata:2\n"])) == ["a\u2028b", 2]
+        pieces: Pieces = [STREAM_HEAD, 'data: "a\u2028b"\r\n\r'.encode(), b"\ndata:2\ndata: [DONE]\n"]
+        assert read_stream(serve(pieces)) == ["a\u2028b", 2]
 
     def test_what_follows_a_reply_is_not_the_next_reply(self, serve: Serve) -> None:
         server = serve([*with_length(b"1"), *with_length(b'"stale"')])

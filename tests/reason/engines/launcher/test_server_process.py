@@ -48,7 +48,7 @@ def test_server_command_without_gpus_runs_on_the_cpu(monkeypatch: pytest.MonkeyP
 
 def test_server_command_with_gpus_has_no_cpu_flags() -> None:
     command = ServerCommand(python=Path("py"), model="m", port=7, gpus=(2, 3))
-    assert command.command[-2:] == ["--port", "7"]
+    assert command.command[-3:] == ["--port", "7", "--incremental-streaming-output"]
     assert command.environment["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert "SGLANG_USE_CPU_ENGINE" not in command.environment
 

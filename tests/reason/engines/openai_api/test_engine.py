@@ -24,19 +24,6 @@ END = (TOKENIZER.eos_token_id,)
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
-    servers: list[ScriptedOpenAIServer] = []
-
-    def start(*script: Act, **more: Any) -> ScriptedOpenAIServer:
-        servers.append(ScriptedOpenAIServer(script, **more))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
 def connect() -> Iterator[Connect]:
     engines: list[OpenAIEngine] = []
 

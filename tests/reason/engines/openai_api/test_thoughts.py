@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import reason
 from decoding.core import Generation, GenerationRequest, SamplingParams
+from reason.build import validate_settings
+from reason.config.compose import compose_settings
 from reason.engines.http.errors import ResponseLost
 from reason.engines.openai_api.engine import OpenAIEngine
 from reason.engines.openai_api.settings import OpenAISettings
@@ -20,6 +24,8 @@ from tests.support.scripted_openai_server import REPLY_TEXT, ScriptedOpenAIServe
 
 TAGS = ("<think>", "</think>")
 TOKENIZER = ByteTokenizer()
+SAMPLING = SamplingParams(max_tokens=40)
+SERVED = ("engine=openai", "engine.model=toy", "search=self_consistency", "search.n=3")
 
 
 @pytest.fixture
@@ -37,12 +43,14 @@ def text_of(finish: str = "stop", tags: tuple[str, str] | None = TAGS, **message
     return parse_completion({"choices": [{"message": message, "finish_reason": finish}]}, requested(tags)).text
 
 
-def generate(server: ScriptedOpenAIServer, tags: tuple[str, str] | None) -> Generation:
-    settings = OpenAISettings(urls=[server.url], model="toy", api="chat", thought_tags=tags)
+def generate(
+    server: ScriptedOpenAIServer, tags: tuple[str, str] | None, *, params: SamplingParams = SAMPLING, **settings_of: Any
+) -> Generation:
+    settings = OpenAISettings(urls=[server.url], model="toy", api="chat", thought_tags=tags, **settings_of)
     prompt = TOKENIZER.apply_chat_template(
         [{"role": "user", "content": "Q?"}], tokenize=False, add_generation_prompt=True
     )
-    request = GenerationRequest(prefix=tuple(TOKENIZER.encode(prompt)), params=SamplingParams(max_tokens=40), seed=1)
+    request = GenerationRequest(prefix=tuple(TOKENIZER.encode(prompt)), params=params, seed=1)
     engine = OpenAIEngine(settings, tokenizer=TOKENIZER)
     try:
         return asyncio.run(engine.generate([request]))[0]
@@ -110,3 +118,76 @@ def test_dropped_thought_is_warned_of_once(server: ScriptedOpenAIServer, caplog:
     with caplog.at_level(logging.WARNING):
         assert TOKENIZER.decode(generate(server, None).tokens) == REPLY_TEXT
     assert caplog.text.count("thinking@model.thinking=PRESET keeps them") == 1
+
+
+@pytest.mark.parametrize("stream_from_tokens", [None, 1])
+def test_text_behind_a_thought_that_was_not_sent_has_an_empty_one(
+    stream_from_tokens: int | None, server: ScriptedOpenAIServer
+) -> None:
+    def text_of_reply(drops_thoughts: bool = True, **params: Any) -> str:
+        sampling = replace(SAMPLING, **params)
+        switch = {"drops_thoughts": drops_thoughts, "stream_from_tokens": stream_from_tokens}
+        return TOKENIZER.decode(generate(server, TAGS, params=sampling, **switch).tokens)
+
+    assert text_of_reply() == f"<think></think>{REPLY_TEXT}"
+    assert text_of_reply(drops_thoughts=False) == REPLY_TEXT
+    assert text_of_reply(max_tokens=7) == REPLY_TEXT[:7]  # perhaps the beginning of a thought
+    assert text_of_reply(stop=("\n\n",)) == "One.\n\n"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "hm</think>2"},
+        {"content": "<think>hm"},
+        {"content": ""},
+        {"content": None, "reasoning": "hm"},
+        {"content": "2", "reasoning_content": "hm"},
+    ],
+)
+def test_reply_with_a_thought_or_a_tag_or_nothing_lacks_no_thought(
+    message: dict[str, str], server: ScriptedOpenAIServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.messages = [message]
+    with caplog.at_level(logging.WARNING):
+        marked, unmarked = (generate(server, TAGS, drops_thoughts=drops).tokens for drops in (True, False))
+    assert marked == unmarked
+    assert "drops_thoughts" not in caplog.text
+
+
+@pytest.mark.parametrize(("preset", "num_warnings"), [("r1", 1), ("qwq", 1), ("qwen3", 0)])
+def test_answer_of_a_server_that_drops_thoughts_votes_and_is_warned_of_once(
+    preset: str, num_warnings: int, server: ScriptedOpenAIServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.messages = [{"content": "It is \\boxed{7}."}]
+    settings = (*SERVED, f"engine.urls={server.url}", f"thinking@model.thinking={preset}")
+    with caplog.at_level(logging.WARNING), reason.load(*settings) as solver:
+        solution = solver.solve("3+4?")
+    assert solution.votes == {"7": 3}
+    assert (solution.answer, solution.thought, solution.text) == ("7", "", "It is \\boxed{7}.")
+    assert caplog.text.count("engine.drops_thoughts=false reads them as thoughts that did not end") == num_warnings
+    with reason.load(*settings, "engine.drops_thoughts=false") as solver:
+        assert solver.solve("3+4?").answer == (None if num_warnings else "7")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("engine.prefill=true", "thinking@model.thinking=r1"),
+        ("model.prompt.raw='{question}'", "thinking@model.thinking=r1"),
+        (),
+    ],
+)
+def test_thought_is_dropped_only_where_a_server_begins_answers_of_a_thinking_model(
+    settings: tuple[str, ...],
+) -> None:
+    composed = compose_settings([*SERVED, *settings, "engine.drops_thoughts=true"])
+    with pytest.raises(reason.ConfigError, match=r"engine\.drops_thoughts is for engine\.api=chat without"):
+        validate_settings(*composed)
+
+
+@pytest.mark.parametrize("settings", [("engine.prefill=true",), ("model.prompt.raw='{question}'",)])
+def test_server_that_continues_a_text_sends_its_thought(settings: tuple[str, ...]) -> None:
+    spec = validate_settings(*compose_settings([*SERVED, *settings, "thinking@model.thinking=r1"]))
+    assert isinstance(spec.engine.settings, OpenAISettings)
+    assert spec.engine.settings.drops_thoughts is False

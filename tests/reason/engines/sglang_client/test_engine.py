@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,47 +13,12 @@ import numpy as np
 import pytest
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams
-from decoding.stopping import StopRule
 from reason.engines.http.errors import NoServer, RequestRejected
-from reason.engines.sglang_client.dispatcher import Dispatcher
 from reason.engines.sglang_client.engine import SGLangEngine
-from reason.engines.sglang_client.settings import SGLangSettings
 from tests.support.scripted_sglang_server import Act, ByteVocabulary, ScriptedSGLangServer
 
 Serve = Callable[..., ScriptedSGLangServer]
 Connect = Callable[..., SGLangEngine]
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    servers: list[ScriptedSGLangServer] = []
-
-    def start(*script: Act, **more: Any) -> ScriptedSGLangServer:
-        servers.append(ScriptedSGLangServer(script, **more))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def connect() -> Iterator[Connect]:
-    engines: list[SGLangEngine] = []
-
-    def start(*servers: ScriptedSGLangServer, **more: Any) -> SGLangEngine:
-        vocabulary = ByteVocabulary()
-        model: dict[str, Any] = {"vocab_size": 257, "tokenizer": vocabulary}
-        model |= {key: more.pop(key) for key in tuple(more) if key in model}
-        quick = {"cooldown_s": 0.2, "unavailable_timeout_s": 20}
-        dispatcher = Dispatcher(SGLangSettings(urls=[s.url for s in servers], **(quick | more)))
-        rule = StopRule(lambda ids: vocabulary.decode(ids), frozenset({256}))
-        engines.append(SGLangEngine(dispatcher, stop_rule=rule, **model))
-        return engines[-1]
-
-    yield start
-    for engine in engines:
-        engine.close()
 
 
 def request_for(
@@ -146,7 +111,7 @@ def test_lost_response_is_retried_at_another_server(serve: Serve, connect: Conne
 
 def test_hanging_server_gets_an_abort(serve: Serve, connect: Connect) -> None:
     first, second = serve("hang"), serve()
-    engine = connect(first, second, request_timeout_s=0.5)
+    engine = connect(first, second, request_timeout_s=0.5, token_timeout_s=1e-4)
     (generation,) = run(engine, request_for())
     assert generation.finish == "eos"
     engine.close()  # waits for the abort request

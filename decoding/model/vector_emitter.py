@@ -1,0 +1,157 @@
+"""Emits operations on vectors of float32 as LLVM code, into functions that Numba compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+LANES = 16
+"""Numbers of a vector; LLVM cuts it to the registers of the machine."""
+
+_FLOAT, _SHORT, _INT, _LONG = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_VECTOR, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
+
+
+class VectorEmitter:
+    """Emits operations on vectors of float32 into a function that Numba compiles."""
+
+    def __init__(self, context: Any, builder: ir.IRBuilder, signature: Any) -> None:
+        self.context, self.builder, self.signature = context, builder, signature
+
+    def data(self, position: int, args: Sequence[ir.Value]) -> ir.Value:
+        """Returns the address of the array that is argument number `position`."""
+        array_type = self.signature.args[position]
+        return self.context.make_array(array_type)(self.context, self.builder, args[position]).data
+
+    def integer(self, value: int) -> ir.Constant:
+        return ir.Constant(_LONG, value)
+
+    def vector(self, value: float) -> ir.Constant:
+        return ir.Constant(_VECTOR, [value] * LANES)
+
+    def address(self, data: ir.Value, index: ir.Value, kind: ir.Type = _FLOAT) -> ir.Value:
+        return self.builder.gep(data, [index], source_etype=kind)
+
+    def load(self, data: ir.Value, index: ir.Value) -> ir.Value:
+        return self.builder.load(self.address(data, index), align=4, typ=_VECTOR)
+
+    def store(self, value: ir.Value, data: ir.Value, index: ir.Value) -> None:
+        pointer = self.builder.bitcast(self.address(data, index), value.type.as_pointer())
+        self.builder.store(value, pointer, align=4)
+
+    def load_panel_row(self, data: ir.Value, index: ir.Value, has_pairs: bool) -> list[ir.Value]:
+        """Returns the 32 numbers of a row of a panel, as two vectors."""
+        if not has_pairs:
+            return [self.load(data, index), self.load(data, self.builder.add(index, self.integer(LANES)))]
+        pairs = self.builder.load(self.address(data, index, _SHORT), align=2, typ=_INTS)
+        low = self.builder.shl(pairs, ir.Constant(_INTS, [16] * LANES))
+        high = self.builder.and_(pairs, ir.Constant(_INTS, [0xFFFF0000] * LANES))
+        return [self.builder.bitcast(half, _VECTOR) for half in (low, high)]
+
+    def prefetch(self, data: ir.Value, index: ir.Value) -> None:
+        """Asks for the memory there, without waiting for it."""
+        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), _INT, _INT, _INT])
+        function: Any = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
+        pointer = self.builder.bitcast(self.address(data, index), ir.PointerType())
+        self.builder.call(function, [pointer, *(ir.Constant(_INT, n) for n in (0, 3, 1))])
+
+    def load_long(self, data: ir.Value, index: ir.Value) -> ir.Value:
+        return self.builder.load(self.address(data, index, _LONG), align=8, typ=_LONG)
+
+    def broadcast(self, scalar: ir.Value, kind: ir.VectorType = _VECTOR) -> ir.Value:
+        first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(_INT, 0))
+        return self.builder.shuffle_vector(first, first, ir.Constant(_INTS, [0] * LANES))
+
+    def lanes_below(self, count: ir.Value) -> ir.Value:
+        """Returns for each lane whether its number is below `count`."""
+        lanes = ir.Constant(ir.VectorType(_LONG, LANES), list(range(LANES)))
+        return self.builder.icmp_signed("<", lanes, self.broadcast(count, lanes.type))
+
+    def load_broadcast(self, data: ir.Value, index: ir.Value) -> ir.Value:
+        return self.broadcast(self.builder.load(self.address(data, index), align=4, typ=_FLOAT))
+
+    def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """Returns a * b + c, rounded once where the machine can."""
+        return self.call("llvm.fmuladd", a, b, c)
+
+    def call(self, name: str, *vectors: ir.Value) -> ir.Value:
+        """Calls a function that LLVM has for every kind of vector."""
+        kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(vectors))
+        function: Any = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.v{LANES}f32")  # type: ignore[no-untyped-call]
+        return self.builder.call(function, vectors)
+
+    def shuffle(self, a: ir.Value, b: ir.Value, lanes: Sequence[int]) -> ir.Value:
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INT, len(lanes)), list(lanes)))
+
+    def fold_pairs(self, a: ir.Value, b: ir.Value, width: int) -> ir.Value:
+        """Adds each run of `width` lanes to the run after it, in `a` and in `b`; those of `a` come first."""
+        low = [lane for lane in range(2 * LANES) if lane // width % 2 == 0]
+        return self.builder.fadd(self.shuffle(a, b, low), self.shuffle(a, b, [lane + width for lane in low]))
+
+    def sum_lanes(self, a: ir.Value) -> ir.Value:
+        for width in (8, 4, 2, 1):
+            a = self.fold_pairs(a, a, width)
+        return self.builder.extract_element(a, ir.Constant(_INT, 0))
+
+    def minimum(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.builder.select(self.builder.icmp_signed("<", a, b), a, b)
+
+    def loop(
+        self,
+        count: ir.Value,
+        step: int,
+        carried: Sequence[ir.Value],
+        body: Callable[[ir.Value, Sequence[ir.Value]], Sequence[ir.Value]],
+    ) -> list[ir.Value]:
+        """Emits `for i in range(0, count, step): carried = body(i, carried)`; returns what is carried at the end."""
+        builder = self.builder
+        before = builder.block
+        head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        i = builder.phi(_LONG)
+        i.add_incoming(self.integer(0), before)
+        phis = []
+        for value in carried:
+            phi = builder.phi(value.type)
+            phi.add_incoming(value, before)
+            phis.append(phi)
+        builder.cbranch(builder.icmp_signed("<", i, count), inside, after)
+        builder.position_at_end(inside)
+        results = body(i, phis)
+        i.add_incoming(builder.add(i, self.integer(step)), builder.block)
+        for phi, value in zip(phis, results, strict=True):
+            phi.add_incoming(value, builder.block)
+        builder.branch(head)
+        builder.position_at_end(after)
+        return phis
+
+    def repeat(self, count: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
+        """Emits `for i in range(0, count, step): body(i)`."""
+
+        def run_body(i: ir.Value, carried: Sequence[ir.Value]) -> Sequence[ir.Value]:
+            body(i)
+            return carried
+
+        self.loop(count, step, [], run_body)
+
+    def exp(self, x: ir.Value) -> ir.Value:
+        """Returns e^x within 2 units in the last place: 2^n by the exponent's bits, the rest by Cephes' polynomial."""
+        builder = self.builder
+        # selects, not minima: NaN must come out as NaN
+        for bound, sign in ((88.0, ">"), (-87.0, "<")):
+            x = builder.select(builder.fcmp_ordered(sign, x, self.vector(bound)), self.vector(bound), x)
+        n = self.call("llvm.roundeven", builder.fmul(x, self.vector(1.44269504)))
+        r = self.multiply_add(n, self.vector(-0.693359375), x)
+        r = self.multiply_add(n, self.vector(2.12194440e-4), r)
+        p = self.vector(1.9875691500e-4)
+        for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+            p = self.multiply_add(p, r, self.vector(coefficient))
+        p = builder.fadd(self.multiply_add(p, builder.fmul(r, r), r), self.vector(1.0))
+        # NaN's integer is arbitrary, but NaN times any number is NaN
+        exponent = builder.add(builder.fptosi(n, _INTS), ir.Constant(_INTS, [127] * LANES))
+        power = builder.bitcast(builder.shl(exponent, ir.Constant(_INTS, [23] * LANES)), _VECTOR)
+        return builder.fmul(p, power)

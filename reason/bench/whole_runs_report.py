@@ -1,0 +1,51 @@
+"""Formats the comparison of whole runs with and without speculation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reason.runs.tables import ResultTable
+
+_HEADER = ("workload", "pairs", "wall", "off / off", "CPU", "off / off", "rounds", "of", "drafted per round")
+_TITLE = "Seconds with speculation over seconds without: median (lowest to highest)"
+
+
+def make_table(workloads: Sequence[Mapping[str, Any]]) -> ResultTable:
+    """Returns the ratios of `RunComparison.to_json`, each beside what the machine cannot tell apart."""
+    rows = [
+        [
+            str(workload["workload"]),
+            str(workload["pairs"]),
+            *(_format_ratios(workload[clock]) for clock in ("wall", "wall_plain", "cpu", "cpu_plain")),
+            f"{workload['rounds']:,}",
+            f"{workload['plain_rounds']:,}",
+            f"{workload['drafted'] / max(1, workload['rounds']):.1f}",
+        ]
+        for workload in workloads
+    ]
+    return ResultTable(_TITLE, _HEADER, rows)
+
+
+def format_report(result: Mapping[str, Any], command: str) -> str:
+    """Returns the report in Markdown; its last line has the figures as JSON."""
+    settings = ", ".join(result["settings"])
+    lines = [
+        "# Whole runs with speculation beside the same runs without it",
+        "",
+        f"`{command}`",
+        "",
+        f"`speculation={result['speculation']}`{f' with {settings}' if settings else ''}. Each run with it stands",
+        "between two without it and is compared with their mean, in wall seconds and in CPU seconds of the process;",
+        "its start is not counted. *off / off* is the second of the two over the first: a ratio within its spread says",
+        "nothing. *rounds* of so many plain ones are those of the last pair.",
+        "",
+        *make_table(result["workloads"]).markdown_section(),
+        json.dumps(result),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _format_ratios(ratios: Mapping[str, float]) -> str:
+    return f"{ratios['median']:.2f} ({ratios['low']:.2f} to {ratios['high']:.2f})"
