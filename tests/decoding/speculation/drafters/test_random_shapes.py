@@ -49,7 +49,6 @@ def draw_many(kind: DraftSampling, width: int, nodes: int, count: int, depth: in
         ("dynamic_tree", 3, 3, draw_dynamic_tree),
         ("dynamic_tree", 3, 5, partial(draw_dynamic_tree, nodes=5)),
     ],
-    ids=str,
 )
 def test_drafts_have_the_law_of_the_definition(
     kind: DraftSampling, width: int, nodes: int, draw_shape: DrawShape
