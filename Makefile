@@ -20,8 +20,8 @@ lint: .venv/ready ## ruff: rules and format
 types: .venv/ready ## mypy over sources, scripts and tests
 	$(BIN)/mypy
 
-test: .venv/ready ## pytest on the CPU
-	$(BIN)/python -m pytest
+test: .venv/ready ## pytest on the CPU, a process for each core, four at most; all but those of `make sglang`
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --ignore tests/sglang
 
 wheel: .venv/ready ## build the wheel, install it elsewhere, solve a problem with it
 	$(BIN)/python scripts/dev/check_wheel.py
