@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +18,10 @@ CPU_FLAGS = (
     *("--mem-fraction-static", "0.7"),  # of what is free at its start; others start beside it
 )
 """Flags of a server without a GPU; give `--max-total-tokens` too, or it takes that share of the memory."""
+
+
+SERVER_PORTS = range(20_000, 32_000)
+"""Linux gives ports from 32,768 on to connections, and macOS from 49,152 on."""
 
 
 class LaunchCommand(Protocol):
@@ -120,10 +126,16 @@ class RouterCommand:
 
 
 def find_free_port() -> int:
-    """Returns a port of this machine that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Returns a port of this machine that is free now, below those that the system itself gives to connections.
+
+    A server binds its port once its model is loaded, minutes after it was found: one that the system had chosen would
+    be given to others meanwhile. Raises: OSError where none of a hundred is free.
+    """
+    for port in random.SystemRandom().sample(SERVER_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no free port found from {SERVER_PORTS.start} to {SERVER_PORTS.stop - 1}")
 
 
 def prepend_import_path(packages: Path | None) -> dict[str, str]:

@@ -101,6 +101,8 @@ class ServerGroup:
             if server.is_healthy():
                 del self._loading[name]
                 self._report(f"{name} is up at {server.launch.url} after {waited:.0f} s")
+            elif (failure := server.find_failure()) is not None:
+                raise ServerExited(f"{name} {failure}; {_describe_log_end(server)}")
             elif waited > self._timeout_s:
                 raise ServerExited(f"{name} does not answer after {self._timeout_s:g} s; {_describe_log_end(server)}")
 

@@ -15,6 +15,7 @@ from typing import IO
 
 from reason.engines.launcher.server_command import LaunchCommand
 
+_NO_PORT = "error while attempting to bind on address"  # uvicorn's
 _COPY_S = 2.0  # for the last lines of a process that has ended
 _HEALTH_TIMEOUT_S = 5.0  # a healthy SGLang needs more than 1 s: it generates a token and checks a second later
 
@@ -31,6 +32,7 @@ class ServerProcess:
     label: str | None = None
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _copier: Thread | None = field(init=False, default=None)
+    _log_begin: int = field(init=False, default=0)
 
     def start(self) -> None:
         """Starts the server, or starts it again at the same address; returns before it is up."""
@@ -38,6 +40,7 @@ class ServerProcess:
         inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environment: Mapping[str, str] = inherited | self.launch.environment
         with self.log.open("ab") as log:
+            self._log_begin = log.tell()
             # Its own session: Ctrl-C in the terminal reaches this process only, which then stops the servers in order.
             self._process = subprocess.Popen(
                 self.launch.command,
@@ -66,26 +69,28 @@ class ServerProcess:
         except TransientError:
             return False
 
+    def find_failure(self) -> str | None:
+        """Returns why it cannot be up any more, in words that follow its name; None while it can."""
+        if self.exit_status is not None:
+            return f"ended with {self.exit_status}"
+        # SGLang loads its model first, and then goes on without its port, for ever
+        return "has no port: another program has taken it" if _NO_PORT in self._read_own_log() else None
+
     def wait_until_healthy(self, timeout_s: float) -> None:
-        """Returns once it is up. Raises: RuntimeError with the end of its log after the timeout or if it exits."""
+        """Returns once it is up. Raises: RuntimeError with the end of its log after the timeout or where it fails."""
         until = time.monotonic() + timeout_s
-        while time.monotonic() < until and self.exit_status is None:
+        while time.monotonic() < until and self.find_failure() is None:
             if self.is_healthy():
                 return
             time.sleep(0.5)
-        status = "does not answer" if self.exit_status is None else f"ended with {self.exit_status}"
+        status = self.find_failure() or "does not answer"
         raise RuntimeError(f"the server at {self.launch.url} {status}; its log ends:\n{self.read_log_end()}")
 
     def read_log_end(self, max_characters: int = 4000) -> str:
-        """Returns the end of its log; of one that it shares, its own lines without the label."""
+        """Returns the end of its log since its last start; of a log that it shares, its own lines without the label."""
         if self._copier is not None:
             self._copier.join(_COPY_S)  # a server that has just ended may have said why
-        text = self.log.read_text(errors="replace")
-        if self.label is not None:
-            mark = f"{self.label} | "
-            own_lines = [line.removeprefix(mark) for line in text.splitlines(keepends=True) if line.startswith(mark)]
-            text = "".join(own_lines)
-        return text[-max_characters:]
+        return self._read_own_log()[-max_characters:]
 
     def pause(self) -> None:
         """Stops its processes from running, until `resume`."""
@@ -125,6 +130,16 @@ class ServerProcess:
             if self._copier is not None:
                 self._copier.join(_COPY_S)
             self._process = None  # the system may give its id to another process
+
+    def _read_own_log(self) -> str:
+        """Returns its output since it was last started, without the label."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_begin)
+            text = log.read().decode(errors="replace")
+        if self.label is None:
+            return text
+        mark = f"{self.label} | "
+        return "".join(line.removeprefix(mark) for line in text.splitlines(keepends=True) if line.startswith(mark))
 
     def _copy_output(self, output: IO[bytes]) -> None:
         """Appends the lines of `output` to the log, each with the label, until the last process has closed it."""

@@ -71,6 +71,28 @@ def test_server_process_is_healthy_then_stopped_even_while_paused(tmp_path: Path
         httpx2.get(f"{server.launch.url}/health", timeout=10)
 
 
+def test_server_process_whose_port_was_taken_is_reported_at_once_and_may_start_again(tmp_path: Path) -> None:
+    message = "error while attempting to bind on address ('127.0.0.1', 7): address already in use"
+    script = f'if mkdir "$4/started" 2>&-; then echo "{message}"; exec sleep 600; fi; echo fine; exit 3'
+    server = ServerProcess(launch(tmp_path, script), tmp_path / "log")
+    server.start()
+    with pytest.raises(RuntimeError, match="has no port: another program has taken it; its log ends:"):
+        server.wait_until_healthy(60)
+    server.kill()
+    server.start()
+    with pytest.raises(RuntimeError, match=r"ended with 3; its log ends:\nfine"):
+        server.wait_until_healthy(60)
+    server.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads which ports Linux gives to connections")
+def test_free_port_is_none_that_the_system_gives_to_connections() -> None:
+    given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = {find_free_port() for _ in range(20)}
+    assert len(ports) > 10
+    assert max(ports) < given_from
+
+
 def test_exited_server_process_is_reported_with_its_log(tmp_path: Path) -> None:
     server = ServerProcess(launch(tmp_path, "echo no such model; exit 3"), tmp_path / "log")
     server.start()
