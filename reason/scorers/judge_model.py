@@ -31,7 +31,7 @@ class VerdictWords(NamedTuple):
 
 @runtime_checkable
 class AskingScorer(Protocol):
-    """A scorer that asks a language model in words; `build.py` gives it the model once that is loaded.
+    """A scorer that asks a language model in words; `SolveSpec` gives it the model once that is loaded.
 
     model  `target`, the model that solves, or `small`, the one at the settings `small`; None where it asks none
     """
