@@ -26,8 +26,8 @@ from reason.scorers.part import read_part
 from reason.scorers.thought_verifier import ThoughtVerifier
 from reason.thinking import SolutionReader, ThinkingFormat
 from reason.trust import TrustRule
-from search.expand import derive_seed
 from search.probes import EarlyExit
+from search.seeds import derive_seed
 from search.selection import Selection
 from search.steps import DelimiterSteps, StepRule
 from search.strategies.tournament import hold_tournament

@@ -14,8 +14,8 @@ from decoding.core import Engine, Generation, GenerationRequest, OversizedReques
 from decoding.validation import shorten
 from reason.prompt import Prompt
 from reason.thinking import SolutionReader, ThinkingFormat
-from search.expand import derive_seed
 from search.part_verifier import PartVerdict
+from search.seeds import derive_seed
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import pytest
 from decoding.core import SamplingParams
 from reason import ConfigError
 from reason.config.compose import compose_settings
+from reason.engines.openai_api.request_format import JsonBody
 from reason.engines.openai_api.settings import OpenAISettings
-from reason.engines.openai_api.wire import JsonBody
 from reason.settings.validate import validate_settings
 
 CHAT = ("engine=openai", "engine.model=toy", "search=self_consistency", "scorer=none", "question=1+1?")
