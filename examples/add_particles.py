@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from reason import load
 from reason.decoding.core import SamplingParams
 from reason.decoding.validation import require_positive
-from reason.search.expand import derive_seed
 from reason.search.level_search import Allocation, Frontier, LevelSearch
+from reason.search.seeds import derive_seed
 from reason.search.strategies.particle_rules import log_weights, normalise_weights, resample_systematically
 
 

@@ -7,17 +7,18 @@ import copy
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from itertools import islice
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from decoding.core import Engine, TokenGenerator, Tokens
+from reason.concurrency import ConcurrencyWindow, SolveOutcome
 from reason.engines.constrained import ConstrainedGenerator
 from reason.engines.event_loop import EventLoopThread
 from reason.engines.top_tokens import TopTokenRecorder
 from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem, Solution
+from reason.problem_resources import make_problem_text, make_reader, make_thought_budget
 from reason.prompt import Prompt
 from reason.scorers.base import ComparingScorer, Scorer
 from reason.scorers.oracle import OracleScorer
@@ -25,9 +26,8 @@ from reason.scorers.part import read_part
 from reason.scorers.thought_verifier import ThoughtVerifier
 from reason.thinking import SolutionReader, ThinkingFormat
 from reason.trust import TrustRule
-from search.expand import derive_seed
-from search.probes import EarlyExit, ThoughtProbes
-from search.problem_text import ProblemText
+from search.probes import EarlyExit
+from search.seeds import derive_seed
 from search.selection import Selection
 from search.steps import DelimiterSteps, StepRule
 from search.strategies.tournament import hold_tournament
@@ -41,14 +41,11 @@ from search.strategy import (
     StepScorer,
     Strategy,
 )
-from search.thought import ThoughtBudget
 from search.voting import TOURNAMENT
 
 T = TypeVar("T")
-SolveOutcome = tuple[Problem, Solution | Exception]
 SearchEvent = StepEvent | Selection | Solution
 """Of a running search: new steps, a decision over open branches, and last the solution."""
-SolveFuture = TypeVar("SolveFuture", "Future[Solution]", "asyncio.Future[Solution]")
 
 
 class EngineFactory(Protocol):
@@ -298,31 +295,30 @@ class Solver:
 
     async def _solve(self, problem: Problem, earlier: EarlierSamples | None = None) -> Solution:
         root = problem.prompt or self.prompt.encode(problem.question)
-        reader = self._make_reader(root)
+        reader = make_reader(self.prompt, self.thinking, root)
         read_answer = problem.read_answer or self.extract_answer
 
         def extract_answer(solution: str) -> str | None:
             return read_answer(reader.answer_part(solution))
 
-        scorer: StepScorer | None
-        if isinstance(self.scorer, OracleScorer):
-            scorer = self.scorer.bind_problem(problem, extract_answer)
-        else:
-            scorer = self.scorer.bind(problem.question, root)
-        if scorer is not None:
-            scorer = read_part(scorer, self.scorer_reads, self.scorer_window, reader)
+        scorer = self._bind_scorer(problem, root, reader, extract_answer)
         engine = self.engine if self.router is None else self.router.bind(problem.question, root, scorer)
         if problem.json_schema is not None:
             engine = ConstrainedGenerator(engine, problem.json_schema)
         recorder = TopTokenRecorder(engine, problem.num_alternatives) if problem.num_alternatives else None
+        thought = None
+        if self.ends_thoughts:
+            thought = make_thought_budget(
+                self.prompt, problem, reader, self.early_exit, self.verifier, self.extract_answer
+            )
         resources = Resources(
             engine=engine if recorder is None else recorder,
             scorer=scorer,
             decode=self.prompt.decode,
             extract_answer=extract_answer,
             step_rule=self.step_rule,
-            thought=self._make_thought_budget(reader, problem.question),
-            problem_text=self._make_problem_text(problem, root, reader),
+            thought=thought,
+            problem_text=make_problem_text(self.prompt, problem, root, reader, ends_thoughts=self.ends_thoughts),
             budget=self.budget,
             seed=derive_seed(self.seed, problem.id),
             group=problem.id,
@@ -340,6 +336,17 @@ class Solver:
             result = await self._hold_tournament(problem, result, reader)
         solution = self._to_solution(problem, result, reader)
         return solution if recorder is None else replace(solution, top_tokens=recorder.top_tokens)
+
+    def _bind_scorer(
+        self, problem: Problem, root: Tokens, reader: SolutionReader, extract_answer: Callable[[str], str | None]
+    ) -> StepScorer | None:
+        """Returns the scorer of one problem, which reads the part of a path that `scorer_reads` names."""
+        scorer: StepScorer | None
+        if isinstance(self.scorer, OracleScorer):
+            scorer = self.scorer.bind_problem(problem, extract_answer)
+        else:
+            scorer = self.scorer.bind(problem.question, root)
+        return None if scorer is None else read_part(scorer, self.scorer_reads, self.scorer_window, reader)
 
     async def _hold_tournament(self, problem: Problem, result: SearchResult, reader: SolutionReader) -> SearchResult:
         """Has the scorer's judge choose among the answers of a search, within what is left of its seconds."""
@@ -365,63 +372,6 @@ class Solver:
         answer = self._find_answer(text)
         return (canonical_answer(answer) or None) if answer is not None else None
 
-    def _make_reader(self, root: Tokens) -> SolutionReader:
-        if self.thinking is None:
-            return SolutionReader()
-        starts_inside = self.thinking.is_open_after(self.prompt.decode_last_turn(root))
-        return SolutionReader(self.thinking, starts_inside, self.prompt.decode)
-
-    def _make_thought_budget(self, reader: SolutionReader, question: str) -> ThoughtBudget | None:
-        thinking, rule = self.thinking, self.early_exit
-        if thinking is None or not self.ends_thoughts:
-            return None
-        if not (thinking.think_tokens or thinking.answer_tokens or thinking.waits or rule):
-            return None
-        encode = self.prompt.encode_continuation
-        return ThoughtBudget(
-            is_open=reader.may_be_thinking,
-            forced_end=encode(thinking.forced_end),
-            max_tokens=thinking.think_tokens,
-            answer_tokens=thinking.answer_tokens,
-            closing=thinking.closing,
-            probes=None
-            if rule is None
-            else ThoughtProbes(
-                rule=rule,
-                tokens=encode(rule.probe),
-                read_answer=self.extract_answer,
-                hint=encode(rule.hint) if rule.hint else (),
-                verifier=None
-                if self.verifier is None
-                else rule.make_verifier(question, self.verifier.bind(reader.remove_tags)),
-            ),
-            waits=thinking.waits,
-            wait=encode(thinking.wait_text),
-        )
-
-    def _make_problem_text(self, problem: Problem, root: Tokens, reader: SolutionReader) -> ProblemText:
-        def render_question(question: str) -> Tokens:
-            return self.prompt.encode_text(question) if is_plain_text() else self.prompt.encode(question)
-
-        def render_request(request: str) -> Tokens:
-            return self.prompt.encode_text(request) if is_plain_text() else self.prompt.encode_request(request)
-
-        def is_plain_text() -> bool:  # a text to continue, which no prompt format renders
-            return problem.prompt is not None and problem.prompt == self.prompt.encode_text(problem.question)
-
-        closing = "" if self.thinking is None else self.thinking.closing
-        # a template may have written an empty thought already
-        can_skip = self.ends_thoughts and closing not in self.prompt.decode_last_turn(root)
-        return ProblemText(
-            question=problem.question,
-            render_question=render_question,
-            render_request=render_request,
-            encode=self.prompt.encode_continuation,
-            split=reader.split,
-            closing=closing,
-            skipped_thought=reader.skipped_thought if can_skip else "",
-        )
-
     def _to_solution(self, problem: Problem, result: SearchResult, reader: SolutionReader) -> Solution:
         full_text = "" if result.best is None else result.tree.path_text(result.best)
         thought, text, _ = reader.split(full_text)
@@ -436,41 +386,6 @@ class Solver:
             reader=reader,
             is_trusted=self.trust.judge(answer, result.score, result.votes),
         )
-
-
-class ConcurrencyWindow(Generic[SolveFuture]):
-    """Runs at most `size` problems at a time, in order; starts the next one when one is done."""
-
-    def __init__(self, problems: Iterable[Problem], size: int, start: Callable[[Problem], SolveFuture]) -> None:
-        self._waiting = iter(problems)
-        self._size = size
-        self._start: Callable[[Problem], SolveFuture] = start
-        self.running: dict[SolveFuture, Problem] = {}
-
-    def start_tasks(self) -> bool:
-        """Starts problems until `size` run; returns False once none runs and none waits. *Mutates* the window."""
-        for problem in islice(self._waiting, self._size - len(self.running)):
-            self.running[self._start(problem)] = problem
-        return bool(self.running)
-
-    def collect_outcomes(self, done: set[SolveFuture]) -> list[SolveOutcome]:
-        """Returns the outcomes of `done`, in the order they were started. *Mutates* the window.
-
-        Raises: exceptions that are not an `Exception`, such as a cancellation: they belong to the caller.
-        """
-        outcomes: list[SolveOutcome] = []
-        for future in [future for future in self.running if future in done]:
-            problem = self.running.pop(future)
-            error = future.exception()
-            if error is not None and not isinstance(error, Exception):
-                raise error
-            outcomes.append((problem, error or future.result()))
-        return outcomes
-
-    def cancel_all(self) -> None:
-        """Cancels the running problems."""
-        for future in self.running:
-            future.cancel()
 
 
 def _as_problem(question: str | Problem) -> Problem:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,22 +15,14 @@ from decoding.core import FinishReason, GenerationRequest, SamplingParams, Token
 from search.budget import BudgetTracker
 from search.continuation import Continuation, ContinuationWriter
 from search.generations import limit_tokens
+from search.same_paths import SamePaths
+from search.seeds import BranchSeeds
 from search.selection import Selection
 from search.strategy import EarlierSamples, Resources, StepScores
 from search.thought import OpenThought, ThoughtBudget, ThoughtHistory
 from search.tree import Context, SearchTree, Step
 
 log = logging.getLogger(__name__)
-
-
-def derive_seed(*parts: int | str) -> int:
-    """Derives a 63-bit seed from ints and strings; order and type matter.
-
-    >>> derive_seed(0, "p1", 3) == derive_seed(0, "p1", 3) != derive_seed(0, "p1", 4)
-    True
-    """
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 @dataclass(frozen=True)
@@ -83,9 +73,8 @@ class ExpansionBatch:
 class Expander:
     """Expands the tree of one search and tracks its token budget.
 
-    Each node has a seed that is derived from the positions among siblings on its path. So a branch depends neither on
-    the batch nor on the order in which other branches finish. A branch is scored as soon as it is generated, while
-    others still run; it is attached when its batch is collected. So the tree does not depend on timing either.
+    A branch is scored as soon as it is generated, while others still run; it is attached when its batch is collected.
+    So the tree does not depend on timing, as the seeds of branches do not (`search/seeds.py`).
 
     selections     decisions of the strategy so far, in order
     hidden_states  per node, the hidden state from which the last token of its step was chosen; only with `embed=True`
@@ -102,12 +91,8 @@ class Expander:
         self._writer = ContinuationWriter(resources, self._budget.thinking_time)
         self._embed = embed
         self._wave_lock = asyncio.Lock()
-        self._seeds = {SearchTree.ROOT: resources.seed}
-        self._num_children: Counter[int] = Counter()
-        self._num_contexts: Counter[int] = Counter()  # first source -> contexts made from it
-        self._first_contexts: dict[Tokens, int] = {root: SearchTree.ROOT}  # prefix -> the first context with it
-        self._first_nodes: dict[tuple[int, Tokens, str | None], int] = {}  # (first parent, tokens, model) -> first node
-        self._first_of = {SearchTree.ROOT: SearchTree.ROOT}  # node -> the first node with the same path
+        self._seeds = BranchSeeds(resources.seed)
+        self._same_paths = SamePaths(root)
         self._histories: dict[int, ThoughtHistory] = {}  # node -> what happened to its thought
         self._tasks: set[asyncio.Task[Continuation]] = set()
         self._budget_exhausted = False
@@ -134,22 +119,16 @@ class Expander:
         if earlier.tree.root != self.tree.root:
             raise ValueError("the earlier solutions belong to another prompt; the run must start in a new folder")
         self.tree = earlier.tree
-        self._num_children[SearchTree.ROOT] = earlier.num_requests
+        self._seeds.skip_children(earlier.num_requests)
         self._budget.add_earlier(earlier.usage)
         for number, node in enumerate(self.tree.nodes):
-            key = (self._first_of[node.parent], node.step.tokens, node.step.model)
-            self._first_of[number] = self._first_nodes.setdefault(key, number)
+            self._same_paths.add_node(number, node.parent, node.step)
 
     def add_context(self, context: Context) -> int:
-        """Adds a context to the tree and returns its number, the parent of what is written behind it. *Mutates*.
-
-        Its seed is that of its first source, so contexts may have equal tokens.
-        """
+        """Adds a context to the tree and returns its number, the parent of what is written behind it. *Mutates*."""
         number = self.tree.add_context(context)
-        first = context.sources[0] if context.sources else SearchTree.ROOT
-        self._seeds[number] = derive_seed(self._seeds[first], "context", self._num_contexts[first])
-        self._num_contexts[first] += 1
-        self._first_of[number] = self._first_contexts.setdefault(self.tree.prefix_tokens(number), number)
+        self._seeds.add_context(number, context.sources[0] if context.sources else SearchTree.ROOT)
+        self._same_paths.add_context(number, self.tree.prefix_tokens(number))
         return number
 
     async def sample_continuations(
@@ -314,8 +293,7 @@ class Expander:
 
     def _start_request(self, parent: int, reserved: int, plan: ExpansionPlan) -> PendingExpansion:
         # Counted when the request starts, not when it ends: siblings get their seeds in the order of the calls.
-        seed = derive_seed(self._seeds[parent], self._num_children[parent])
-        self._num_children[parent] += 1
+        seed = self._seeds.next_child(parent)
         sampling, one_step, thought_budget = plan.sampling, plan.one_step, plan.thought
         probes = None if thought_budget is None else thought_budget.probes
         limit = reserved if probes is None else min(sampling.max_tokens, probes.rule.without_probes(reserved))
@@ -370,7 +348,7 @@ class Expander:
             path_text=path_text,
             history=self._histories.get(parent, ThoughtHistory()),
             time=self._budget.thinking_time if budget.answer_tokens else None,
-            is_spare=parent == SearchTree.ROOT and self._num_children[parent] > 1,
+            is_spare=parent == SearchTree.ROOT and self._seeds.count_children(parent) > 1,
         )
 
     def _count_path_tokens(self, node: int) -> int:
@@ -394,26 +372,24 @@ class Expander:
         for i, step in enumerate(result.steps):
             is_last = i == len(result.steps) - 1
             node = self._add_node(node, step, finish=finish if is_last else None)
-            self._seeds[node] = derive_seed(expansion.seed, "step", i)
+            self._seeds.add_step(node, expansion.seed, i)
             self._histories[node] = result.history.until(self.tree.nodes[node].num_path_tokens)
         # The hidden state belongs to the last token, so it can stand for a step only where that step is the only one.
         hidden = result.generation.hidden
         if hidden is not None and len(result.steps) == 1:
-            self.hidden_states[node] = self.hidden_states.get(self._first_of[node], hidden)
+            self.hidden_states[node] = self.hidden_states.get(self._same_paths.first_of(node), hidden)
         if result.path_scores is not None:
             self._store_scores(self.tree.path_nodes(node), result.path_scores.scores)
         return node
 
     def _add_node(self, parent: int, step: Step, finish: FinishReason | None) -> int:
-        """Adds a node. Where its path is in the tree already, it has the log-probabilities, and later the score and the
-        hidden state, of the first node with this path: computed in different batches, twins would differ in the last
-        digits, and these would rank them."""
-        key = (self._first_of[parent], step.tokens, step.model)
-        if key in self._first_nodes:
-            first = self.tree.nodes[self._first_nodes[key]].step
-            step = replace(step, logprobs=first.logprobs, confidences=first.confidences, entropies=first.entropies)
+        """Adds a node; where its path is in the tree already, with the log-probabilities of the first node with it."""
+        first = self._same_paths.find_step(parent, step)
+        if first is not None:
+            known = self.tree.nodes[first].step
+            step = replace(step, logprobs=known.logprobs, confidences=known.confidences, entropies=known.entropies)
         node = self.tree.add_node(parent, step, finish=finish)
-        self._first_of[node] = self._first_nodes.setdefault(key, node)
+        self._same_paths.add_node(node, parent, step)
         return node
 
     def _commit_usage(self, expansion: PendingExpansion, result: Continuation, sampling: SamplingParams) -> None:
@@ -441,6 +417,6 @@ class Expander:
             log.warning("the scorer returned %s; this path counts as not scored", list(scores))
             return
         for index, score in zip(path, scores, strict=True):
-            node, first_score = self.tree.nodes[index], self.tree.nodes[self._first_of[index]].score
+            node, first_score = self.tree.nodes[index], self.tree.nodes[self._same_paths.first_of(index)].score
             if node.score is None and score is not None:
                 node.score = float(score) if first_score is None else first_score

@@ -19,11 +19,11 @@ from decoding.sampler import processed_log_probs, sample_tokens
 from decoding.sampling_batch import SamplingBatch
 from decoding.validation import MAX_INT, MAX_VALUE
 from reason import ConfigError
-from reason.build import validate_settings
 from reason.config.compose import compose_settings, instantiate, load_target
 from reason.engines.speculation import validate_speculation
 from reason.serve.errors import ApiError
 from reason.serve.request import change_strategy
+from reason.settings.validate import validate_settings
 from reason.tasks.synthetic import Synthetic
 from reason.training.loop import TrainingRecipe
 from reason.training.router import RouterRecipe

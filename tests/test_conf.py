@@ -12,9 +12,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from reason import ConfigError
-from reason.build import validate_settings
 from reason.config.compose import compose_settings, instantiate
 from reason.runs.run import strategy_settings
+from reason.settings.validate import validate_settings
 from search.strategy import Budget, SearchResult, Strategy
 from tests.support.paths import CONF, GOLDEN
 from tests.support.searches import option_names

@@ -13,10 +13,10 @@ from types import ModuleType
 import pytest
 from omegaconf import OmegaConf
 
-from reason import build
 from reason.commands.names import COMMANDS, list_benches
 from reason.commands.solve import quote_question
 from reason.config.compose import compose_settings
+from reason.settings.validate import validate_settings
 from tests.support.paths import CONF, ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
@@ -88,7 +88,7 @@ def test_every_documented_setting_is_valid(line: str, monkeypatch: pytest.Monkey
     arguments = quote_question(arguments_of(line))
     config, choices = compose_settings(chosen(arguments))
     if not any(name in line for name in NOT_AT_HAND):
-        build.validate_settings(config, choices)
+        validate_settings(config, choices)
 
 
 @pytest.mark.parametrize("line", [line for line in commands() if f"{line} ".startswith(SERVING)])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from reason import build
 from reason.bench.evaluation import count_samples, index_by_width, summarize_run, tokens_per_problem
 from reason.bench.runs import RunOutcome
 from reason.config.compose import compose_settings
 from reason.config.front import FrontEntry
+from reason.settings.validate import validate_settings
 
 CHOSEN = ("search.", "step", "early_exit")
 """Beginnings of the common settings that belong to a search; the others belong to the run that was measured."""
@@ -21,7 +21,7 @@ def measure_search(outcome: RunOutcome, outcomes: Sequence[RunOutcome], source: 
     Its cost in solutions is its tokens over those of a solution in the widest best-of-N of `outcomes`.
     """
     config, choices = compose_settings(outcome.spec.overrides)
-    strategy = build.validate_settings(config, choices).strategy
+    strategy = validate_settings(config, choices).strategy
     samples = index_by_width(outcomes, "best_of_n")
     widest = samples[max(samples)]
     summary = summarize_run(outcome)

@@ -18,11 +18,13 @@ from decoding.stats import EngineStats
 from decoding.warmup_profile import profile_rounds
 from reason.bench.speculation_run import divide_seconds
 from reason.bench.workload import BundledTarget
-from reason.build import SolveSpec, select_task, validate_settings
 from reason.config.compose import compose_settings
 from reason.problem import Solution
+from reason.settings.solve_spec import SolveSpec
+from reason.settings.validate import validate_settings
 from reason.solver import Solver
 from reason.tasks.base import Task
+from reason.tasks.selection import select_task
 
 PLAIN = "off"
 
@@ -185,7 +187,7 @@ def _open_bench(
         overrides.append(f"search.sampling.max_tokens={settings.max_tokens}")
     config, choices = compose_settings(overrides)
     spec = validate_settings(config, choices)
-    task, _ = select_task(spec, choices)
+    task, _ = select_task(spec.config, choices, spec.scorer)
     # the bundled engine that the solver opens is not used: it gets plain decoding, which measures nothing at start
     plain_config, plain_choices = compose_settings([*overrides, "speculation=off", "engine.kv_mib=8"])
     with closing(task), validate_settings(plain_config, plain_choices).load_solver(task) as solver:

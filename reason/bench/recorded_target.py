@@ -33,7 +33,7 @@ from reason.bench.replay import (
 from reason.bench.workload import Workload, WorkloadQuestion
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.training.tokenizer import build_text_tokenizer
-from search.expand import derive_seed
+from search.seeds import derive_seed
 
 FAMILY = "recorded"
 LEARNED_TOKENS = 16_384  # of a vocabulary learned from the recorded problems; fewer where the texts give fewer

@@ -16,8 +16,6 @@ from typing import Any
 from rich.console import Console
 
 from decoding.core import Engine
-from reason import build
-from reason.build import SolveSpec
 from reason.config.compose import Settings, compose_settings
 from reason.config.errors import ConfigError
 from reason.runs.json_files import write_json
@@ -25,7 +23,10 @@ from reason.runs.output_check import check_run_folder
 from reason.runs.progress import ThroughputMeter, track
 from reason.runs.result import ProblemResult, ResultFile
 from reason.runs.run import RESULTS, TaskRun
+from reason.settings.solve_spec import SolveSpec
+from reason.settings.validate import validate_settings
 from reason.tasks.base import Task
+from reason.tasks.selection import select_task
 
 Totals = dict[str, Any]  # numbers by name, see `ThroughputMeter.read_totals`
 
@@ -88,7 +89,7 @@ class RunOutcome:
 def validate_runs(specs: Sequence[RunSpec]) -> None:
     """Validates the settings of all runs; loads no model. Raises: ConfigError for the first wrong setting."""
     for spec in specs:
-        build.validate_settings(*compose_settings(spec.overrides))
+        validate_settings(*compose_settings(spec.overrides))
 
 
 def execute_runs(specs: Sequence[RunSpec], folder: Path, console: Console) -> list[RunOutcome]:
@@ -112,8 +113,8 @@ def execute_run(spec: RunSpec, folder: Path, console: Console, *, num_problems: 
     Raises: ConfigError if the folder holds a run with other settings.
     """
     config, choices = compose_settings(spec.overrides)
-    solve_spec = build.validate_settings(config, choices)
-    task, stands_in_for = build.select_task(solve_spec, choices)
+    solve_spec = validate_settings(config, choices)
+    task, stands_in_for = select_task(solve_spec.config, choices, solve_spec.scorer)
     metadata = solve_spec.run_metadata(task, stands_in_for)
     limit = min(len(task) if limit is None else limit for limit in (config["limit"], num_problems))
     with closing(task):

@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from reason import build
 from reason.config.compose import compose_settings
 from reason.runs.run import TaskRun
+from reason.settings.validate import validate_settings
 from reason.solver import Solver
+from reason.tasks.selection import select_task
 
 WORKLOADS: Mapping[str, Sequence[str]] = {
     "default": (),
@@ -99,8 +100,8 @@ def compare_runs(
 def open_run(overrides: Sequence[str]) -> Iterator[tuple[TaskRun, Solver]]:
     """Opens a run with these settings, and its solver; keeps nothing of it."""
     config, choices = compose_settings(list(overrides))
-    spec = build.validate_settings(config, choices)
-    task, stands_in_for = build.select_task(spec, choices)
+    spec = validate_settings(config, choices)
+    task, stands_in_for = select_task(spec.config, choices, spec.scorer)
     with TemporaryDirectory() as folder, closing(task), spec.load_solver(task) as solver:
         metadata = spec.run_metadata(task, stands_in_for)
         yield TaskRun(solver, task, Path(folder), run_metadata=metadata, limit=config["limit"]), solver

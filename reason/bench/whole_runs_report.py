@@ -29,7 +29,7 @@ def make_table(workloads: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 
 def format_report(result: Mapping[str, Any], command: str) -> str:
-    """Returns the report in Markdown; its last line has the figures as JSON."""
+    """Returns the report in Markdown; it ends with the figures as JSON."""
     settings = ", ".join(result["settings"])
     lines = [
         "# Whole runs with speculation beside the same runs without it",
@@ -42,7 +42,9 @@ def format_report(result: Mapping[str, Any], command: str) -> str:
         "nothing. *rounds* of so many plain ones are those of the last pair.",
         "",
         *make_table(result["workloads"]).markdown_section(),
+        "```json",
         json.dumps(result),
+        "```",
     ]
     return "\n".join(lines) + "\n"
 

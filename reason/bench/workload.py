@@ -15,7 +15,7 @@ from reason.models.checkpoint import eos_ids, find_model, load_tokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.prompt import Prompt
 from reason.tasks.base import Task
-from search.expand import derive_seed
+from search.seeds import derive_seed
 
 if TYPE_CHECKING:
     from reason.config.compose import Settings

@@ -26,7 +26,7 @@ from reason.commands import typed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reason.build import SolveSpec
+    from reason.settings.solve_spec import SolveSpec
 
 DEFAULTS = ("router=oracle", "search=self_consistency", "search.n=4", "speculation=off")
 BUNDLED = ("+task=synthetic_mixed", "task.split=train", "task.size=2000", "task.seed=1")
@@ -34,12 +34,13 @@ BUNDLED = ("+task=synthetic_mixed", "task.split=train", "task.size=2000", "task.
 
 def validate_pair(settings: Sequence[str]) -> tuple[SolveSpec, Mapping[str, str]]:
     """Returns the checked settings of a run with two models, and its options by group. Raises: ConfigError."""
-    from reason import ConfigError, build
+    from reason import ConfigError
     from reason.config.compose import compose_settings
+    from reason.settings.validate import validate_settings
 
     bundled = () if any(setting.startswith("+task=") for setting in settings) else BUNDLED
     config, choices = compose_settings([*DEFAULTS, *bundled, *settings])
-    spec = build.validate_settings(config, choices)
+    spec = validate_settings(config, choices)
     if spec.routing is None:
         raise ConfigError("router=off has one model only; leave router out")
     return spec, choices
@@ -49,12 +50,12 @@ def record_pairs(
     spec: SolveSpec, choices: Mapping[str, str], file: Path, rollouts: int | None, console: Console
 ) -> None:
     """Records the pairs of the problems that are not in the file. *Mutates* the file. Raises: ValueError."""
-    from reason import build
     from reason.config.compose import instantiate
     from reason.routing.pairs import PairCollector, append_pairs, read_pairs
     from reason.routing.rollouts import add_rollout_truth
+    from reason.tasks.selection import select_task
 
-    task, _ = build.select_task(spec, choices)
+    task, _ = select_task(spec.config, choices, spec.scorer)
     done = {pair.group for pair in read_pairs(file)} if file.exists() else set()
     assert spec.routing is not None
     config, collector, count = spec.config, PairCollector(), 0

@@ -156,14 +156,15 @@ def check_hub_cache() -> Finding:
 
 def check_settings(overrides: Sequence[str]) -> Iterator[Finding]:
     """Yields whether the models, packages and servers of these settings are there."""
-    from reason import ConfigError, build
+    from reason import ConfigError
     from reason.config.compose import compose_settings
     from reason.engines.http.settings import ServerSettings
     from reason.engines.openai_api.settings import OpenAISettings
+    from reason.settings.validate import validate_settings
 
     try:
         config, choices = compose_settings(overrides)
-        spec = build.validate_settings(config, choices)
+        spec = validate_settings(config, choices)
     except ConfigError as error:
         yield Finding("settings", BROKEN, str(error))
         return
@@ -221,15 +222,16 @@ def run_checks(overrides: Sequence[str]) -> Iterator[Finding]:
 def compile_ahead(overrides: Sequence[str]) -> Finding:
     """Loads the models of these settings and closes them: what a first run compiles and times is then on disk."""
     from decoding.compiled import explain_no_numba
-    from reason import ConfigError, build
+    from reason import ConfigError
     from reason.config.compose import compose_settings
+    from reason.settings.validate import validate_settings
 
     if (reason := explain_no_numba()) is not None:
         return Finding("compiled loops", MISSING, "none", reason)
     begin = time.monotonic()
     try:
         with shown_progress():
-            build.validate_settings(*compose_settings(overrides)).load_solver(allocates=True).close()
+            validate_settings(*compose_settings(overrides)).load_solver(allocates=True).close()
     except (ConfigError, OSError) as error:
         return Finding("compiled loops", BROKEN, str(error))
     return Finding("compiled loops", OK, f"on disk for these settings, after {time.monotonic() - begin:.0f} s")

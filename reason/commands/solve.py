@@ -22,7 +22,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from reason import ConfigError, build
+from reason import ConfigError
 from reason.commands.typed import called_as
 from reason.config import compose
 from reason.config.compose import Settings
@@ -48,6 +48,8 @@ from reason.runs.present import format_heading, print_solution, print_summary
 from reason.runs.progress import ThroughputMeter, track
 from reason.runs.run import SUMMARY, TaskRun, check_saved_rows
 from reason.runs.summary import summarise_results
+from reason.settings.validate import validate_settings
+from reason.tasks.selection import select_task
 
 log = logging.getLogger("reason.solve")
 
@@ -67,8 +69,8 @@ def solve_task(cfg: DictConfig) -> None:
     console = StdoutConsole(highlight=False)
     config, choices, about = settings_to_run(cfg)
     with resume.settings_of_run(Path(config["resume"])) if about is not None else nullcontext():
-        spec = build.validate_settings(config, choices)
-        task, stands_in_for = build.select_task(spec, choices)
+        spec = validate_settings(config, choices)
+        task, stands_in_for = select_task(spec.config, choices, spec.scorer)
     require_loggers(config.get("log_to", []))
     metadata = spec.run_metadata(task, stands_in_for)
     folder = Path(config["resume"] or HydraConfig.get().runtime.output_dir)

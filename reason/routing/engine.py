@@ -16,7 +16,7 @@ from reason.routing.base import BoundRouter, Router, RoutingContext, RoutingDeci
 from reason.routing.handover import HandoverEngine, HandoverRouter
 from reason.routing.step_authors import StepAuthors
 from reason.routing.token_bridge import TokenBridge
-from search.expand import derive_seed
+from search.seeds import derive_seed
 from search.steps import DelimiterSteps, split_steps
 from search.strategy import StepScorer
 from search.tree import Step

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from decoding.core import GenerationRequest, SamplingParams, TokenGenerator, Tokens
 from reason.routing.pairs import StepPair
-from search.expand import derive_seed
+from search.seeds import derive_seed
 
 if TYPE_CHECKING:
     from reason.problem import Problem

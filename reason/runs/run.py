@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
+from reason.concurrency import SolveOutcome
 from reason.config.prefix import canonical_name
 from reason.problem import Problem, Solution
 from reason.runs.allocation import SampleAllocation
@@ -20,7 +21,7 @@ from reason.runs.result import ProblemResult, ResultFile
 from reason.runs.resume import load_origin, require_rows_of_run
 from reason.runs.sample_rounds import ALLOCATED, SampleRounds, count_allocated
 from reason.runs.summary import RunSummary
-from reason.solver import SolveOutcome, Solver
+from reason.solver import Solver
 from reason.tasks.base import Task
 from search.strategy import Strategy
 

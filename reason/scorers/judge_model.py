@@ -14,8 +14,8 @@ from decoding.core import Engine, Generation, GenerationRequest, OversizedReques
 from decoding.validation import shorten
 from reason.prompt import Prompt
 from reason.thinking import SolutionReader, ThinkingFormat
-from search.expand import derive_seed
 from search.part_verifier import PartVerdict
+from search.seeds import derive_seed
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class VerdictWords(NamedTuple):
 
 @runtime_checkable
 class AskingScorer(Protocol):
-    """A scorer that asks a language model in words; `build.py` gives it the model once that is loaded.
+    """A scorer that asks a language model in words; `SolveSpec` gives it the model once that is loaded.
 
     model  `target`, the model that solves, or `small`, the one at the settings `small`; None where it asks none
     """

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from decoding.core import Usage
 from reason.problem import Problem, Solution
 from reason.solver import Solver
-from search.expand import derive_seed
+from search.seeds import derive_seed
 from search.strategy import Budget, StepEvent
 
 KEEP_ALIVE_S = 15.0

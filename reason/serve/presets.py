@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from reason.build import SolveSpec, validate_settings
 from reason.config.compose import Settings, compose_settings, list_options
 from reason.config.errors import ConfigError, unknown_option
 from reason.scorers.base import Scorer, StatelessScorer
 from reason.scorers.judge import JudgeScorer
+from reason.settings.solve_spec import SolveSpec
+from reason.settings.validate import validate_settings
 from reason.solver import Solver
 from search.strategy import Budget, Strategy
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reason.engines.openai_api.wire import TOOL_CALL_TAGS
+from reason.engines.openai_api.response import TOOL_CALL_TAGS
 from reason.serve.json_schema import JsonSchema, parse_json, write_canonical
 
 _OPENING, _CLOSING = TOOL_CALL_TAGS

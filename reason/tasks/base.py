@@ -9,7 +9,7 @@ from decoding.validation import MAX_INT, is_count, require_count, shorten
 from reason.grading import NO_ANSWER, NO_GOLD, RIGHT, WRONG, Grade, Grader, ungraded_because
 from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem
-from search.expand import derive_seed
+from search.seeds import derive_seed
 
 __all__ = ["NO_ANSWER", "NO_GOLD", "RIGHT", "WRONG", "Grade", "Task", "ungraded_because", "validate_subset"]
 

@@ -21,7 +21,7 @@ from reason.problem import Problem
 from reason.tasks.base import Task, validate_subset
 from reason.tasks.hub import HubDataset, load_rows
 from reason.tasks.rows import DatasetRow
-from search.expand import derive_seed
+from search.seeds import derive_seed
 
 SOURCE = HubDataset(
     repo="Idavidrein/gpqa",

@@ -55,7 +55,7 @@ from reason.training.stream import OpenSource, SolutionSource, batch_stream
 from reason.training.td_lambda import TdLoss, ValueRecipe, batch_trajectories, name_value_model, write_trajectories
 from reason.training.thoughts import ThoughtSource
 from reason.training.tokenizer import build_thinker_tokenizer, build_tokenizer
-from search.expand import derive_seed
+from search.seeds import derive_seed
 
 BUNDLED = Path(reason.models.__file__).parent / "bundled"
 HEAD_STAGES = ("acceptance_head", "judge_head", "draft_vocabulary")

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from reason.tasks.synthetic.draw import draw_exercise
 from reason.tasks.synthetic.exercise import ExactWriter
 from reason.training.examples import EMPHASIS, IGNORE, NONE, ExampleEncoder, TrainingExample, batch_examples
-from search.expand import derive_seed
+from search.seeds import derive_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

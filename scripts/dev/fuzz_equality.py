@@ -26,10 +26,11 @@ from rich.console import Console
 from rich.progress import track
 
 from reason.bench.arguments import positive_int
-from reason.build import SolveSpec, select_task
 from reason.problem import Solution
 from reason.runs.tables import format_markdown
+from reason.settings.solve_spec import SolveSpec
 from reason.solver import Solver
+from reason.tasks.selection import select_task
 
 NUM_COMPARED = 2  # problems of a case; the others run beside them
 SMALLEST = 1e-6  # the last decimal in result rows
@@ -126,7 +127,7 @@ class OpenModels:
 def run_case(drawn: DrawnSettings, models: OpenModels) -> Iterator[tuple[str, Comparison]]:
     """Solves the problems of a case in all ways; yields how, and the comparison with the reference."""
     plain, drafting = (drawn.build_spec(speculates=speculates) for speculates in (False, True))
-    task, _ = select_task(plain, {})
+    task, _ = select_task(plain.config, {}, plain.scorer)
     problems = list(task)
     solver = models.get_solver(plain, drawn, speculates=False)
     expected = [solver.solve(problem) for problem in problems[:NUM_COMPARED]]

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reason import ConfigError
-from reason.build import SolveSpec, validate_settings
 from reason.config.compose import compose_settings, list_options, load_option
+from reason.settings.solve_spec import SolveSpec
+from reason.settings.validate import validate_settings
 
 CASES_PER_MODELS = 8
 NUM_PROBLEMS = 3

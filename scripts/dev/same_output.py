@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from reason.build import select_task, validate_settings
 from reason.config.compose import compose_settings, list_options
 from reason.config.renamed_settings import rename_overrides
 from reason.runs.result import UNSTABLE_USAGE_FIELDS, ProblemResult
 from reason.runs.run import tree_record
 from reason.runs.summary import summarise_results
+from reason.settings.validate import validate_settings
+from reason.tasks.selection import select_task
 
 FLOAT64 = ("engine.dtype=float64", "scorer.dtype=float64")
 ROUTED = ("router=arbitrage", "router.dtype=float64", "small.dtype=float64")
@@ -46,7 +47,7 @@ def output(settings: tuple[str, ...], problems: int) -> str:
     overrides = ("+task=synthetic", "task.difficulty=[2,3]", "search.n=4", *FLOAT64, *settings)
     config, choices = compose_settings(overrides)
     plan = validate_settings(config, choices)
-    task, _ = select_task(plan, choices)
+    task, _ = select_task(plan.config, choices, plan.scorer)
     outputs, results = [], []
     with plan.load_solver(task) as solver:
         for problem in list(task)[:problems]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from decoding.core import Tokens
 from decoding.validation import require_count, require_number
 from search.allocation import normalise_scores
-from search.expand import ExpansionBatch, derive_seed
+from search.expand import ExpansionBatch
 from search.open_paths import OpenPaths
+from search.seeds import derive_seed
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategy import Resources, SearchResult

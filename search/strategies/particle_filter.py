@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decoding.core import Tokens
 from decoding.validation import require_choice, require_positive, require_share
 from search.allocation import normalise_scores
-from search.expand import derive_seed
+from search.seeds import derive_seed
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategies.particle_rules import (

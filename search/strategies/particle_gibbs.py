@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from decoding.core import Tokens
 from decoding.validation import require_count
-from search.expand import derive_seed
+from search.seeds import derive_seed
 from search.step_search_state import StepSearchState
 from search.strategies.particle_filter import ParticleFilter
 from search.strategies.particle_rules import resample_systematically

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from decoding.core import Tokens
 from decoding.validation import require_choice, require_count
-from search.expand import derive_seed
 from search.revision_search import RevisionSearch
 from search.revision_state import RevisionState
+from search.seeds import derive_seed
 from search.strategy import Resources, SearchResult
 from search.templates import Places
 from search.tree import SearchTree

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from decoding.core import Tokens
 from decoding.validation import require_choice, require_count, require_positive, require_switch
 from search.allocation import allocate_by_softmax
-from search.expand import derive_seed
 from search.open_paths import OpenPaths
+from search.seeds import derive_seed
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategy import Resources, SearchResult

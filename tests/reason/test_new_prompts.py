@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 import reason
 from decoding.core import SamplingParams, Tokens
 from reason import ConfigError
-from reason.build import validate_settings
 from reason.config.compose import compose_settings
 from reason.problem import Problem
 from reason.prompt import Prompt, PromptFormat
@@ -22,6 +21,7 @@ from reason.runs.export_trees import EXPORT_FORMATS, export_trees
 from reason.runs.pages.tree import tree_page_data
 from reason.runs.run import TaskRun, tree_record
 from reason.serve.choices import select_choices, usage_block
+from reason.settings.validate import validate_settings
 from reason.tasks.base import Task
 from reason.tasks.puzzles import forms
 from reason.thinking import ThinkingFormat

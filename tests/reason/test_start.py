@@ -41,8 +41,8 @@ def test_help_and_refused_settings_import_nothing_heavy(argument: str, tmp_path:
 @pytest.mark.parametrize("override", ["search=best_of_n", "search=self_consistency", "speculation=suffix"])
 def test_valid_settings_are_checked_without_torch(override: str) -> None:
     loaded = loaded_after(
-        "from reason import build\nfrom reason.config.compose import compose_settings\n"
-        f"build.validate_settings(*compose_settings([{override!r}])).names"
+        "from reason.settings.validate import validate_settings\nfrom reason.config.compose import compose_settings\n"
+        f"validate_settings(*compose_settings([{override!r}])).names"
     )
     assert not loaded & HEAVY
 

@@ -15,10 +15,10 @@ from decoding.core import SamplingParams
 from decoding.validation import InvalidText, require_text
 from reason import ConfigError
 from reason.bench.replay import read_recordings
-from reason.build import validate_settings
 from reason.config.compose import compose_settings
 from reason.problem import Problem
 from reason.prompt import PromptFormat
+from reason.settings.validate import validate_settings
 from reason.tasks import hub
 from reason.tasks.gpqa import Gpqa
 from reason.tasks.math500 import Math500

@@ -10,7 +10,6 @@ import pytest
 
 import reason
 from decoding.core import Generation, SamplingParams, Usage
-from reason.build import SolveSpec, validate_settings
 from reason.config.compose import compose_settings, load_option
 from reason.config.errors import ConfigError
 from reason.problem import Problem
@@ -18,6 +17,8 @@ from reason.prompt import Prompt
 from reason.scorers.judge import JudgeScorer
 from reason.scorers.judge_model import JudgeModel
 from reason.scorers.thought_verifier import YES_NO, ThoughtVerifier
+from reason.settings.solve_spec import SolveSpec
+from reason.settings.validate import validate_settings
 from reason.thinking import ThinkingFormat
 from search.early_exit.redundant import RedundantThought
 from search.strategies.best_of_n import BestOfN

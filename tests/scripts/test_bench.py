@@ -153,7 +153,9 @@ def test_whole_runs_compares_with_plain_runs_and_ends_with_json(tmp_path: Path) 
     assert 0 < workload["tokens"] <= 40
     assert workload["rounds"] <= workload["plain_rounds"]
     report = (tmp_path / "report.md").read_text()
-    assert json.loads(report.splitlines()[-1]) == json.loads(done.stdout.splitlines()[-1])
+    *_, fence, figures, end = report.splitlines()
+    assert (fence, end) == ("```json", "```")
+    assert json.loads(figures) == json.loads(done.stdout.splitlines()[-1])
     (row,) = [line for line in report.splitlines() if line.startswith("| question |")]
     for clock in ("wall", "wall_plain", "cpu", "cpu_plain"):
         assert f"{workload[clock]['median']:.2f} ({workload[clock]['low']:.2f} to" in row

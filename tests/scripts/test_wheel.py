@@ -82,8 +82,9 @@ def test_the_stage_is_used_beside_packages_of_the_same_names(packages: Path, tmp
     code = (
         "import reason, search, conf, decoding, scripts\n"
         "from reason.search.strategies.rebase import Rebase\nfrom reason.decoding.core import SamplingParams\n"
-        "import sys\nfrom reason import build\nfrom reason.config.compose import compose_settings\n"
-        "spec = build.validate_settings(*compose_settings(['search=rebase']))\n"
+        "import sys\nfrom reason.settings.validate import validate_settings\n"
+        "from reason.config.compose import compose_settings\n"
+        "spec = validate_settings(*compose_settings(['search=rebase']))\n"
         "print(reason.__file__, search.NAME, conf.NAME, decoding.NAME, scripts.NAME, type(spec.strategy) is Rebase)\n"
         "assert not {'search.tree', 'decoding.core'} & set(sys.modules)\n"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reason.build import validate_settings
 from reason.config.compose import compose_settings, list_options
+from reason.settings.validate import validate_settings
 from search.step_search import StepSearch
 from search.strategies.token_search import TokenSearch
 from tests.support.searches import load_search_yaml, search_classes

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from reason.engines.openai_api.wire import find_first_stop
+from reason.engines.openai_api.response import find_first_stop
 from reason.solver import Solver
 from tests.support.app_server import AppServer
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from email.utils import formatdate
 from typing import Any, Literal
 
-from reason.engines.openai_api.wire import find_first_stop
+from reason.engines.openai_api.response import find_first_stop
 from tests.support.scripted_http import ScriptedHttp, ScriptedRequest, send_json
 
 Act = Literal[

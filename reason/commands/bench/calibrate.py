@@ -16,10 +16,12 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from reason import ConfigError, build
+from reason import ConfigError
 from reason.bench.calibrate import DistanceRecorder, best_threshold, rate_thresholds
 from reason.commands import typed
 from reason.config.compose import compose_settings
+from reason.settings.validate import validate_settings
+from reason.tasks.selection import select_task
 
 DEFAULTS = ("search=ets", "limit=32")
 
@@ -31,10 +33,10 @@ def run_program() -> int:
         return 0
     try:
         config, choices = compose_settings([*DEFAULTS, *sys.argv[1:]])
-        plan = build.validate_settings(config, choices)
+        plan = validate_settings(config, choices)
         if plan.embedder is None:
             raise ConfigError("this search compares no steps; choose search=ets, or search.merge=true")
-        task, _ = build.select_task(plan, choices)
+        task, _ = select_task(plan.config, choices, plan.scorer)
     except ConfigError as error:
         console.print(str(error), style="red", markup=False)
         return 2

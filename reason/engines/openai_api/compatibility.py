@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from reason.config.errors import ConfigError
 from reason.engines.base import EngineUse
-from reason.engines.openai_api.wire import RequestFormat
+from reason.engines.openai_api.request_format import RequestFormat
 from reason.models.byte_tokenizer import BYTES
 from reason.scorers.likelihood import LikelihoodScorer
 

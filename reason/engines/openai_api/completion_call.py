@@ -10,11 +10,11 @@ from decoding.core import GenerationRequest, SamplingParams
 from reason.engines.http.errors import ReplyBrokenOff, ReplyTimeout
 from reason.engines.http.in_flight import InFlightRequest
 from reason.engines.http.stats import Arrivals
+from reason.engines.openai_api.response import CompletionResponse, RequestedText, find_missing_tags, parse_completion
 from reason.engines.openai_api.server import OpenAIServer
 from reason.engines.openai_api.settings import OpenAISettings
 from reason.engines.openai_api.streaming import CompletionStream
 from reason.engines.openai_api.text_codec import TextCodec
-from reason.engines.openai_api.wire import CompletionResponse, RequestedText, find_missing_tags, parse_completion
 from reason.models.byte_tokenizer import parse_conversation
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from reason.engines.http.stats import ClientStats
 from reason.engines.http.top_logprobs import stack_rows
 from reason.engines.openai_api.completion_call import CompletionCall
 from reason.engines.openai_api.probe import OpenAICapabilities, probe_completions
+from reason.engines.openai_api.response import CompletionResponse, EndCause
 from reason.engines.openai_api.server import OpenAIServer
 from reason.engines.openai_api.settings import OpenAISettings
 from reason.engines.openai_api.text_codec import TextCodec
-from reason.engines.openai_api.wire import CompletionResponse, EndCause
 from reason.models.byte_tokenizer import ByteTokenizer
 from reason.models.tokenizer import PretrainedTokenizer
 

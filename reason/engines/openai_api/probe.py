@@ -9,8 +9,10 @@ from typing import cast
 from decoding.core import OversizedRequest
 from reason.engines.http.errors import ReplyTimeout, RequestRejected, ResponseLost, TransientError, treat_as_lost
 from reason.engines.http.plausible import read_count
+from reason.engines.openai_api.request_format import RequestFormat
+from reason.engines.openai_api.response import RequestedText, names_end_cause, parse_usage
+from reason.engines.openai_api.response_json import CompletionJson
 from reason.engines.openai_api.server import OpenAIServer
-from reason.engines.openai_api.wire import CompletionJson, RequestedText, RequestFormat, names_end_cause, parse_usage
 
 _WORD, _STEP = "So", "So\n\n"
 _MAX_WORD_TOKENS = 2  # tokens that `_WORD` may have

@@ -16,8 +16,8 @@ from reason.engines.http.errors import (
     find_error_message,
     parse_retry_after,
 )
+from reason.engines.openai_api.response import CompletionResponse
 from reason.engines.openai_api.streaming import CompletionStream
-from reason.engines.openai_api.wire import CompletionResponse
 
 _VENDOR_OVERLOADED = 529  # no standard status, but vendors use it
 _NO_CREDIT = "insufficient_quota"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, cast
 from decoding.validation import require_choice, require_switch
 from reason.engines.base import EngineUse, SpeculationFactory
 from reason.engines.http.settings import ServerSettings
-from reason.engines.openai_api.wire import NEUTRAL, RequestFormat
+from reason.engines.openai_api.request_format import NEUTRAL, RequestFormat
 from reason.models.checkpoint import Checkpoint
 from reason.models.tokenizer import PretrainedTokenizer
 

@@ -7,9 +7,7 @@ from typing import cast
 
 from reason.engines.http.errors import ResponseLost, treat_as_lost
 from reason.engines.http.plausible import read_count, read_text
-from reason.engines.openai_api.wire import (
-    ChoiceJson,
-    CompletionJson,
+from reason.engines.openai_api.response import (
     CompletionResponse,
     EndCause,
     RequestedText,
@@ -20,6 +18,7 @@ from reason.engines.openai_api.wire import (
     parse_top_logprobs,
     parse_usage,
 )
+from reason.engines.openai_api.response_json import ChoiceJson, CompletionJson
 
 
 class CompletionStream:

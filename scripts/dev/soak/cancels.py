@@ -16,10 +16,11 @@ from part_program import PartSettings, RoundReport, run_part
 from rows import find_differences
 
 import reason
-from reason import Problem, Solution, Solver, build
-from reason.build import SolveSpec
+from reason import Problem, Solution, Solver
 from reason.config.compose import compose_settings
 from reason.runs.run import tree_record
+from reason.settings.solve_spec import SolveSpec
+from reason.settings.validate import validate_settings
 
 ENGINES = (
     ("engine.kv_mib=64",),
@@ -122,7 +123,7 @@ class CancelAttack:
 
 def validate(*overrides: str) -> SolveSpec:
     """Returns the validated settings: a strategy and a budget among them."""
-    return build.validate_settings(*compose_settings(overrides))
+    return validate_settings(*compose_settings(overrides))
 
 
 @contextmanager

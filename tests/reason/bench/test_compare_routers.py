@@ -62,8 +62,8 @@ def test_cost_is_in_tokens_of_the_large_model() -> None:
 
 
 def test_every_swept_value_is_a_valid_setting_of_its_router() -> None:
-    from reason.build import validate_settings
     from reason.config.compose import compose_settings
+    from reason.settings.validate import validate_settings
 
     for router, (_, values) in SWEPT_VALUES.items():
         for value in values or (None,):

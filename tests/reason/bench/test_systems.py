@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from reason import build
 from reason.bench.replay import EncodedProblem
 from reason.bench.systems import measure
 from reason.bench.systems.page import format_page
@@ -19,6 +18,7 @@ from reason.bench.systems.rows import SystemRow, load_rows
 from reason.commands.bench import systems
 from reason.config.compose import compose_settings
 from reason.config.errors import ConfigError
+from reason.settings.validate import validate_settings
 
 ROWS = load_rows()
 SEARCH_FIGURES: dict[str, object] = {"search": {
@@ -51,7 +51,7 @@ def test_settings_of_a_row_are_accepted_and_lossy_where_it_says_so(row: SystemRo
     elif row.slot == "thinking":
         settings = ["model=thinker", *settings]
     config, choices = compose_settings(settings)
-    spec = build.validate_settings(config, choices)
+    spec = validate_settings(config, choices)
     # what the page marks as lossy is what heading, rows and server name
     assert (row.lossless is False) == bool(spec.lossy_settings)
 

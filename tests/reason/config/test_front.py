@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from reason import ConfigError
-from reason.build import from_config, validate_settings
+from reason.build import from_config
 from reason.config.compose import compose_settings, load_option
 from reason.config.front import AutoSearch, FrontEntry, choose_search, read_front, write_front
 from reason.runs.resume import hash_settings
+from reason.settings.validate import validate_settings
 from tests.support.paths import ROOT
 
 ROW = FrontEntry(

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from reason import ConfigError, build
+from reason import ConfigError
 from reason.config import plugins
 from reason.config.compose import compose_settings, instantiate
 from reason.runs import resume
+from reason.settings.validate import validate_settings
+from reason.tasks.selection import select_task
 from tests.support.paths import SCRIPTS
 
 TASK = """
@@ -50,7 +52,7 @@ def file(tmp_path: Path) -> Path:
 
 def task_name(*settings: str) -> str:
     config, choices = compose_settings(["+task._target_=mine_sums.Sums", *settings])
-    return build.select_task(build.validate_settings(config, choices), choices)[0].name
+    return select_task(config, choices, validate_settings(config, choices).scorer)[0].name
 
 
 def test_plugin_may_be_a_file(file: Path) -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from decoding.core import GenerationRequest, SamplingParams
-from reason.engines.openai_api.wire import RequestedText, RequestFormat, parse_completion
+from reason.engines.openai_api.request_format import RequestFormat
+from reason.engines.openai_api.response import RequestedText, parse_completion
 from reason.engines.sglang_client.wire import build_generate_body
 from reason.problem import Problem
 from reason.solver import Solver

@@ -12,11 +12,12 @@ import pytest
 
 from decoding.core import SamplingParams, Tokens
 from decoding.engine import LocalEngine
-from reason import ConfigError, build
+from reason import ConfigError
 from reason.config.compose import compose_settings, instantiate, list_options, load_option
 from reason.engines import speculation
 from reason.problem import Problem
 from reason.runs.run import TaskRun
+from reason.settings.validate import validate_settings
 from reason.tasks.base import Task
 from search.strategy import Strategy
 from tests.support.fakes import HashBackend, ToyTokenizer
@@ -122,7 +123,7 @@ def test_every_combination_of_speculation_runs_or_is_refused_with_the_valid_choi
 )
 def test_wrong_speculation_setting_is_named_before_any_model_loads(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        build.validate_settings(*compose_settings(overrides))
+        validate_settings(*compose_settings(overrides))
     assert message in str(raised.value)
 
 

@@ -19,7 +19,7 @@ from reason.routing.fixed import SmallModelOnly, TargetModelOnly
 from reason.routing.oracle import OracleRouter
 from reason.routing.random_rate import RandomRouter
 from reason.routing.reward_threshold import RewardThresholdRouter
-from search.expand import derive_seed
+from search.seeds import derive_seed
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
 from search.strategy import SearchResult

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from decoding.core import Generation, GenerationRequest
 from reason import ConfigError, load
-from reason.build import validate_settings
 from reason.config.compose import compose_settings
 from reason.problem import Problem
 from reason.runs.allocation import GivenSamples, SampleAllocation
 from reason.runs.result import UNSTABLE_USAGE_FIELDS, ProblemResult
 from reason.runs.run import TaskRun
 from reason.runs.summary import summarise_results
+from reason.settings.validate import validate_settings
 from reason.tasks.base import Task
 from search.strategies.best_of_n import BestOfN
 from search.strategies.self_consistency import SelfConsistency

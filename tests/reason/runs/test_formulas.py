@@ -131,6 +131,31 @@ def test_marks_of_markdown_are_faint_and_stay_in_the_text(
     assert page.locator("#question img").count() == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "formulas", "strong", "code"),
+    [
+        ("$2^{**}$ is not $3^{**}$", ["$2^{**}$", "$3^{**}$"], [], []),
+        (r"$\text{`a'}$ or $\text{`b'}$", [r"$\text{`a'}$", r"$\text{`b'}$"], [], []),
+        ("\\[ x =\n# 1 \\] holds", ["\\[ x =\n# 1 \\]"], [], []),
+        ("**$2^{**}$ is even**", ["$2^{**}$"], ["**$2^{**}$ is even**"], []),
+        ("## With \\[ a\n= b \\]\nand `$2^{**}$`", ["\\[ a\n= b \\]"], ["## With\\[ a\n= b \\]"], ["`$2^{**}$`"]),
+        ("`price $1` or $y$ `2$`", ["$y$"], [], ["`price $1`", "`2$`"]),
+    ],
+)
+def test_marks_of_markdown_in_a_formula_belong_to_it(
+    visit: Opener, text: str, formulas: list[str], strong: list[str], code: list[str]
+) -> None:
+    record = solutions(("7", None))
+    record["question"] = text
+    page = visit(tree_page(record, None))
+    drawn = [formula.get_attribute("title") for formula in page.locator("#question .math").all()]
+    assert drawn == formulas
+    assert "".join(source_text(page, "#question").split()) == "".join(text.split())
+    count = page.locator("#question strong").count()
+    assert [source_text(page, f"#question strong >> nth={i}") for i in range(count)] == strong
+    assert page.locator("#question code").all_text_contents() == code
+
+
 def test_page_without_the_converter_says_so(tmp_path: Path) -> None:
     code = (
         "import importlib.util as u\n"

@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 
 from decoding.core import Usage
 from reason import ConfigError
-from reason.build import validate_settings
 from reason.commands.report import write_report
 from reason.config.compose import compose_settings
 from reason.runs import resume
@@ -30,6 +29,7 @@ from reason.runs.papers.estimates import (
 from reason.runs.papers.judgement import FREE, RunSettings, judge_run, paper_lines
 from reason.runs.papers.spec import BETWEEN_RUNS, Paper, read_paper
 from reason.runs.result import ProblemResult
+from reason.settings.validate import validate_settings
 from search.kv import KVFootprint
 from tests.support.paths import CONF
 from tests.support.run_folders import make_row

@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from decoding.core import Generation, GenerationRequest
-from reason.build import validate_settings
 from reason.config.compose import compose_settings
 from reason.problem import Problem
 from reason.runs.json_files import safe_file_name
@@ -22,6 +21,7 @@ from reason.runs.progress import RunProgress, ThroughputMeter, track
 from reason.runs.result import UNSTABLE_USAGE_FIELDS, ProblemResult, ResultFile
 from reason.runs.run import TaskRun
 from reason.runs.summary import summarise_results
+from reason.settings.validate import validate_settings
 from reason.tasks.base import Task
 from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from decoding.core import Usage
 from reason import ConfigError
-from reason.build import validate_settings
 from reason.config.compose import compose_settings, instantiate, load_option
 from reason.scorers.ensemble import EnsemblePaths, EnsembleScorer
 from reason.scorers.ensemble_weights import EnsembleWeights, fit_weights, learn_weights, main
+from reason.settings.validate import validate_settings
 from search.strategy import ScoredPaths, StepScores
 from search.tree import Step
 

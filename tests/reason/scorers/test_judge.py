@@ -12,11 +12,11 @@ import pytest
 
 from decoding.core import Generation, GenerationRequest, OversizedRequest, Usage
 from reason import ConfigError
-from reason.build import validate_settings
 from reason.config.compose import compose_settings, instantiate, load_option
 from reason.prompt import Prompt
 from reason.scorers.judge import JudgeScorer
 from reason.scorers.judge_model import Asking, JudgeModel, VerdictWords
+from reason.settings.validate import validate_settings
 from reason.thinking import ThinkingFormat
 from search.tree import Step
 from tests.support.fakes import EngineWithoutModel

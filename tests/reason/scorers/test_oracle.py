@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 import reason
-from reason.build import select_task, validate_settings
 from reason.config.compose import compose_settings
 from reason.config.errors import ConfigError
 from reason.problem import Problem
 from reason.scorers.oracle import OracleScorer
+from reason.settings.validate import validate_settings
+from reason.tasks.selection import select_task
 from reason.tasks.synthetic import Synthetic
 from search.tree import Step
 from tests.support.toy_search import extract_answer
@@ -66,4 +67,4 @@ def test_oracle_and_a_bare_question_are_a_wrong_setting() -> None:
     settings, choices = compose_settings(["question=What is 2 + 2?", "scorer=oracle"], "solve")
     spec = validate_settings(settings, choices)
     with pytest.raises(ConfigError, match="scorer=oracle scores by the gold answers of a task, and a question has"):
-        select_task(spec, choices)
+        select_task(spec.config, choices, spec.scorer)

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from reason import build
 from reason.config.compose import compose_settings, list_options
 from reason.config.errors import ConfigError
 from reason.serve import presets
 from reason.serve.presets import load_presets
 from reason.serve.settings import ServeSettings
+from reason.settings.validate import validate_settings
 from tests.support.lossy_settings import LOSSY
 from tests.support.toy_server import SETTINGS, ToySearchService, chat_body, running_server, serve_settings
 
@@ -63,7 +63,7 @@ def test_preset_may_not_set_shared_settings(monkeypatch: pytest.MonkeyPatch) -> 
 def test_serve_config_matches_serve_settings() -> None:
     config, _ = compose_settings([], "serve")
     assert ServeSettings(**config.pop("serve")).host == "127.0.0.1"
-    assert build.validate_settings(config, {}).config == config
+    assert validate_settings(config, {}).config == config
 
 
 @pytest.mark.parametrize(

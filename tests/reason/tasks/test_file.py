@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from reason import ConfigError
-from reason.build import select_task, validate_settings
 from reason.config.compose import compose_settings
+from reason.settings.validate import validate_settings
 from reason.tasks.base import Task
+from reason.tasks.selection import select_task
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "What is 1+1?", "target": 2, "key": "a", "level": "easy"},
@@ -28,7 +29,7 @@ def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
 
 def load(*settings: str) -> Task:
     config, choices = compose_settings(["+task=file", *settings])
-    return select_task(validate_settings(config, choices), choices)[0]
+    return select_task(config, choices, validate_settings(config, choices).scorer)[0]
 
 
 def test_fields_are_those_that_the_settings_name(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from reason.build import select_task, validate_settings
 from reason.config.compose import compose_settings
 from reason.runs.metrics import compute_metrics
 from reason.runs.result import ProblemResult
+from reason.settings.validate import validate_settings
+from reason.tasks.selection import select_task
 from tests.support.toy_solver import toy_solver
 
 CODE = """
@@ -31,7 +32,7 @@ def test_two_files_add_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     config, choices = compose_settings([f"plugins=[{tmp_path}/doubles.py]", "search=self_consistency", "scorer=none"])
     task_settings = {"_target_": "doubles.Doubles", "size": 4, "limit": 3}
     spec = validate_settings({**config, "task": task_settings}, choices)
-    task, stands_in_for = select_task(spec, choices)
+    task, stands_in_for = select_task(spec.config, choices, spec.scorer)
     assert (task.name, len(task), stands_in_for) == ("doubles", 3, None)
     assert str(task.grade(task[2], "4")) == "right"
     with toy_solver() as solver:

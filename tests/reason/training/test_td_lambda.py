@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reason
-from reason.build import validate_settings
 from reason.config.compose import compose_settings
 from reason.scorers.ensemble import EnsembleScorer
+from reason.settings.validate import validate_settings
 from reason.training.loop import TrainingRecipe
 from reason.training.stages import ModelShape, TrainingPlan, run_stage
 from reason.training.td_lambda import (

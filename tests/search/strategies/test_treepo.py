@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens
-from reason.build import validate_settings
 from reason.config.compose import compose_settings
 from reason.config.errors import ConfigError
+from reason.settings.validate import validate_settings
 from search.step_rules.fixed_length import FixedLengthSteps
 from search.strategies.treepo import REWINDS, SPLITS, TreePo
 from search.strategy import Budget, SearchResult

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from decoding.core import SamplingParams
-from reason import ConfigError, build
+from reason import ConfigError
 from reason.config.compose import compose_settings
+from reason.engines.openai_api.request_format import JsonBody
 from reason.engines.openai_api.settings import OpenAISettings
-from reason.engines.openai_api.wire import JsonBody
+from reason.settings.validate import validate_settings
 
 CHAT = ("engine=openai", "engine.model=toy", "search=self_consistency", "scorer=none", "question=1+1?")
 THINKS = ("thinking@model.thinking=qwen3", "model.thinking.think_tokens=100")
 
 
 def body_for(*settings: str) -> JsonBody:
-    plan = build.validate_settings(*compose_settings([*CHAT, *settings]))
+    plan = validate_settings(*compose_settings([*CHAT, *settings]))
     assert isinstance(plan.engine.settings, OpenAISettings)
     return dict(plan.engine.settings.request_format.extra_body)
 

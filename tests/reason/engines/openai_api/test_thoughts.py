@@ -12,14 +12,14 @@ import pytest
 
 import reason
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from reason.build import validate_settings
 from reason.config.compose import compose_settings
 from reason.engines.http.errors import ResponseLost
 from reason.engines.openai_api.engine import OpenAIEngine
+from reason.engines.openai_api.response import RequestedText, parse_completion
 from reason.engines.openai_api.settings import OpenAISettings
 from reason.engines.openai_api.streaming import CompletionStream
-from reason.engines.openai_api.wire import RequestedText, parse_completion
 from reason.models.byte_tokenizer import ByteTokenizer
+from reason.settings.validate import validate_settings
 from tests.support.scripted_openai_server import REPLY_TEXT, ScriptedOpenAIServer
 
 TAGS = ("<think>", "</think>")

@@ -14,9 +14,10 @@ import pytest
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
 from reason.engines.openai_api.engine import OpenAIEngine
+from reason.engines.openai_api.request_format import RequestFormat
+from reason.engines.openai_api.response import RequestedText, parse_completion
 from reason.engines.openai_api.settings import OpenAISettings
 from reason.engines.openai_api.streaming import CompletionStream
-from reason.engines.openai_api.wire import RequestedText, RequestFormat, parse_completion
 from reason.models.byte_tokenizer import ByteTokenizer
 from tests.support.scripted_openai_server import REPLY_TEXT, ScriptedOpenAIServer
 

@@ -10,13 +10,14 @@ from rich.console import Console
 
 import reason
 from decoding.core import SamplingParams
-from reason.build import SolveSpec, validate_settings
 from reason.config.compose import compose_settings, list_options
 from reason.config.errors import ConfigError
 from reason.problem import Problem
 from reason.runs.present import format_heading, print_summary
 from reason.runs.result import ProblemResult
 from reason.runs.summary import summarise_results
+from reason.settings.solve_spec import SolveSpec
+from reason.settings.validate import validate_settings
 from reason.thinking import ThinkingFormat
 from search.early_exit.converged import ConvergedAnswers
 from search.step_rules.markers import MARKERS

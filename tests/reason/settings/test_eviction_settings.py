@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from reason.build import SolveSpec, validate_settings
 from reason.config.compose import compose_settings, list_options
 from reason.config.errors import ConfigError
 from reason.problem import Problem
 from reason.runs.present import format_heading
 from reason.serve.presets import load_presets
+from reason.settings.solve_spec import SolveSpec
+from reason.settings.validate import validate_settings
 from reason.tasks.base import Task
 
 POLICIES = [name for name in list_options("eviction") if name != "none"]

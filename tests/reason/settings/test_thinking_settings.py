@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reason.build import SolveSpec, validate_settings
 from reason.config.compose import compose_settings, list_options
 from reason.config.errors import ConfigError
 from reason.engines.openai_api.settings import OpenAISettings
+from reason.settings.solve_spec import SolveSpec
+from reason.settings.validate import validate_settings
 
 SERVED = ("engine=openai", "search=self_consistency")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reason.engines.http.errors import ResponseLost
+from reason.engines.openai_api.response import RequestedText, parse_completion
 from reason.engines.openai_api.streaming import CompletionStream
-from reason.engines.openai_api.wire import RequestedText, parse_completion
 
 REQUESTED = RequestedText(stop=("\n\n",), max_tokens=20, prompt_bytes=30)
 IMPOSSIBLE = [-1, 2.5, True, "7", 10**64, float("nan"), float("inf"), [7], {}, None]

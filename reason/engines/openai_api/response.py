@@ -1,26 +1,21 @@
-"""Converts one generation to the JSON of /completions and /chat/completions and back. Pure."""
+"""Reads the text of a generation, what ended it and its counts from the JSON of a reply. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypedDict, cast
 
-from decoding.core import SamplingParams
 from decoding.validation import shorten
 from reason.engines.http.errors import ResponseLost, treat_as_lost
 from reason.engines.http.plausible import read_count, read_logprob, read_text
-from reason.models.byte_tokenizer import parse_conversation
-
-NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0}
-"""The value at which each field of `SamplingParams` changes nothing."""
+from reason.engines.openai_api.response_json import ChoiceJson, CompletionJson, MessageJson, ToolCallJson
 
 TOOL_CALL_TAGS = ("<tool_call>", "</tool_call>")
 """What is put around a tool call that a server sends apart; most models with open weights write these themselves."""
 
 EndCause = Literal["stop", "eos", "length", "unknown"]
-JsonBody = dict[str, object]
 
 _ENDED = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls")
 _CUT_SHORT = ("length", "max_tokens", "content_filter")
@@ -30,185 +25,12 @@ _HIDDEN_PROMPT_TOKENS = 65536  # vendors put texts of their own around a prompt
 _CHARACTERS_PER_TOKEN = 256  # the longest tokens of real vocabularies are 128 blanks
 
 
-class MessageJson(TypedDict, total=False):
-    """`message` of a chat choice, `delta` of a streamed one, or the text of a completion."""
-
-    text: str | None
-    content: str | None
-    refusal: str | None
-    reasoning_content: str | None
-    reasoning: str | None
-    tool_calls: Sequence[ToolCallJson] | None
-
-
-class FunctionJson(TypedDict):
-    """What a tool call calls; `arguments` is JSON in a text, or an object with some servers."""
-
-    name: str
-    arguments: object
-
-
-class ToolCallJson(TypedDict):
-    """A tool call of a chat choice."""
-
-    function: FunctionJson
-
-
-class TopLogprobJson(TypedDict):
-    """A likely token of a chat choice."""
-
-    token: str
-    logprob: float
-
-
-class LogprobEntryJson(TopLogprobJson, total=False):
-    """A token of a chat choice, and the most likely ones in its place."""
-
-    top_logprobs: Sequence[TopLogprobJson]
-
-
-class LogprobsJson(TypedDict, total=False):
-    """`logprobs`: `content` of a chat choice, the other three of a completion."""
-
-    content: Sequence[LogprobEntryJson] | None
-    tokens: Sequence[str] | None
-    token_logprobs: Sequence[float] | None
-    top_logprobs: Sequence[Mapping[str, float]] | None
-
-
-class ChoiceJson(MessageJson, total=False):
-    """One choice of a reply or of a streamed event."""
-
-    message: MessageJson
-    delta: MessageJson
-    finish_reason: str | None
-    stop_reason: str | int | None
-    matched_stop: str | int | None
-    logprobs: LogprobsJson | None
-
-
-class PromptDetailsJson(TypedDict, total=False):
-    """`prompt_tokens_details` of a usage."""
-
-    cached_tokens: int | None
-
-
-class UsageJson(TypedDict, total=False):
-    """`usage` of a reply."""
-
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    prompt_tokens_details: PromptDetailsJson | None
-
-
-class CompletionJson(TypedDict, total=False):
-    """A reply or a streamed event. Servers are not trusted to send one: any other shape counts as a lost response."""
-
-    choices: Sequence[ChoiceJson]
-    usage: UsageJson | None
-
-
 class TokenCounts(TypedDict):
     """Counts of a reply, under the names of `CompletionResponse`."""
 
     tokens: int | None
     prompt_tokens: int | None
     cached_tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestFormat:
-    """How requests to these servers are written; `conf/engine/openai.yaml` describes the settings."""
-
-    model: str
-    chat: bool
-    prefill: bool = False
-    logprobs: bool = False
-    max_tokens_field: str = "max_tokens"
-    omit: tuple[str, ...] = ()
-    extra_body: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def path(self) -> str:
-        """The endpoint that requests go to."""
-        return "/chat/completions" if self.chat else "/completions"
-
-    def validate_params(self, params: SamplingParams) -> None:
-        """Raises ValueError for sampling parameters that would not reach the servers."""
-        for name, neutral in NEUTRAL.items():
-            value = getattr(params, name)
-            if name in self.omit and value != neutral:
-                raise ValueError(f"{name}={value} is not sent (engine.omit); set search.sampling.{name}={neutral}")
-        if params.stop_token_ids:
-            raise ValueError("search.sampling.stop_token_ids are ids and servers are sent text; choose stop")
-
-    def build_prompt(self, text: str) -> JsonBody:
-        """Returns the fields with the text to continue. Raises: ValueError where these servers cannot continue it."""
-        if not self.chat:
-            return {"prompt": text}
-        parsed = parse_conversation(text)
-        if parsed is None:
-            raise ValueError("engine.api=chat takes conversations, not texts to continue; choose api=completions")
-        fields, answer = parsed
-        if not answer:
-            return fields
-        if not self.prefill:
-            raise ValueError("engine.api=chat begins every answer anew; to continue one set engine.prefill=true")
-        conversation = cast(Sequence[Mapping[str, str]], fields["messages"])
-        messages = [*conversation, {"role": "assistant", "content": answer}]
-        return {**fields, "messages": messages, "continue_final_message": True, "add_generation_prompt": False}
-
-    def has_tools(self, text: str) -> bool:
-        """Returns whether the conversation with which this text begins offers tools."""
-        return self.chat and (parsed := parse_conversation(text)) is not None and bool(parsed[0].get("tools"))
-
-    def build_body(
-        self,
-        text: str,
-        params: SamplingParams,
-        seed: int,
-        *,
-        stream: bool = False,
-        num_top: int = 0,
-        json_schema: str | None = None,
-    ) -> JsonBody:
-        """Returns the body of a request. A streamed one has no stop strings, so that the server returns them.
-
-        All sampling fields are sent, because defaults differ: vLLM takes them from the model, llama.cpp has a top_k and
-        a min_p. Chat servers may not know those two and receive them only where they change something.
-        """
-        filters = {"temperature": params.temperature, "top_p": params.top_p}
-        filters |= {"top_k": params.top_k or -1, "min_p": params.min_p}
-        effective = {name for name, neutral in NEUTRAL.items() if getattr(params, name) != neutral}
-        left_out = {*self.omit, *({"top_k", "min_p"} - effective if self.chat else ())}
-        sampling = {**filters, "seed": seed & 0x7FFFFFFF}  # not all servers take more than 31 bits
-        return {
-            "model": self.model,
-            **self.build_prompt(text),
-            self.max_tokens_field: params.max_tokens,
-            **{name: value for name, value in sampling.items() if name not in left_out},
-            **({"stop": list(params.stop)} if params.stop and not stream else {}),
-            **(self._build_logprobs(num_top) if self.logprobs else {}),
-            **({"stream": True, "stream_options": {"include_usage": True}} if stream else {"stream": False}),
-            **({} if json_schema is None else {"response_format": _build_response_format(json_schema)}),
-            **self.extra_body,
-        }
-
-    def _build_logprobs(self, num_top: int) -> JsonBody:
-        if not self.chat:
-            return {"logprobs": max(1, num_top)}
-        return {"logprobs": True, **({"top_logprobs": num_top} if num_top else {})}
-
-    def build_probe(self, answer: str | None = None) -> JsonBody:
-        """Returns the body of a request for one token, with server defaults; `answer` is text to continue in a chat."""
-        if not self.chat:
-            prompt: JsonBody = {"prompt": "?"}
-        else:
-            prompt = {"messages": [{"role": "user", "content": "?"}]}
-        if answer is not None:
-            messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
-            prompt = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
-        return {"model": self.model, **prompt, self.max_tokens_field: 1, **self.extra_body}
 
 
 @dataclass(frozen=True)
@@ -421,11 +243,6 @@ def _write_tool_call(call: ToolCallJson) -> str:
     if not isinstance(arguments, str):  # some servers send the object itself
         arguments = json.dumps(arguments)
     return f'{TOOL_CALL_TAGS[0]}{{"name": {json.dumps(name)}, "arguments": {arguments}}}{TOOL_CALL_TAGS[1]}'
-
-
-def _build_response_format(json_schema: str) -> JsonBody:
-    schema = {"name": "reply", "schema": json.loads(json_schema)}
-    return {"type": "json_schema", "json_schema": schema}
 
 
 def _parse_end(choice: ChoiceJson, stop: Sequence[str]) -> tuple[EndCause, str]:
