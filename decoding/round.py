@@ -71,7 +71,10 @@ class Speculation:
 
 
 class RoundRunner:
-    """Runs rounds over a scheduler's requests. Its only state is the KV pool and the grouping of the last round."""
+    """Runs rounds over a scheduler's requests. Its only state is the KV pool and the grouping of the last round.
+
+    device   that of the pool
+    """
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class RoundRunner:
         self._backend, self._kv, self._scheduler = backend, kv, scheduler
         self._speculation, self._stop, self._stats = speculation, stop_rule, stats
         self._pool: Tensor | None = open_pool(backend.new_kv_pool, kv.pool.capacity, backend.kv_bytes_per_token)
+        self.device = self._pool.device
         if isinstance(speculation.controller, MemoryLimited):
             feedback_k = speculation.drafter.feedback_k
             speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
