@@ -4,7 +4,7 @@ Tensors cross streams in three places, and each is safe:
 
 weights, pools, tables   made on the default stream, which the loop's stream waits for before its first round
 results of a round       leave the device by copies that the host waits for; other threads get arrays of NumPy
-freed memory             PyTorch gives a tensor's memory again to the stream that it was made on, whatever others still do
+freed memory             PyTorch reuses a tensor's memory on the stream that it was made on, whatever others still do
                          with it. A loop without requests has synchronised its stream, so nothing is in use that is
                          freed after `close`, or with an engine that was not closed. What a round itself makes and
                          frees is of the same stream; what it frees of others it waits for (`wait_for_stream`)
