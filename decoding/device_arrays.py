@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 HostArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 _ALIGNMENT = 16
 """Bytes; a kernel is compiled for pointers that are multiples of 16, and again for each that is not."""
@@ -31,6 +32,13 @@ def copy_arrays(arrays: Sequence[HostArray], device: torch.device) -> list[Tenso
         there[start : start + array.nbytes].view(torch.int32 if array.dtype == np.int32 else torch.int64)
         for array, start in zip(arrays, starts, strict=True)
     ]
+
+
+def copy_numbers(arrays: Sequence[HostArray | Floats], device: torch.device) -> list[Tensor]:
+    """Returns arrays of numbers as tensors of their dtypes on `device`, copied as by `copy_arrays`."""
+    words: list[HostArray] = [array.view(np.int32) if array.itemsize == 4 else array.view(np.int64) for array in arrays]
+    dtypes = [torch.from_numpy(array[:0]).dtype for array in arrays]
+    return [there.view(dtype) for there, dtype in zip(copy_arrays(words, device), dtypes, strict=True)]
 
 
 class ArrayField(NamedTuple):

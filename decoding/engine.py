@@ -13,6 +13,7 @@ from decoding.kv.eviction.policy import EvictionPolicy
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend
+from decoding.model.device_stream import DeviceStream
 from decoding.request import Request
 from decoding.round import RoundRunner, Speculation
 from decoding.scheduler import Scheduler
@@ -72,7 +73,9 @@ class LocalEngine:
             records_attention=records_attention,
         )
         self._on_close = None if speculation is None else speculation.on_close
-        self._loop: EngineLoop[Request, Generation] = EngineLoop(self._scheduler, self._round.run_round, name="engine")
+        self._loop: EngineLoop[Request, Generation] = EngineLoop(
+            self._scheduler, self._round.run_round, name="engine", stream=DeviceStream(backend, self._round.device)
+        )
 
     @property
     def stats(self) -> EngineStats:

@@ -13,6 +13,7 @@ import torch
 
 from decoding.fork import ForkGuard
 from decoding.kv.sequence import TokenSequence
+from decoding.model.device_stream import DeviceStream
 from decoding.scheduler import Scheduler
 from decoding.threads import use_one_thread
 
@@ -31,10 +32,18 @@ class EngineLoop(Generic[S, R]):
 
     run_round  runs one round and yields each sequence that ended, already out of the scheduler, with its result.
                A generator: results yielded before the round breaks still reach their callers.
+    stream     the device's, on which all rounds run
     """
 
-    def __init__(self, scheduler: Scheduler[S], run_round: Callable[[], Iterable[tuple[S, R]]], *, name: str) -> None:
-        self._scheduler, self._run_round = scheduler, run_round
+    def __init__(
+        self,
+        scheduler: Scheduler[S],
+        run_round: Callable[[], Iterable[tuple[S, R]]],
+        *,
+        name: str,
+        stream: DeviceStream,
+    ) -> None:
+        self._scheduler, self._run_round, self._stream = scheduler, run_round, stream
         self._futures: dict[int, Future[R]] = {}  # by arrival; of the worker thread alone
         self._fork_guard = ForkGuard()
         self._lock = threading.Lock()  # guards the four fields below
@@ -93,7 +102,7 @@ class EngineLoop(Generic[S, R]):
             return futures
 
     def _run_until_idle(self) -> None:
-        with torch.inference_mode():
+        with torch.inference_mode(), self._stream.use():
             while self._accept_submitted():
                 try:
                     self._drop_cancelled()

@@ -18,6 +18,7 @@ from decoding.kv.shared_prefix import group_by_prefix
 from decoding.kv.slots import SlotPool, Slots
 from decoding.model.backend import Backend
 from decoding.model.batch import SequenceInput, pack_batch, pack_segments
+from decoding.model.device_stream import DeviceStream
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.validation import require_token_ids
 
@@ -74,7 +75,9 @@ class PrefillEngine:
             max_batched_tokens=max_batched_tokens,
             memory_advice="a smaller scorer.kv_mib leaves more memory for the rounds of the reward model",
         )
-        self._loop: EngineLoop[EncodeRequest, HeadOutputs] = EngineLoop(self._scheduler, self._run_round, name="reader")
+        self._loop: EngineLoop[EncodeRequest, HeadOutputs] = EngineLoop(
+            self._scheduler, self._run_round, name="reader", stream=DeviceStream(backend, self._pool.device)
+        )
         self.processed_tokens = 0
 
     async def encode(self, sequences: Sequence[Tokens], starts: Sequence[int]) -> list[HeadOutputs]:

@@ -31,6 +31,7 @@ from decoding.model.attention_recorder import AttentionRecorder
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch, pack_segments
 from decoding.request import Request
+from decoding.round_clock import RoundClock
 from decoding.round_result import BatchVerifyResult
 from decoding.sampling_batch import SamplingBatch
 from decoding.scheduler import ScheduledSequence, Scheduler
@@ -71,7 +72,10 @@ class Speculation:
 
 
 class RoundRunner:
-    """Runs rounds over a scheduler's requests. Its only state is the KV pool and the grouping of the last round."""
+    """Runs rounds over a scheduler's requests. Its only state is the KV pool and the grouping of the last round.
+
+    device   that of the pool
+    """
 
     def __init__(
         self,
@@ -88,6 +92,9 @@ class RoundRunner:
         self._backend, self._kv, self._scheduler = backend, kv, scheduler
         self._speculation, self._stop, self._stats = speculation, stop_rule, stats
         self._pool: Tensor | None = open_pool(backend.new_kv_pool, kv.pool.capacity, backend.kv_bytes_per_token)
+        self.device = self._pool.device
+        self._clock = RoundClock(stats, self.device)
+        self._is_launched = False  # whether the last round ended without a wait for the device
         if isinstance(speculation.controller, MemoryLimited):
             feedback_k = speculation.drafter.feedback_k
             speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
@@ -107,11 +114,11 @@ class RoundRunner:
             return
         assert self._pool is not None, "the pool was released"
         begin = time.perf_counter()
-        clock = self._stats.measure_seconds
-        with clock("bookkeeping"):
+        clock, is_alone = self._clock, not self._is_launched
+        with clock.measure_host("bookkeeping"):
             scheduled = self._scheduler.schedule_round()
             branches = {part.sequence.arrival: part.sequence.to_branch() for part in scheduled if part.is_complete}
-        with clock("drafting"):
+        with clock.measure_host("drafting"):
             plan, drafts = self._propose_drafts(scheduled, branches)
         feedback_k = self._speculation.drafter.feedback_k if plan.collect_feedback else 0
         gives_hidden = plan.collect_feedback and reads_hidden(self._speculation.drafter)
@@ -122,22 +129,22 @@ class RoundRunner:
             target: TargetLogits | None = None
             slots = self._kv.allocate(sum(part.num_tokens for part in scheduled) + sum(map(len, drafts.values())))
             try:
-                with clock("bookkeeping"):
+                with clock.measure_host("bookkeeping"):
                     batch, inputs = self._pack_inputs(scheduled, drafts, slots)
-                with clock("model"):
+                with clock.measure_device("model"):
                     attention_before = self._backend.attention_seconds
                     hidden = self._backend.forward(batch, self._pool)
                     self._stats.seconds_attention += self._backend.attention_seconds - attention_before
                     target = self._compute_logits(hidden, batch, inputs, feedback_k)
-                with clock("drafting"):
+                with clock.measure_host("drafting"):
                     # a GPU still computes what was launched above
                     self._learn_feedback()
-                with clock("sampling"):
+                with clock.measure_device("sampling"):
                     verified = self._verify_drafts(inputs, branches, target, gives_hidden=gives_hidden)
                 break
             except MEMORY_ERRORS as error:
                 scheduled, drafts = self._undo_round(scheduled, drafts, slots, error)
-        with clock("bookkeeping"):
+        with clock.measure_host("bookkeeping"):
             ended = self._commit_results(inputs, verified, batch)
             # before the ended requests leave: they ran in this round
             self._count_round(batch, verified)
@@ -145,11 +152,16 @@ class RoundRunner:
                 # after the commit, which decides which token is a request's last
                 verified.store_hidden()
                 verified.store_uncertainty()
-        with clock("drafting"):
+        with clock.measure_host("drafting"):
             if verified is not None:
-                # only rounds without prefill fit the cost curve, of those that ran once
+                # only rounds without prefill fit the cost curve, of those that ran once and waited for themselves alone
                 fits = failures == self._scheduler.limit.num_failures and all(p.num_tokens == 1 for p in scheduled)
-                self._observe_round(verified, plan, batch if fits else None, begin)
+                self._observe_round(verified, plan, batch if fits and is_alone else None, begin)
+        self._is_launched = verified is None and self.device.type == "cuda"
+        # of the last round for now nothing must be missing until there is another one
+        is_last = len(ended) == len(self._scheduler.running) and not self._scheduler.waiting
+        clock.add_passed(waits=is_last)
+        self._stats.seconds_rounds += time.perf_counter() - begin
         for request, reason in ended:
             yield self._end_request(request, reason)
 

@@ -79,7 +79,9 @@ def _draw_unfiltered(logits_TV: Tensor, rows: SamplingBatch, rows_R: npt.NDArray
 
 
 def _to_device(values: npt.NDArray[np.generic], like: Tensor) -> Tensor:
-    return torch.from_numpy(values).to(like.device)
+    here = torch.from_numpy(values)
+    # from pinned memory, and so not waited for
+    return here.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else here.to(like.device)
 
 
 def _select_rows(logits_TV: Tensor, rows_R: npt.NDArray[np.int64]) -> Tensor:
@@ -113,6 +115,9 @@ def _filter_candidates(
         values_RC, ids_RC = scaled_RV.topk(num_ranked, dim=-1)
         kept_RC = _keep_ranks(values_RC, scaled_RV, part)
         values_RC = values_RC.masked_fill(~kept_RC, -torch.inf)
+        if ((part.top_k_T > 0) & (part.top_k_T <= num_ranked)).all():  # known here: no wait for the device
+            yield rows_R, ids_RC, values_RC
+            continue
         # a filter keeps the first ranks: where the last one here is not kept, none of those beyond is
         is_wide_R = (kept_RC[:, -1] & (num_ranked < vocab_size)).cpu().numpy() & (part.top_k_T != num_ranked)
         if not is_wide_R.any():

@@ -41,7 +41,9 @@ class EngineStats:
     resident_rounds    resident_tokens summed over all rounds
     problem_rounds     groups (problems) with running branches, summed over all rounds
     seconds_*          model (attention included), attention (eager on a CPU only), sampling, drafting, and the rest of
-                       the loop
+                       the loop. On CUDA the first and the third are the device's own time, while which the host drafts
+                       and keeps books; so their sum may exceed `seconds_rounds`
+    seconds_rounds     whole rounds, by the host's clock
     decoder            how the layers run, compiled or eager; None where a server runs the model
     timeline           the last 4096 rounds
     """
@@ -71,6 +73,7 @@ class EngineStats:
     seconds_sampling: float = 0.0
     seconds_drafting: float = 0.0
     seconds_bookkeeping: float = 0.0
+    seconds_rounds: float = 0.0
     # bounded: a server may run for weeks
     decoder: DecoderKind | None = None
     timeline: deque[RoundSnapshot] = field(default_factory=lambda: deque(maxlen=4096))
@@ -86,7 +89,10 @@ class EngineStats:
         # no `finally`: the time of a failed round counts nowhere
         begin = time.perf_counter()
         yield
-        seconds = time.perf_counter() - begin
+        self.add_seconds(activity, time.perf_counter() - begin)
+
+    def add_seconds(self, activity: Activity, seconds: float) -> None:
+        """Adds to the seconds of `activity`. *Mutates*."""
         match activity:
             case "model":
                 self.seconds_model += seconds
@@ -100,8 +106,7 @@ class EngineStats:
     @property
     def busy_seconds(self) -> float:
         """Time in rounds; for the rest of the wall clock the engine was idle."""
-        # without `seconds_attention`, which is part of `seconds_model`
-        return self.seconds_model + self.seconds_sampling + self.seconds_drafting + self.seconds_bookkeeping
+        return self.seconds_rounds
 
     def record_residency(self, now: RoundSnapshot, unshared: int, problems: int) -> None:
         """Records the KV that is held after a round. *Mutates*."""

@@ -28,8 +28,8 @@ class TargetLogits:
     """The logits of a round's output rows, and values computed from them on demand.
 
     Branch i has rows `[first_rows[i], first_rows[i] + 1 + len(draft))`: its last committed token, then its draft nodes.
-    `hidden_WD` is the last hidden state of the same rows. Only the properties that are read are computed; those that
-    coupled acceptance and a drafter read are copied from the device together.
+    `hidden_WD` is the last hidden state of the same rows. Only the properties that are read are computed. A drafter's
+    are copied from the device with the first numbers that the acceptance rule reads.
     """
 
     logits_WV: Tensor
@@ -39,7 +39,8 @@ class TargetLogits:
     feedback_k: int = 0
 
     @LazyProperty
-    def _sampled(self) -> Tensor:
+    def sampled(self) -> Tensor:
+        """`tokens`, on the device."""
         if not runs_kernels(self.logits_WV.device):
             return sample_tokens(self.logits_WV, self.sampling)
         tokens, logsumexp = sample_on_gpu(self.logits_WV, self.sampling)
@@ -60,13 +61,9 @@ class TargetLogits:
 
     @LazyProperty
     def _sampled_on_host(self) -> tuple[Ints, Floats]:
-        """Tokens and log-probabilities. The copy also fills `top_logprobs`, so a round waits for the device once."""
-        sampled = self._sampled  # first: it may measure `_logsumexp` too
-        logprobs_W1 = self.logits_WV.gather(1, sampled[:, None]).float() - self._logsumexp
-        tokens, logprobs, *top = copy_to_host(sampled, logprobs_W1[:, 0], *(self._top if self.feedback_k else ()))
-        if top:
-            # Where `LazyProperty` stores its value; assignment is blocked by the frozen dataclass.
-            self.__dict__["top_logprobs"] = (top[0], top[1])
+        """Tokens and log-probabilities."""
+        sampled = self.sampled  # first: it may measure `_logsumexp` too
+        tokens, logprobs = self.read_numbers(sampled, self.select_logprobs(sampled))
         return tokens, logprobs
 
     @property
@@ -84,6 +81,23 @@ class TargetLogits:
         """The most likely ids and their raw log-probabilities, both `[W, feedback_k]`, best first."""
         ids, logprobs = copy_to_host(*self._top)
         return ids, logprobs
+
+    def select_logprobs(self, tokens_N: Tensor, rows_N: Tensor | None = None) -> Tensor:
+        """Returns the raw log-probabilities of tokens after rows, or of one token after each row, on the device."""
+        if rows_N is None:
+            return (self.logits_WV.gather(1, tokens_N[:, None]).float() - self._logsumexp)[:, 0]
+        return self.logits_WV[rows_N, tokens_N].float() - self._logsumexp[rows_N, 0]
+
+    def read_numbers(self, *tensors: Tensor) -> list[npt.NDArray[Any]]:
+        """Copies tensors to the host as `copy_to_host` does, and with the first of them `top_logprobs`, so that a rule
+        which reads once makes the round wait for the device once."""
+        reads_top = self.feedback_k > 0 and "top_logprobs" not in self.__dict__
+        numbers = copy_to_host(*tensors, *(self._top if reads_top else ()))
+        if reads_top:
+            # Where `LazyProperty` stores its value; assignment is blocked by the frozen dataclass.
+            *numbers, ids, logprobs = numbers
+            self.__dict__["top_logprobs"] = ids, logprobs
+        return numbers
 
     @LazyProperty
     def log_p(self) -> Tensor:
@@ -110,20 +124,23 @@ class TargetLogits:
 
 
 def copy_to_host(*tensors: Tensor) -> list[npt.NDArray[Any]]:
-    """Copies tensors `[W]` or `[W, n]` of one device, ids or float32, to arrays of int64 and float32.
+    """Copies tensors of one device to arrays: ids to int64, flags to bool, and numbers in their precision.
 
     One copy for all: each copy from the device waits for it. Ids must fit 32 bits.
     """
     if tensors[0].is_cpu:  # shares memory with the tensors; no result is written to
         return [tensor.numpy() for tensor in tensors]
-    # float32 as its bits: a conversion to a common number type would lose digits of ids or of numbers.
-    columns = [tensor.reshape(len(tensor), -1) for tensor in tensors]
-    words = torch.cat([c.view(torch.int32) if c.is_floating_point() else c.int() for c in columns], dim=1).cpu().numpy()
-    parts = np.split(words, np.cumsum([column.shape[1] for column in columns])[:-1], axis=1)
-    # A view needs contiguous memory, and the columns of a split are not.
-    return [
-        (np.ascontiguousarray(part).view(np.float32) if tensor.is_floating_point() else part.astype(np.int64)).reshape(
-            tuple(tensor.shape)
-        )
-        for part, tensor in zip(parts, tensors, strict=True)
+    # numbers as their bits: a conversion to a common type would lose digits of ids or of numbers
+    words = [
+        (tensor.contiguous().view(torch.int32) if tensor.is_floating_point() else tensor.int()).reshape(-1)
+        for tensor in tensors
     ]
+    parts = np.split(torch.cat(words).cpu().numpy(), np.cumsum([len(part) for part in words])[:-1])
+    return [_restore(part, tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _restore(words: npt.NDArray[np.int32], tensor: Tensor) -> npt.NDArray[Any]:
+    if not tensor.is_floating_point():
+        return words.astype(np.bool_ if tensor.dtype == torch.bool else np.int64).reshape(tuple(tensor.shape))
+    # a copy: eight bytes may begin between two multiples of eight
+    return words.copy().view(np.float64 if tensor.dtype == torch.float64 else np.float32).reshape(tuple(tensor.shape))

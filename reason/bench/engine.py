@@ -35,7 +35,7 @@ class EnginePoint:
         return median(ratios) if ratios else None
 
     def time_shares(self) -> dict[str, float]:
-        """Parts of the wall clock of our median run, as fractions."""
+        """Parts of the wall clock of our median run, as fractions; on a GPU the host's run beside the device's."""
         run = sorted(self.runs["ours"], key=lambda run: run.seconds)[len(self.runs["ours"]) // 2]
         stats = run.stats
         assert stats is not None
@@ -46,7 +46,7 @@ class EnginePoint:
             "drafting": stats.seconds_drafting,
             "bookkeeping": stats.seconds_bookkeeping,
         }
-        named["outside rounds"] = run.seconds - sum(named.values())
+        named["outside rounds"] = run.seconds - stats.busy_seconds
         return {name: seconds / run.seconds for name, seconds in named.items()}
 
     def to_json(self) -> dict[str, object]:

@@ -63,7 +63,10 @@ class SpeculationRun:
 
 
 def divide_seconds(stats: EngineStats, seconds: float) -> dict[str, float]:
-    """Returns parts of a wall clock, as fractions; what is left is bookkeeping and time outside rounds."""
+    """Returns parts of a wall clock, as fractions; what is left is bookkeeping and time outside rounds.
+
+    On a GPU model and sampling are the device's time, and part of the drafting runs beside them.
+    """
     parts = {"model": stats.seconds_model, "drafting": stats.seconds_drafting, "sampling": stats.seconds_sampling}
     return {name: part / seconds for name, part in parts.items()}
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.device_arrays import ArrayField, FixedArrays, copy_arrays
+from decoding.device_arrays import ArrayField, FixedArrays, copy_arrays, copy_numbers
 from tests.support.pretended_gpu import real_or_pretended_gpu
 
 ARRAYS = st.lists(
@@ -58,3 +58,12 @@ def test_nothing_is_copied_on_a_cpu() -> None:
     (tensor,) = copy_arrays([array], torch.device("cpu"))
     array[0] = 5
     assert tensor.tolist() == [5, 1, 2]
+
+
+def test_numbers_keep_their_types_and_bits() -> None:
+    arrays = [np.array([0.1, -0.0, np.inf], dtype=np.float32), np.array([0.1, 1e-310]), np.array([], dtype=np.int64)]
+    with pytest.MonkeyPatch.context() as patch, real_or_pretended_gpu(patch):
+        for tensor, array in zip(copy_numbers(arrays, torch.device("cuda")), arrays, strict=True):
+            assert tensor.is_cuda
+            assert tensor.cpu().numpy().dtype == array.dtype
+            assert tensor.cpu().numpy().tobytes() == array.tobytes()

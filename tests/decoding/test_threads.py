@@ -14,6 +14,7 @@ from decoding.engine_loop import EngineLoop
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import SlotPool
+from decoding.model.device_stream import DeviceStream
 from decoding.scheduler import Scheduler
 from decoding.threads import MIN_PARALLEL_PRODUCTS, use_one_thread, with_helper_threads
 
@@ -69,7 +70,8 @@ def test_engine_loop_uses_one_thread_and_its_caller_keeps_its_threads() -> None:
     scheduler: Scheduler[TokenSequence] = Scheduler(
         KVCache(SlotPool(1000)), max_running_requests=1, max_batched_tokens=1
     )
-    loop: EngineLoop[TokenSequence, None] = EngineLoop(scheduler, lambda: (), name="test")
+    stream = DeviceStream(scheduler, torch.device("cpu"))
+    loop: EngineLoop[TokenSequence, None] = EngineLoop(scheduler, lambda: (), name="test", stream=stream)
     loop.call_when_idle(lambda: thread_counts.append(torch.get_num_threads()))
     loop.close()
     assert thread_counts == [1]

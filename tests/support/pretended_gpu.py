@@ -2,7 +2,8 @@
 
 A tensor moved to CUDA is copied within the host's memory, and its storage is recorded as CUDA's; so are the results
 computed from it. As on a real GPU, an operation may not mix tensors of both devices, and NumPy cannot read those on
-CUDA. So the placement of tensors is tested on any machine. Kernels, streams, autograd and speed are not.
+CUDA. So the placement of tensors is tested on any machine, and what is launched on which stream. Kernels, autograd and
+speed are not.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from decoding.model import segment_attention
+from tests.support.pretended_streams import PretendedStreams
 
 Property: Any = Tensor  # its attributes are descriptors, other than in the stubs
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
@@ -29,6 +31,12 @@ ACROSS = {
     torch._has_compatible_shallow_copy_type,
 }  # fmt: skip
 READS = {Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__}
+# A few of the calls that launch nothing: attributes.
+VIEWS = {
+    Property.shape.__get__, Property.dtype.__get__, Property.ndim.__get__, Property.layout.__get__, Tensor.dim,
+    Tensor.numel, Tensor.size, Tensor.stride, Tensor.__len__, Tensor.is_floating_point, Tensor.untyped_storage,
+    Tensor.is_contiguous, Property.requires_grad.__get__, Property.grad.__get__, Tensor.element_size,
+}  # fmt: skip
 HOST_ONLY = {Tensor.numpy, Tensor.__array__, Tensor.data_ptr}
 
 
@@ -53,6 +61,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
         patched.setattr(torch.cuda, "is_available", lambda: True)
         patched.setattr(torch.cuda, "get_device_name", lambda device: f"pretended {device}")
         patched.setattr(torch.cuda, "mem_get_info", lambda device: FREE_AND_TOTAL_BYTES)
+        mode.streams.patch(patched)
         # Triton's kernels would run on the CPU, interpreted: hours for a search
         patched.setattr(segment_attention, "has_triton", lambda: False)
         yield mode
@@ -61,13 +70,16 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
 class PretendedGpu(TorchFunctionMode):
     """Intercepts all functions of torch; `copies_to_host` counts copies and reads of values.
 
-    largest_copy  numbers in the largest tensor that was copied to the host
+    largest_copy     numbers in the largest tensor that was copied to the host
+    numbers_to_host  numbers in all of them, and in those whose values were read
+    streams          the streams that operations were launched on
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._cuda_storages: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
-        self.copies_to_host = self.largest_copy = 0
+        self.copies_to_host = self.largest_copy = self.numbers_to_host = 0
+        self.streams = PretendedStreams()
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -81,7 +93,8 @@ class PretendedGpu(TorchFunctionMode):
             return bool(on_gpu) == (func == Property.is_cuda.__get__)
         if func in (Tensor.to, Tensor.cpu, Tensor.cuda):
             return self._move_tensor(func, *args, **kwargs)
-        self.copies_to_host += bool(on_gpu) and func in READS
+        if on_gpu and func in READS:
+            self._count_copy(on_gpu[0])
         if on_gpu and func in HOST_ONLY:
             raise TypeError(f"{resolve_name(func)} of a tensor on {CUDA}")
         if on_gpu and func not in ACROSS and any(tensor.dim() for tensor in on_host):
@@ -91,6 +104,8 @@ class PretendedGpu(TorchFunctionMode):
             on_cuda = torch.device(kwargs["device"]).type == "cuda"
             kwargs["device"] = CPU if on_cuda else kwargs["device"]
         result = func(*args, **kwargs)
+        if on_cuda and func not in VIEWS:
+            self.streams.count_launch()
         return self._mark_on_cuda(result) if on_cuda else result
 
     def _split_by_device(self, *values: Any) -> tuple[list[Tensor], list[Tensor]]:
@@ -123,9 +138,18 @@ class PretendedGpu(TorchFunctionMode):
             if moved is tensor and (copy or to_cuda != from_cuda):
                 moved = tensor.clone()
         if from_cuda and not to_cuda:
-            self.copies_to_host += 1
-            self.largest_copy = max(self.largest_copy, moved.numel())
+            self._count_copy(moved)
+        elif to_cuda and not from_cuda:
+            self.streams.count_launch()
         return self._mark_on_cuda(moved) if to_cuda else moved
+
+    def _count_copy(self, moved: Tensor) -> None:
+        with torch._C.DisableTorchFunction():
+            numbers = moved.numel()
+        self.copies_to_host += 1
+        self.streams.waits += 1
+        self.largest_copy = max(self.largest_copy, numbers)
+        self.numbers_to_host += numbers
 
 
 def _iter_tensors(value: Any) -> Iterator[Tensor]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from decoding.speculation.acceptance.given_tokens import match_tokens
 from decoding.speculation.draft import RANDOM_SAMPLING, Draft, DraftSampling, VerifyResult
 from decoding.speculation.interfaces import Branch
 
@@ -26,19 +26,4 @@ class Coupled:
     supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("coupled", "likely", *RANDOM_SAMPLING)
 
     def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
-        tokens, logprobs = target.tokens.tolist(), target.logprobs.tolist()
-        results = []
-        # Lists, read once: indexing arrays on every step of a path costs more than the comparison.
-        for first, draft in zip(target.first_rows, drafts, strict=True):
-            if not draft.tokens:  # plain decoding, most rows of a large batch
-                results.append(VerifyResult((), (tokens[first],), (logprobs[first],)))
-                continue
-            after = tokens[first : first + 1 + len(draft)]  # row 0 is the root, node -1
-            path, _ = draft.follow_path(partial(_token_after, after))
-            rows = [first, *(first + 1 + node for node in path)]
-            results.append(VerifyResult(path, tuple(tokens[r] for r in rows), tuple(logprobs[r] for r in rows)))
-        return results
-
-
-def _token_after(tokens: Items[int], node: int) -> int:
-    return tokens[node + 1]
+        return match_tokens(drafts, target.first_rows, target.tokens.tolist(), target.logprobs.tolist())

@@ -6,11 +6,17 @@ Shapes: W logits rows, N nodes of all drafts of a round, D nodes of one draft.
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from decoding.speculation.draft import Draft, VerifiedPath
+from decoding.speculation.draft import Draft, VerifiedPath, VerifyResult
+
+if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
+    from torch import Tensor
+
+    from decoding.speculation.target_logits import TargetLogits
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -64,3 +70,54 @@ def choose_deepest_paths(
         path = find_deepest_path(draft, is_accepted_N[mine] | np.array(is_own, dtype=np.bool_), likelihood_N[mine])
         paths.append(VerifiedPath(path, next_tokens[first + 1 + (path[-1] if path else -1)]))
     return paths
+
+
+class NodeRows(NamedTuple):
+    """Of all nodes of a round, on the device of the logits: the row of the node, that of its parent, and its token."""
+
+    own_N: Tensor
+    parent_N: Tensor
+    token_N: Tensor
+
+    @classmethod
+    def collect(cls, drafts: Items[Draft], target: TargetLogits) -> NodeRows:
+        """Collects them in the order of the drafts and of their nodes."""
+        from decoding.device_arrays import copy_numbers  # here, as above
+
+        rows = [
+            first + 1 + node
+            for draft, first in zip(drafts, target.first_rows, strict=True)
+            for node in range(len(draft))
+        ]
+        tokens = [token for draft in drafts for token in draft.tokens]
+        numbers = (
+            np.array(rows, dtype=np.int64),
+            list_parent_rows(drafts, target.first_rows),
+            np.array(tokens, dtype=np.int64),
+        )
+        return cls(*copy_numbers(numbers, target.logits_WV.device))
+
+
+def verify_deepest_paths(
+    drafts: Items[Draft], target: TargetLogits, nodes: NodeRows, next_tokens_W: Tensor, is_accepted_N: Tensor
+) -> list[VerifyResult]:
+    """Returns the results of a rule that judges every node by itself, given its judgements on the device.
+
+    Reads from the device once: tokens, judgements and log-probabilities, no distribution.
+    """
+    next_tokens, next_logprobs, is_accepted, likelihood, logprobs = target.read_numbers(
+        next_tokens_W,
+        target.select_logprobs(next_tokens_W),
+        is_accepted_N,
+        target.log_p[nodes.parent_N, nodes.token_N],
+        target.select_logprobs(nodes.token_N, nodes.parent_N),
+    )
+    next_of, results, start = next_tokens.tolist(), [], 0
+    paths = choose_deepest_paths(drafts, target.first_rows, next_of, is_accepted, likelihood.astype(np.float64))
+    for draft, first, (path, token) in zip(drafts, target.first_rows, paths, strict=True):
+        last_row = first + 1 + (path[-1] if path else -1)
+        tokens = (*(draft.tokens[node] for node in path), token)
+        of_tokens = (*(float(logprobs[start + node]) for node in path), float(next_logprobs[last_row]))
+        results.append(VerifyResult(path, tokens, of_tokens))
+        start += len(draft)
+    return results

@@ -9,8 +9,8 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from decoding.speculation.acceptance.verify import add_logprobs
-from decoding.speculation.draft import RANDOM_SAMPLING, Draft, DraftSampling, VerifiedPath, VerifyResult
+from decoding.speculation.acceptance.given_tokens import match_tokens
+from decoding.speculation.draft import RANDOM_SAMPLING, Draft, DraftSampling, VerifyResult
 from decoding.speculation.interfaces import Branch
 
 if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
@@ -26,9 +26,6 @@ class GreedyMatch:
 
     def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
         # In float32, as the sampler at temperature 0, so that ties have the same winner.
-        best_W = target.logits_WV.float().argmax(-1).tolist()
-
-        def verify_tree(draft: Draft, first_row: int) -> VerifiedPath:
-            return draft.follow_path(lambda node: best_W[first_row + 1 + node])
-
-        return add_logprobs(list(map(verify_tree, drafts, target.first_rows)), drafts, target)
+        best_W = target.logits_WV.float().argmax(-1)
+        tokens, logprobs = target.read_numbers(best_W, target.select_logprobs(best_W))
+        return match_tokens(drafts, target.first_rows, tokens.tolist(), logprobs.tolist())

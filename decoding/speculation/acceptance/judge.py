@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from decoding.speculation.acceptance.deepest_path import choose_deepest_paths, list_parent_rows
-from decoding.speculation.acceptance.verify import add_logprobs
+from decoding.speculation.acceptance.deepest_path import NodeRows, verify_deepest_paths
 from decoding.speculation.draft import Draft, DraftSampling, VerifyResult
 from decoding.speculation.interfaces import Branch
 from decoding.validation import require_share
@@ -49,6 +48,8 @@ class Judge:
         """Returns one result per branch. Raises: ValueError where the head is for hidden states of another size."""
         import torch  # here, as above
 
+        from decoding.device_arrays import copy_numbers
+
         hidden_WD = target.hidden_WD
         assert hidden_WD is not None, "a round keeps the hidden states of its output rows"
         if hidden_WD.shape[1] != len(self.weight_D):
@@ -56,25 +57,7 @@ class Judge:
                 f"acceptance=judge: the head reads hidden states of {len(self.weight_D)} numbers, and the target model "
                 f"has {hidden_WD.shape[1]}; train one for it: reason train stages=[judge_head]"
             )
-        next_tokens, log_p_WV = target.tokens.tolist(), target.log_p
-        node_row_N = np.array(
-            [
-                first + 1 + node
-                for draft, first in zip(drafts, target.first_rows, strict=True)
-                for node in range(len(draft))
-            ],
-            dtype=np.int64,
-        )
-        parent_row_N = list_parent_rows(drafts, target.first_rows)
-        tokens_N = np.array([token for draft in drafts for token in draft.tokens], dtype=np.int64)
-        rows, parents, tokens = (torch.from_numpy(i).to(hidden_WD.device) for i in (node_row_N, parent_row_N, tokens_N))
-        weight_D = torch.from_numpy(self.weight_D).to(hidden_WD.device)
-        right_N = torch.sigmoid(hidden_WD[rows].float() @ weight_D + self.bias)
-        paths = choose_deepest_paths(
-            drafts,
-            target.first_rows,
-            next_tokens,
-            (right_N > self.threshold).cpu().numpy(),
-            log_p_WV[parents, tokens].double().cpu().numpy(),
-        )
-        return add_logprobs(paths, drafts, target)
+        nodes = NodeRows.collect(drafts, target)
+        (weight_D,) = copy_numbers([self.weight_D], hidden_WD.device)
+        right_N = torch.sigmoid(hidden_WD[nodes.own_N].float() @ weight_D + self.bias)
+        return verify_deepest_paths(drafts, target, nodes, target.sampled, right_N > self.threshold)

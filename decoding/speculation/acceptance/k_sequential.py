@@ -42,6 +42,7 @@ class KSequential(TopDownRule):
     """SpecTr's k-sequential rule (K-SEQ)."""
 
     supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("iid",)
+    reads_vocabulary: ClassVar[bool] = False
 
     def choose_token(self, p_V: Vector, drafted: DraftedChildren, stream: UniformStream) -> int:
         k = len(drafted.children)

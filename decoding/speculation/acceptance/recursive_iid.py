@@ -20,6 +20,7 @@ class RecursiveIid(TopDownRule):
     """Recursive rejection sampling of independent draws."""
 
     supported_sampling: ClassVar[tuple[DraftSampling, ...]] = ("iid",)
+    reads_vocabulary: ClassVar[bool] = False
 
     def choose_token(self, p_V: Vector, drafted: DraftedChildren, stream: UniformStream) -> int:
         for _, token, index in drafted.children:

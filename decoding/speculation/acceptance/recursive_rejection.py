@@ -27,6 +27,7 @@ class RecursiveRejection(TopDownRule):
         "stochastic_beam",
         "dynamic_tree",
     )
+    reads_vocabulary: ClassVar[bool] = False
 
     def choose_token(self, p_V: Vector, drafted: DraftedChildren, stream: UniformStream) -> int:
         q_K = drafted.q_K

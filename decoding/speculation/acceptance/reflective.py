@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from decoding.core import Tokens
-from decoding.speculation.acceptance.coupled import Coupled
+from decoding.speculation.acceptance.given_tokens import match_tokens
 from decoding.speculation.draft import RANDOM_SAMPLING, Draft, DraftSampling, VerifyResult
 from decoding.speculation.interfaces import Branch, Drafter, DraftPlan, Feedback, reads_hidden
 from decoding.validation import require_share, require_text
@@ -55,8 +55,8 @@ class Reflective:
 
     def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
         """Returns one result per branch; log-probabilities are those of the mixture."""
-        import torch  # here, as above
-
+        # here, as above
+        from decoding.device_arrays import copy_numbers
         from decoding.speculation.target_logits import TargetLogits
 
         rows, first_rows, mixed_rows, second_rows = list[int](), list[int](), list[int](), list[int]()
@@ -68,15 +68,17 @@ class Reflective:
             for node, second in pair_readings(draft):
                 mixed_rows.append(start + 1 + node)
                 second_rows.append(first + 1 + second)
-        device = target.logits_WV.device
-        logits_RV = target.logits_WV[torch.tensor(rows, device=device)]
+        rows_R = np.array(rows, dtype=np.int64)
+        indices = [rows_R, np.array(mixed_rows, dtype=np.int64), np.array(second_rows, dtype=np.int64)]
+        selected, mixed, checks = copy_numbers(indices, target.logits_WV.device)
+        logits_RV = target.logits_WV[selected]
         if self.weight > 0 and mixed_rows:
-            mixed = torch.tensor(mixed_rows, device=device)
-            readings = logits_RV[mixed], target.logits_WV[torch.tensor(second_rows, device=device)]
+            readings = logits_RV[mixed], target.logits_WV[checks]
             first_MV, second_MV = (reading.float().log_softmax(-1) for reading in readings)
             logits_RV[mixed] = ((1 - self.weight) * first_MV + self.weight * second_MV).to(logits_RV.dtype)
-        sampling = target.sampling.select_rows(np.array(rows, dtype=np.int64))
-        return Coupled().verify_drafts(branches, unchecked, TargetLogits(logits_RV, sampling, tuple(first_rows)))
+        mixture = TargetLogits(logits_RV, target.sampling.select_rows(rows_R), tuple(first_rows))
+        tokens, logprobs = target.read_numbers(mixture.sampled, mixture.select_logprobs(mixture.sampled))
+        return match_tokens(unchecked, first_rows, tokens.tolist(), logprobs.tolist())
 
 
 @dataclass(eq=False)

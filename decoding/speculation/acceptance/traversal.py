@@ -37,6 +37,7 @@ class Traversal(TreeRule):
         "dynamic_tree",
         "iid",
     )
+    reads_vocabulary: ClassVar[bool] = False
 
     def verify_tree(self, draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
         path = _verify_subtree(draft, p, stream, -1, 1)

@@ -13,10 +13,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from decoding.speculation.acceptance.deepest_path import choose_deepest_paths, list_parent_rows
-from decoding.speculation.acceptance.verify import add_logprobs
+from decoding.speculation.acceptance.deepest_path import NodeRows, verify_deepest_paths
 from decoding.speculation.draft import Draft, DraftSampling, VerifyResult
 from decoding.speculation.interfaces import Branch
 from decoding.validation import require_choice, require_share
@@ -55,19 +52,9 @@ class Typical:
     def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
         import torch  # here, as above
 
-        log_p_WV = target.log_p
-        if self.next_token == "sampled":
-            next_tokens = target.tokens.tolist()
-        else:
-            next_tokens = log_p_WV.argmax(-1).tolist()
-        parent_row_N = list_parent_rows(drafts, target.first_rows)
-        tokens_N = np.array([token for draft in drafts for token in draft.tokens], dtype=np.int64)
-        rows, tokens = (torch.from_numpy(index).to(log_p_WV.device) for index in (parent_row_N, tokens_N))
+        log_p_WV, nodes = target.log_p, NodeRows.collect(drafts, target)
+        next_tokens_W = target.sampled if self.next_token == "sampled" else log_p_WV.argmax(-1)
         entropy_W = torch.special.entr(log_p_WV.exp()).sum(-1)
         threshold_W = (self.delta * (-entropy_W).exp()).clamp(max=self.epsilon)
-        likelihood_N = log_p_WV[rows, tokens]
-        passes_N = likelihood_N.exp() > threshold_W[rows]
-        paths = choose_deepest_paths(
-            drafts, target.first_rows, next_tokens, passes_N.cpu().numpy(), likelihood_N.double().cpu().numpy()
-        )
-        return add_logprobs(paths, drafts, target)
+        passes_N = log_p_WV[nodes.parent_N, nodes.token_N].exp() > threshold_W[nodes.parent_N]
+        return verify_deepest_paths(drafts, target, nodes, next_tokens_W, passes_N)

@@ -34,6 +34,9 @@ class TreeRule(Protocol):
     supported_sampling: ClassVar[tuple[DraftSampling, ...]]
     needs_sampling_record: ClassVar[bool] = True
     """Whether drafts must carry the distributions that they were drawn from."""
+    reads_vocabulary: ClassVar[bool] = True
+    """Whether the rule reads p at ids that were not drawn from, or draws from p before the end of its path: then all of
+    p is copied from a GPU."""
 
     def verify_tree(self, draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
         """Returns the accepted path of one draft."""
@@ -43,6 +46,10 @@ class TreeRule(Protocol):
         """Returns one result per branch. Raises: ValueError for a draft that this rule does not support."""
         if self.needs_sampling_record:
             check_drafts(self, drafts)
+        if not (self.reads_vocabulary or target.logits_WV.is_cpu):
+            from decoding.speculation.acceptance.device_verification import verify_on_device  # imports torch
+
+            return verify_on_device(self.verify_tree, branches, drafts, target)
         return verify_each(self.verify_tree, branches, drafts, target)
 
 
@@ -116,7 +123,7 @@ def verify_each(
 
 def add_logprobs(paths: Items[VerifiedPath], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
     """Returns the paths with the raw log-probabilities of their tokens, read from the device together."""
-    import torch  # here, as above
+    from decoding.device_arrays import copy_numbers  # imports torch
 
     rows_N = [
         first + 1 + node for first, (nodes, _) in zip(target.first_rows, paths, strict=True) for node in (-1, *nodes)
@@ -125,10 +132,10 @@ def add_logprobs(paths: Items[VerifiedPath], drafts: Items[Draft], target: Targe
         (*(draft.tokens[node] for node in nodes), token) for draft, (nodes, token) in zip(drafts, paths, strict=True)
     ]
     tokens_N = [token for tokens in texts for token in tokens]
-    device = target.raw_log_p.device
     # Two index vectors gather W values on the device; only those are copied.
-    indices = torch.tensor(rows_N, device=device), torch.tensor(tokens_N, device=device)
-    logprobs = iter(target.raw_log_p[indices].tolist())
+    rows, tokens = copy_numbers([np.array(rows_N), np.array(tokens_N)], target.logits_WV.device)
+    (logprobs_N,) = target.read_numbers(target.select_logprobs(tokens, rows))
+    logprobs = iter(logprobs_N.tolist())
     return [
         VerifyResult(nodes, tokens, tuple(islice(logprobs, len(tokens))))
         for (nodes, _), tokens in zip(paths, texts, strict=True)

@@ -21,6 +21,7 @@ from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import SequenceInput, pack_batch, pack_segments
+from decoding.model.device_stream import wait_for_stream
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.acceptance_head import AcceptanceHead
@@ -187,6 +188,8 @@ class DraftModel:
         """Lets the updater learn; the tokens of the next round's branches show which nodes were accepted."""
         if self._updater is not None and (backend := self._updater.update_model(feedback)) is not None:
             self.num_updates += 1
+            # the pool and the model that are freed now may be of the stream that loaded them
+            wait_for_stream(self._pool.device)
             self._open_model(backend)
 
     def assert_invariants(self) -> None:

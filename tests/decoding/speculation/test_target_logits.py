@@ -53,3 +53,12 @@ def test_what_is_packed_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert back[0].tolist() == ids.tolist()
     assert back[0].dtype == np.int64
     assert np.array_equal(back[1].view(np.int32), numbers.numpy().view(np.int32))
+
+
+def test_flags_and_double_precision_are_packed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags, doubles = torch.tensor([True, False, True]), torch.tensor([0.1, 1e-300], dtype=torch.float64)
+    with pretended_gpu(monkeypatch) as gpu:
+        back = copy_to_host(flags.to("cuda"), doubles.to("cuda"), doubles[:0].to("cuda"))
+        assert gpu.copies_to_host == 1
+    assert [array.dtype for array in back] == [np.bool_, np.float64, np.float64]
+    assert [array.tolist() for array in back] == [flags.tolist(), doubles.tolist(), []]

@@ -1,0 +1,36 @@
+"""Accepts the draft nodes that are the target's own tokens, which are chosen before the draft is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from functools import partial
+
+from decoding.core import Tokens
+from decoding.speculation.draft import Draft, VerifyResult
+
+
+def match_tokens(
+    drafts: Items[Draft], first_rows: Items[int], tokens: Items[int], logprobs: Items[float]
+) -> list[VerifyResult]:
+    """Returns the path of each draft along given tokens.
+
+    tokens, logprobs   by logits row, the token after it and its raw log-probability: lists, because indexing arrays on
+                       every step of a path costs more than the comparison
+
+    >>> match_tokens([Draft((5, 6, 9), (-1, 0, 0))], [0], [5, 9, 1, 2], [-0.1, -0.2, -0.3, -0.4])
+    [VerifyResult(accepted_nodes=(0, 2), tokens=(5, 9, 2))]
+    """
+    results = []
+    for first, draft in zip(first_rows, drafts, strict=True):
+        if not draft.tokens:  # plain decoding, most rows of a large batch
+            results.append(VerifyResult((), (tokens[first],), (logprobs[first],)))
+            continue
+        after = tuple(tokens[first : first + 1 + len(draft)])  # row 0 is the root, node -1
+        path, _ = draft.follow_path(partial(_token_after, after))
+        rows = [first, *(first + 1 + node for node in path)]
+        results.append(VerifyResult(path, tuple(tokens[r] for r in rows), tuple(logprobs[r] for r in rows)))
+    return results
+
+
+def _token_after(tokens: Tokens, node: int) -> int:
+    return tokens[node + 1]
