@@ -30,6 +30,7 @@ from decoding.kv.slots import Slots
 from decoding.model.attention_recorder import AttentionRecorder
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch, pack_segments
+from decoding.model.key_table import KeyTable
 from decoding.request import Request
 from decoding.round_result import BatchVerifyResult
 from decoding.sampling_batch import SamplingBatch
@@ -71,7 +72,7 @@ class Speculation:
 
 
 class RoundRunner:
-    """Runs rounds over a scheduler's requests. Its only state is the KV pool and the grouping of the last round."""
+    """Runs rounds over a scheduler's requests. Its state is the KV pool, its table of keys and the last grouping."""
 
     def __init__(
         self,
@@ -88,6 +89,7 @@ class RoundRunner:
         self._backend, self._kv, self._scheduler = backend, kv, scheduler
         self._speculation, self._stop, self._stats = speculation, stop_rule, stats
         self._pool: Tensor | None = open_pool(backend.new_kv_pool, kv.pool.capacity, backend.kv_bytes_per_token)
+        self._key_table = KeyTable(kv.pool.capacity)
         if isinstance(speculation.controller, MemoryLimited):
             feedback_k = speculation.drafter.feedback_k
             speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
@@ -95,8 +97,9 @@ class RoundRunner:
         self._unlearned: list[Feedback] = []
 
     def release_pool(self) -> None:
-        """Frees the KV pool; no round can run afterwards. Calling it twice is harmless."""
+        """Frees the KV pool and its table; no round can run afterwards. Calling it twice is harmless."""
         self._pool = None
+        self._key_table.release()
 
     def run_round(self) -> Iterator[tuple[Request, Generation]]:
         """Runs one round; yields each request that ended, already out of the scheduler, with its generation."""
@@ -235,7 +238,7 @@ class RoundRunner:
             inputs.append(SequenceInput(part.sequence, part.num_tokens, slots[at:end], first_output, draft))
             at = end
         if (tiles := self._backend.segment_tiles) is not None:
-            return pack_segments(inputs, tiles)
+            return pack_segments(inputs, tiles, self._key_table)
         batch, ordered = pack_batch(inputs, self._group_requests([part.sequence for part in scheduled]))
         return (replace(batch, recorder=AttentionRecorder()) if self._records_attention else batch), ordered
 

@@ -73,18 +73,31 @@ def pick_tiles(queries_per_kv: int, head_size: int, dtype: torch.dtype) -> Segme
 def list_arrays(plan: SegmentPlan) -> list[npt.NDArray[np.int32] | npt.NDArray[np.int64]]:
     """Returns the arrays of a plan that its device needs: items, keys, first partial results, words.
 
-    Items are int32 `[I * 7]`, the columns of `SegmentItems` side by side: a program reads one item.
+    Items are int32 `[I * 7]`, the columns of `SegmentItems` side by side: a program reads one item. A plan with a table
+    has the positions of its keys there besides.
     """
-    return [np.stack(plan.items, axis=1).reshape(-1), plan.keys, plan.first_partial, plan.words]
+    positions = [] if plan.update is None else [plan.update.positions]
+    return [np.stack(plan.items, axis=1).reshape(-1), plan.keys, plan.first_partial, plan.words, *positions]
 
 
 @dataclass(frozen=True)
 class SegmentAttention:
-    """The plan of a batch on the model's device, used by every layer; `arrays` as `list_arrays` returns them."""
+    """The plan of a batch on the model's device, used by every layer.
+
+    arrays  items, keys, first partial results, words: see `list_arrays`
+    """
 
     arrays: Sequence[Tensor]
     num_partials: int
     scale: float
+
+    @classmethod
+    def from_plan(cls, plan: SegmentPlan, arrays: Sequence[Tensor], scale: float) -> SegmentAttention:
+        """Returns the attention of a plan whose `list_arrays` are on the device. *Mutates* the table of the plan."""
+        items, keys, first_partial, words = arrays[:4]
+        if plan.update is not None:
+            keys = plan.update.table.write(arrays[4], keys)
+        return cls([items, keys, first_partial, words], plan.num_partials, scale)
 
     def attend(self, q_THD: Tensor, kv_KPE: Tensor) -> Tensor:
         """Returns the output `[T, H * D]`, scores and sums in float32. `kv_KPE`: a layer of the pool, after this pass.

@@ -60,7 +60,8 @@ def _cost_of_segments(args: Values, results: tuple[Tensor, ...], known: HostValu
     """Returns the cost of `decoding::attend_segments`: two kernels.
 
     Each item reads its own rows and keys, also where items of the same keys follow each other and find them in the
-    cache. Products are those of whole tiles. Partial results are written by one kernel and read by the other.
+    cache; of a table of keys nothing else is read. Products are those of whole tiles. Partial results are written by
+    one kernel and read by the other.
     """
     query, kv, items, keys, first_partial, words = (as_tensor(value) for value in args[:6])
     num_partials = args[6]
@@ -73,7 +74,8 @@ def _cost_of_segments(args: Values, results: tuple[Tensor, ...], known: HostValu
     reads = (
         TensorRead(query, num_rows * num_heads * head_size * query.element_size()),
         TensorRead(kv, num_keys * num_kv_heads * 2 * head_size * kv.element_size()),
-        *read_whole([items, keys, first_partial, words]),
+        TensorRead(keys, num_keys * keys.element_size()),
+        *read_whole([items, first_partial, words]),
     )
     tile = KernelBlocks.for_heads(num_heads // num_kv_heads, head_size, query.dtype).queries
     flops = 4 * tile * num_kv_heads * head_size * num_keys

@@ -45,7 +45,7 @@ BUDGETS = (
     RoundBudget("segments", BestOfNContexts(1), 0, PLAIN, 10.1, 10, 2, 1),
     RoundBudget("segments", BestOfNContexts(64), 4, PLAIN, 10.1, 20, 2, 1),
     RoundBudget("segments", SearchContexts(64), 0, PLAIN, 10.1, 10, 2, 1),
-    RoundBudget("segments", SearchContexts(64), 4, FILTERED, 10.1, 21, 2, 1),
+    RoundBudget("segments", SearchContexts(64), 4, FILTERED, 10.1, 22, 2, 1),
 )
 
 
@@ -78,8 +78,8 @@ def test_every_weight_is_read_once_and_only_once(branches: int, attention: str) 
 
 
 def test_products_and_head_agree_with_a_count_by_hand() -> None:
-    # 9 keys of a prefix and 4 generated ones, of which the last is fed: one row that sees 13 keys
-    trace = trace_round(open_backend("tiny", "blocks"), [BranchContext(0, tuple(range(1, 10)), 4)])
+    # 9 keys of a prefix and 4 generated ones, one of them in the first round: the row that is fed sees 13 keys
+    trace = trace_round(open_backend("tiny", "blocks"), [BranchContext(0, tuple(range(1, 10)), 3)])
     card = Card("unit", 1.0, 1.0)
     per_layer = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128
     attention = 2 * 2 * 13 * 64  # scores and values, 13 keys, 4 heads of 16
