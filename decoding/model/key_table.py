@@ -31,18 +31,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SLOT_SHARE = 4
-"""Numbers of the table per slot of the pool. After a new start nodes take one each and sequences two, for room to grow:
-half of the table is left for later runs, so it starts over once in thousands of rounds."""
+"""Numbers of the table per slot of the pool. After a new start a slot of a node takes one, and one of a sequence two, for
+room to grow: half of the table is left for later runs, so it starts over once in thousands of rounds."""
+TABLE_BYTES_PER_SLOT = 4 * _SLOT_SHARE
 _LEAST_ROOM, _LEAST_NUMBERS = 64, 1024
-
-
-def count_table_bytes(num_slots: int) -> int:
-    """Returns the bytes that a table for a pool of `num_slots` slots takes on its device."""
-    return 4 * _count_numbers(num_slots)
-
-
-def _count_numbers(num_slots: int) -> int:
-    return _SLOT_SHARE * num_slots + _LEAST_NUMBERS
 
 
 class TableFull(Exception):
@@ -83,7 +75,7 @@ class KeyTable:
     """
 
     def __init__(self, num_slots: int) -> None:
-        self.capacity = _count_numbers(num_slots)
+        self.capacity = _SLOT_SHARE * num_slots + _LEAST_NUMBERS
         self._tensor: Tensor | None = None
         self._is_written, self._is_cramped, self._has_started = True, False, False
         self._forget_runs()

@@ -15,7 +15,7 @@ from decoding.kv.kv_cache import KVCache
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import SlotPool, Slots
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_segments
-from decoding.model.key_table import KeyTable, count_table_bytes
+from decoding.model.key_table import TABLE_BYTES_PER_SLOT, KeyTable
 from decoding.model.segments import SegmentPlan, SegmentTiles
 from tests.support.radix_rounds import random_draft
 
@@ -252,7 +252,7 @@ def test_a_table_stays_where_it_is_until_it_grows_and_takes_what_is_counted() ->
     cpu = torch.device("cpu")
     tensor = table.open_on(cpu)
     assert table.open_on(cpu) is tensor
-    assert tensor.nbytes == count_table_bytes(100)
+    assert tensor.nbytes == KeyTable(0).open_on(cpu).nbytes + 100 * TABLE_BYTES_PER_SLOT
     table.start_over()
     assert table.open_on(cpu) is tensor
     table.start_over()

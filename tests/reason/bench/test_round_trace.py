@@ -128,6 +128,20 @@ def test_what_is_copied_to_the_host_does_not_grow_with_the_context(attention: st
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.parametrize("nodes", [0, 3])
+def test_what_is_copied_to_the_device_has_no_number_for_a_key_of_the_context(nodes: int) -> None:
+    backend = open_backend("tiny", "segments")
+    drafts = draw_drafts(4, nodes, np.random.default_rng(0)) if nodes else ()
+    sizes = []
+    for length in (500, 16_000):
+        contexts = [BranchContext(0, tuple(range(1, 101)), length - 100) for _ in range(4)]
+        trace = trace_round(backend, contexts, drafts)
+        sizes.append([copy.size_bytes for copy in trace.copies_in])
+    # of each branch 61 splits more are listed, of seven numbers each
+    assert sizes[1] == [sizes[0][0] + 4 * 61 * 7 * 4, *sizes[0][1:]]
+    assert sum(sizes[0]) < 4 * (1 + nodes) * 300
+
+
 PROBLEMS = st.tuples(st.integers(1, 200), st.lists(st.integers(1, 300), min_size=1, max_size=4))
 
 
