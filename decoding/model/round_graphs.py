@@ -2,7 +2,7 @@
 
 A layer is ten short kernels, and a launch from Python takes longer than many of them. A graph repeats launches with the
 same sizes and addresses. So the rows of a round are filled up to the next of a few counts, its arrays lie at fixed
-places, and the segments of its plan are filled up with empty ones: of no rows, for which a program does nothing. Keys
+places, and the splits of its plan are filled up with empty ones: of no rows, for which a program does nothing. Keys
 are read from a table that stays where it is; what is new there is written before a graph is replayed.
 
 The rows that fill up have no keys; their K and V go to slot 0, and nothing reads them.
@@ -27,15 +27,15 @@ from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.model.backend import TokenBatch
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.key_table import KeyUpdate
-from decoding.model.segment_attention import SegmentAttention, list_arrays
-from decoding.model.segments import Int32s, SegmentItems, SegmentPlan
+from decoding.model.segment_attention import PLAN_COLUMNS, SegmentAttention, cut_items, list_arrays
+from decoding.model.segments import Int32s, SegmentPlan
 from decoding.triton_operators import round_to_power
 
 log = logging.getLogger(__name__)
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 208, 256, 320, 384, 512)
 """Rows of a graph. Rounds of more rows compute for so long that their launches do not matter."""
-_LEAST_ITEMS, _LEAST_NUMBERS = 16, 1024
+_LEAST_SPLITS, _LEAST_ITEMS, _LEAST_NUMBERS = 16, 128, 1024
 UPDATE_WORDS = 1 << 16
 """Room for the update of a table among a round's arrays, in words of 32 bits, three a key. One with more keys, as of
 branches that start from long prefixes, is copied by itself."""
@@ -95,6 +95,7 @@ class RoundSizes(NamedTuple):
     """Lengths of a round's arrays; `keys` is 0 where they are in a table."""
 
     rows: int
+    splits: int
     items: int
     keys: int
     words: int
@@ -105,15 +106,17 @@ class RoundSizes(NamedTuple):
         """Returns what a plan needs."""
         rows = len(plan.first_partial) - 1
         num_keys = len(plan.keys) if plan.update is None else 0
-        return cls(rows, len(plan.items.order), num_keys, len(plan.words), plan.num_partials)
+        num_splits = int(plan.count_splits().sum())
+        return cls(rows, num_splits, len(plan.items.order), num_keys, len(plan.words), plan.num_partials)
 
     def round_up(self) -> RoundSizes:
         """Returns sizes that many rounds have in common: the next of `ROW_COUNTS`, and powers of four and of two."""
-        items = _LEAST_ITEMS
-        while items < self.items:
-            items *= 4
+        splits = _LEAST_SPLITS
+        while splits < self.splits:
+            splits *= 4
+        items = max(_LEAST_ITEMS, round_to_power(self.items))
         others = (max(_LEAST_NUMBERS, round_to_power(size)) for size in (self.keys, self.words, self.partials))
-        return RoundSizes(ROW_COUNTS[bisect_left(ROW_COUNTS, self.rows)], items, *others)
+        return RoundSizes(ROW_COUNTS[bisect_left(ROW_COUNTS, self.rows)], splits, items, *others)
 
     def fits_into(self, other: RoundSizes) -> bool:
         """Returns whether no size is larger than its counterpart."""
@@ -121,11 +124,13 @@ class RoundSizes(NamedTuple):
 
 
 _GraphKey = tuple[int, int, bool]
+"""Rounded rows and splits of a graph, and whether its rounds have a table of keys."""
 
 
 class RoundGraphs:
-    """Runs a decoder's rounds, small ones by graphs; there is a graph per pool, rounded rows and rounded items, and one
-    more for rounds without a table of keys.
+    """Runs a decoder's rounds, small ones by graphs: one per pool, rounded rows and rounded splits.
+
+    Rounds with a table of keys and those without one have graphs of their own.
 
     Rounds run as they are, by `FusedDecoder.run_batch`, if they have more rows than `ROW_COUNTS`, rows without an
     output (those of a prompt that is being filled), or blocks. A graph is recorded when a round first needs it, until
@@ -135,7 +140,7 @@ class RoundGraphs:
     def __init__(self, decoder: FusedDecoder, recorder: GraphRecorder) -> None:
         self._decoder, self._recorder = decoder, recorder
         self._has_memory = True
-        # by pool, for as long as there is the pool; then by rounded rows and items, and whether there is a table
+        # by pool, for as long as there is the pool
         self._graphs: MutableMapping[Tensor, dict[_GraphKey, RoundGraph]] = WeakTensorKeyDictionary()
 
     def run_batch(self, batch: TokenBatch, pool: Tensor) -> Tensor:
@@ -146,7 +151,7 @@ class RoundGraphs:
         needed = RoundSizes.of_plan(plan)
         sizes = needed.round_up()
         graphs = self._graphs.setdefault(pool, {})
-        key = sizes.rows, sizes.items, plan.update is not None
+        key = sizes.rows, sizes.splits, plan.update is not None
         if key in graphs and not graphs[key].can_run(needed, plan):
             # of two graphs of one kind only the larger one would be used, and of two tables only the new one
             del graphs[key]
@@ -197,12 +202,12 @@ class RoundGraph:
         pool: Tensor,
         recorder: GraphRecorder,
     ) -> None:
-        self.sizes, self._rotary, self._device = sizes, decoder.rotary, decoder.device
+        self.sizes, self._rotary, self._device, self._tiles = sizes, decoder.rotary, decoder.device, plan.tiles
         rows = ArrayField(sizes.rows, is_int32=False)
         self._arrays = FixedArrays(
             [
                 *(rows, rows, rows),
-                ArrayField(sizes.items * len(SegmentItems._fields), is_int32=True),
+                ArrayField(sizes.items * PLAN_COLUMNS, is_int32=True),
                 ArrayField(sizes.rows + 1, is_int32=True),
                 ArrayField(sizes.words, is_int32=False),
                 ArrayField(sizes.keys if plan.update is None else UPDATE_WORDS, is_int32=True),
@@ -214,16 +219,20 @@ class RoundGraph:
         self._keys = self._tail if plan.update is None else plan.update.table.open_on(decoder.device)
         # outside the graph, because the table moves when it grows
         self._cos_sin = self._rotary.extend_to(0)[:1].repeat(sizes.rows, 1, 1)
-        attention = SegmentAttention([items, self._keys, first_partial, words], sizes.partials, decoder.scale)
+        keys, split_keys, cos_sin = self._keys, plan.tiles.num_keys, self._cos_sin
+
+        def run() -> Tensor:
+            splits = cut_items(items, sizes.splits, split_keys)
+            attention = SegmentAttention([splits, keys, first_partial, words], sizes.partials, decoder.scale)
+            return decoder.forward(tokens_R, cos_sin, slots_R, None, attention, pool)
+
         self._fill(batch, plan)
-        self._graph, self._output = recorder.record(
-            lambda: decoder.forward(tokens_R, self._cos_sin, slots_R, None, attention, pool)
-        )
+        self._graph, self._output = recorder.record(run)
 
     def can_run(self, needed: RoundSizes, plan: SegmentPlan) -> bool:
-        """Returns whether the graph runs a round of these sizes: it fits, and its table, if any, is where it was."""
+        """Returns whether the graph runs a round: it fits, is cut alike, and its table, if any, is where it was."""
         is_there = plan.update is None or plan.update.table.open_on(self._device) is self._keys
-        return is_there and needed.fits_into(self.sizes)
+        return is_there and plan.tiles == self._tiles and needed.fits_into(self.sizes)
 
     def run_batch(self, batch: TokenBatch, plan: SegmentPlan) -> Tensor:
         """Returns normed hidden states `[T, hidden]`. *Mutates* the pool, and the table of the plan."""
@@ -234,10 +243,14 @@ class RoundGraph:
 
     def _fill(self, batch: TokenBatch, plan: SegmentPlan) -> None:
         items, _, first_partial, words, *_ = list_arrays(plan)
+        # items that fill up have no splits: theirs end where those of the last one do
+        all_items = np.zeros((self.sizes.items, PLAN_COLUMNS), dtype=np.int32)
+        all_items[:, -1] = items[-1]
+        all_items.reshape(-1)[: len(items)] = items
         # rows that fill up have no partial results: theirs begin and end where the others end
         ends = np.full(self.sizes.rows + 1, plan.num_partials, dtype=np.int32)
         ends[: len(first_partial)] = first_partial
-        arrays = [batch.tokens_T, batch.positions_T, batch.slots_T, items, ends, words]
+        arrays: list[HostArray] = [batch.tokens_T, batch.positions_T, batch.slots_T, all_items.reshape(-1), ends, words]
         if plan.update is None:
             self._arrays.fill([*arrays, plan.keys])
         else:

@@ -5,15 +5,16 @@ read once for all rows below it, at every depth and however ragged the batch is.
 cached prefix are a run, and the nodes of its draft are runs of at most 64. Such a cover of the tree by pairs of queries
 and KV, cut into even splits, is that of DeFT (Yao et al., arXiv 2404.00242).
 
-A long run is cut into splits of keys and its rows into tiles; each pair is an item. An item gives a partial result for
-each of its rows, and a row's partial results are merged in the order of its keys. Where the cuts are depends on the
-run alone, so a row's sum has the same order of terms in every batch.
+The rows of a run are cut into tiles: each is an item. On the device the keys of an item are cut into splits, so what
+the host does and sends does not grow with a run. A split gives a partial result for each of its rows, and a row's
+partial results are merged in the order of its keys. Where the cuts are depends on the run alone, so a row's sum has the
+same order of terms in every batch.
 
 Runs are in a table on the device (`decoding.model.key_table`), and a plan has the keys that are not there yet; without
 a table it has all.
 
 Shapes: T rows, I items, K keys of the plan. In Python the cost is O(rows + runs), with one visit per sequence and node
-above it; items are cut and keys are copied by NumPy.
+above it; rows are cut and keys are copied by NumPy.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _WORD = (1 << WORD_BITS) - 1
 
 
 class SegmentTiles(NamedTuple):
-    """The largest item: rows and keys."""
+    """The largest split: rows and keys."""
 
     num_rows: int
     num_keys: int
@@ -74,7 +75,7 @@ class SegmentItems(NamedTuple):
     first_key, num_keys  keys of the plan or of its table; key k of the item is `keys[first_key + k]`
     causal_offset        row i sees key k only if `k <= i + causal_offset`
     first_word           -1, or row i sees key k only if bit k of `words[first_word + i]` is set
-    order                the item's place among the partial results of each of its rows
+    order                place of the first split among the partial results of each of its rows; the others follow
     """
 
     first_row: Int32s
@@ -93,7 +94,7 @@ class SegmentPlan:
     keys           int32 `[K]`, slots that items read, or with `update` those to write to the table that they read
     words          int64, bits of visible keys, one word per row of an item that has words
     first_partial  int32 `[T + 1]`; row t has the partial results `[first_partial[t], first_partial[t + 1])`, of which
-                   an item computes that at `first_partial[t] + order`
+                   split i of an item computes that at `first_partial[t] + order + i`
     """
 
     tiles: SegmentTiles
@@ -107,6 +108,10 @@ class SegmentPlan:
     def num_partials(self) -> int:
         """Partial results of all rows."""
         return int(self.first_partial[-1])
+
+    def count_splits(self) -> Int32s:
+        """Returns the number of splits of each item, `[I]`."""
+        return -(-self.items.num_keys // self.tiles.num_keys)
 
 
 def plan_segments(
@@ -153,9 +158,10 @@ def _plan_in_order(
         row += part.num_rows
     for opened in open_nodes:
         runs.close_node(opened, row)
-    items = _cut_runs(runs.as_columns(), tiles)
+    items = _cut_rows(runs.as_columns(), tiles.num_rows)
     slots, update = keys.take_update()
-    return SegmentPlan(tiles, items, slots, runs.join_words(), _count_partials(items, row), update)
+    first_partial = _count_partials(items, tiles.num_keys, row)
+    return SegmentPlan(tiles, items, slots, runs.join_words(), first_partial, update)
 
 
 def ancestor_bits(parents: Sequence[int]) -> list[int]:
@@ -268,7 +274,7 @@ class _RunTable:
             order += 1
 
     def as_columns(self) -> SegmentItems:
-        """Returns the runs; `num_rows` and `num_keys` may exceed those of an item."""
+        """Returns the runs; `num_rows` may exceed that of an item."""
         table = np.array(self._numbers, dtype=np.int64).reshape(-1, len(SegmentItems._fields))
         return SegmentItems(*table.T)
 
@@ -277,38 +283,28 @@ class _RunTable:
         return np.array(self._bits, dtype=np.uint64).view(np.int64)
 
 
-def _cut_runs(runs: SegmentItems, tiles: SegmentTiles) -> SegmentItems:
-    """Cuts the rows of the runs into tiles and their keys into splits; leaves out pairs without a visible key."""
-    tiles_R = -(-runs.num_rows // tiles.num_rows)
-    splits_R = -(-runs.num_keys // tiles.num_keys)
-    counts_R = tiles_R * splits_R
+def _cut_rows(runs: SegmentItems, tile_rows: int) -> SegmentItems:
+    """Cuts the rows of the runs into tiles; leaves out keys that no row of a tile sees, and tiles that see none."""
+    counts_R = -(-runs.num_rows // tile_rows)
     run_I = np.repeat(np.arange(len(counts_R)), counts_R)
-    # place of an item within its run: tile by tile, the splits of each in order
-    place_I = np.arange(len(run_I)) - np.repeat(np.cumsum(counts_R) - counts_R, counts_R)
-    tile_I, split_I = np.divmod(place_I, splits_R[run_I])
-    row_I, key_I = tile_I * tiles.num_rows, split_I * tiles.num_keys
+    # row of the run at which an item begins: its place within the run, in tiles
+    row_I = (np.arange(len(run_I)) - np.repeat(np.cumsum(counts_R) - counts_R, counts_R)) * tile_rows
     each = SegmentItems(*(column[run_I] for column in runs))
-    num_rows_I = np.minimum(tiles.num_rows, each.num_rows - row_I)
-    offset_I = each.causal_offset + row_I - key_I
+    num_rows_I = np.minimum(tile_rows, each.num_rows - row_I)
+    offset_I = each.causal_offset + row_I
     # no row sees keys after that of the tile's last row
-    num_keys_I = np.minimum(np.minimum(tiles.num_keys, each.num_keys - key_I), offset_I + num_rows_I)
-    items = SegmentItems(
-        each.first_row + row_I,
-        num_rows_I,
-        each.first_key + key_I,
-        num_keys_I,
-        offset_I,
-        np.where(each.first_word < 0, -1, each.first_word + row_I),
-        each.order + split_I,
-    )
+    num_keys_I = np.minimum(each.num_keys, offset_I + num_rows_I)
+    word_I = np.where(each.first_word < 0, -1, each.first_word + row_I)
+    items = SegmentItems(each.first_row + row_I, num_rows_I, each.first_key, num_keys_I, offset_I, word_I, each.order)
     is_visible_I = num_keys_I > 0
     return SegmentItems(*(column[is_visible_I].astype(np.int32) for column in items))
 
 
-def _count_partials(items: SegmentItems, num_rows: int) -> Int32s:
+def _count_partials(items: SegmentItems, split_keys: int, num_rows: int) -> Int32s:
     """Returns where each row's partial results begin, `[T + 1]`."""
+    splits_I = -(-items.num_keys // split_keys)
     changes = np.zeros(num_rows + 1, dtype=np.int64)
-    np.add.at(changes, items.first_row, 1)
-    np.add.at(changes, items.first_row + items.num_rows, -1)
+    np.add.at(changes, items.first_row, splits_I)
+    np.add.at(changes, items.first_row + items.num_rows, -splits_I)
     counts_T = np.cumsum(changes[:-1])
     return np.concatenate([[0], np.cumsum(counts_T)]).astype(np.int32)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from decoding.model.segment_attention import KernelBlocks
+from decoding.model.segment_attention import PLAN_COLUMNS, KernelBlocks
 from decoding.model.segments import SegmentItems
 from reason.bench.operator_costs import (
     OperatorCost,
@@ -83,6 +84,21 @@ def _cost_of_segments(args: Values, results: tuple[Tensor, ...], known: HostValu
     return OperatorCost(2, reads, 2 * partials + count_bytes(results[0]), flops)
 
 
+def _cost_of_cut(args: Values, results: tuple[Tensor, ...], known: HostValues) -> OperatorCost:
+    """Returns the cost of `decoding::cut_items`, and makes known how many rows and keys its splits have."""
+    items, _, split_keys = args
+    assert isinstance(split_keys, int)
+    rows = known.read_values(as_tensor(items)).reshape(-1, PLAN_COLUMNS).numpy()
+    ends = rows[:, -1]
+    counts = np.diff(ends, prepend=0)
+    splits = np.repeat(rows[:, :-1], counts, axis=0)
+    first = (np.arange(len(splits)) - np.repeat(ends - counts, counts)) * split_keys
+    num_keys = SegmentItems._fields.index("num_keys")
+    splits[:, num_keys] = np.minimum(splits[:, num_keys] - first, split_keys)
+    known.remember_copy(results[0], torch.from_numpy(splits.reshape(-1)))
+    return OperatorCost(1, read_whole([as_tensor(items)]), count_bytes(results[0]))
+
+
 def _cost_of_sampling(args: Values, results: tuple[Tensor, ...], known: HostValues) -> OperatorCost:
     """Returns the cost of `decoding::sample_tokens`.
 
@@ -116,6 +132,7 @@ def _cost_of_rotation(args: Values, results: tuple[Tensor, ...], known: HostValu
 CUSTOM_OPERATORS: dict[str, CustomCost] = {
     "decoding::add_and_norm": _cost_of_one_kernel,
     "decoding::attend_segments": _cost_of_segments,
+    "decoding::cut_items": _cost_of_cut,
     "decoding::multiply_by_silu": _cost_of_one_kernel,
     "decoding::norm": _cost_of_one_kernel,
     "decoding::rotate_and_store": _cost_of_rotation,

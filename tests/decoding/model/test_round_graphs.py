@@ -209,14 +209,14 @@ def test_without_memory_for_another_graph_rounds_run_as_they_are(caplog: pytest.
     assert "engine.graphs=never" in warning
 
 
-@given(st.tuples(st.integers(1, ROW_COUNTS[-1]), *[st.integers(0, 10**6)] * 4))
-def test_rounded_sizes_hold_the_round_and_are_few(lengths: tuple[int, int, int, int, int]) -> None:
+@given(st.tuples(st.integers(1, ROW_COUNTS[-1]), *[st.integers(0, 10**6)] * 5))
+def test_rounded_sizes_hold_the_round_and_are_few(lengths: tuple[int, int, int, int, int, int]) -> None:
     needed = RoundSizes(*lengths)
     sizes = needed.round_up()
     assert needed.fits_into(sizes)
     assert sizes.rows in ROW_COUNTS
     assert sizes.round_up() == sizes
-    assert sizes.items <= max(16, 4 * needed.items)
+    assert sizes.splits <= max(16, 4 * needed.splits)
     for size, length in zip(sizes[2:], needed[2:], strict=True):
         assert size <= max(1024, 2 * length)
 

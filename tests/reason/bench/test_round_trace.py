@@ -42,10 +42,10 @@ BUDGETS = (
     RoundBudget("blocks", BestOfNContexts(1), 0, PLAIN, 25.1, 10, 5, 1),
     RoundBudget("blocks", BestOfNContexts(64), 0, PLAIN, 29.1, 15, 6, 1),
     RoundBudget("blocks", SearchContexts(64), 0, PLAIN, 234, 90, 44, 1),
-    RoundBudget("segments", BestOfNContexts(1), 0, PLAIN, 10.1, 10, 2, 1),
-    RoundBudget("segments", BestOfNContexts(64), 4, PLAIN, 10.1, 20, 2, 1),
-    RoundBudget("segments", SearchContexts(64), 0, PLAIN, 10.1, 10, 2, 1),
-    RoundBudget("segments", SearchContexts(64), 4, FILTERED, 10.1, 22, 2, 1),
+    RoundBudget("segments", BestOfNContexts(1), 0, PLAIN, 10.1, 11, 2, 1),
+    RoundBudget("segments", BestOfNContexts(64), 4, PLAIN, 10.1, 21, 2, 1),
+    RoundBudget("segments", SearchContexts(64), 0, PLAIN, 10.1, 11, 2, 1),
+    RoundBudget("segments", SearchContexts(64), 4, FILTERED, 10.1, 23, 2, 1),
 )
 
 
@@ -129,7 +129,7 @@ def test_what_is_copied_to_the_host_does_not_grow_with_the_context(attention: st
 
 
 @pytest.mark.parametrize("nodes", [0, 3])
-def test_what_is_copied_to_the_device_has_no_number_for_a_key_of_the_context(nodes: int) -> None:
+def test_what_is_copied_to_the_device_does_not_grow_with_the_context(nodes: int) -> None:
     backend = open_backend("tiny", "segments")
     drafts = draw_drafts(4, nodes, np.random.default_rng(0)) if nodes else ()
     sizes = []
@@ -137,8 +137,7 @@ def test_what_is_copied_to_the_device_has_no_number_for_a_key_of_the_context(nod
         contexts = [BranchContext(0, tuple(range(1, 101)), length - 100) for _ in range(4)]
         trace = trace_round(backend, contexts, drafts)
         sizes.append([copy.size_bytes for copy in trace.copies_in])
-    # of each branch 61 splits more are listed, of seven numbers each
-    assert sizes[1] == [sizes[0][0] + 4 * 61 * 7 * 4, *sizes[0][1:]]
+    assert sizes[0] == sizes[1]
     assert sum(sizes[0]) < 4 * (1 + nodes) * 300
 
 
