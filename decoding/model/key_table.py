@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SLOT_SHARE = 4
-"""Numbers of the table per slot of the pool. After a new start a slot of a node takes one and one of a sequence two, for
-it has room to grow. So half of the table is left for later runs, and it starts over once in thousands of rounds."""
+"""Numbers of the table per slot of the pool. After a new start a slot of a node takes one and one of a sequence two, as
+it may grow. So half of the table is left for later runs, and it starts over once in thousands of rounds."""
 TABLE_BYTES_PER_SLOT = 4 * _SLOT_SHARE
 _LEAST_ROOM, _LEAST_NUMBERS = 64, 1024
 
