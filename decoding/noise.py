@@ -34,15 +34,17 @@ def mix_uint64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
+def wrap_seeds(seeds: Sequence[int]) -> npt.NDArray[np.uint64]:
+    """Returns the seeds modulo 2^64."""
+    # numpy raises for ints of more than 64 bits instead of wrapping them
+    return np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
+
+
 def noise_keys(
     seeds: Sequence[int] | npt.NDArray[np.uint64], positions: Sequence[int] | npt.NDArray[np.integer]
 ) -> npt.NDArray[np.int32]:
     """Returns the key of each (seed, position), int32 `[T, 2]`. Seeds are taken modulo 2^64."""
-    if isinstance(seeds, np.ndarray):
-        seed_T = seeds
-    else:
-        # numpy raises for ints of more than 64 bits instead of wrapping them
-        seed_T = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
+    seed_T = seeds if isinstance(seeds, np.ndarray) else wrap_seeds(seeds)
     position_T = np.asarray(positions, dtype=np.uint64)
     return mix_uint64(mix_uint64(seed_T) ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
 

@@ -19,6 +19,7 @@ from decoding.kv.slots import SlotPool, Slots
 from decoding.model.backend import Backend
 from decoding.model.batch import SequenceInput, pack_batch, pack_segments
 from decoding.model.device_stream import DeviceStream
+from decoding.model.key_table import KeyTable
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.validation import require_token_ids
 
@@ -69,6 +70,7 @@ class PrefillEngine:
         self._backend, self._reducer, self._reduced_rows = backend, reducer, reduced_rows
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
         self._pool: Tensor | None = open_pool(backend.new_kv_pool, self._kv.pool.capacity, backend.kv_bytes_per_token)
+        self._key_table = KeyTable(self._kv.pool.capacity)
         self._scheduler: Scheduler[EncodeRequest] = Scheduler(
             self._kv,
             max_running_requests=max_running_requests,
@@ -105,6 +107,7 @@ class PrefillEngine:
         # first: a round in flight still writes to the pool
         self._loop.close()
         self._pool = None
+        self._key_table.release()
 
     def assert_invariants(self) -> None:
         """Asserts every invariant of queue, cache and slots. Waits until nothing is in flight."""
@@ -158,7 +161,7 @@ class PrefillEngine:
     ) -> tuple[list[SequenceInput[EncodeRequest]], HeadOutputs | None]:
         """Returns the inputs in their packed order, and their outputs where any are needed."""
         if (tiles := self._backend.segment_tiles) is not None:
-            batch, ordered = pack_segments(inputs, tiles)
+            batch, ordered = pack_segments(inputs, tiles, self._key_table)
         else:
             batch, ordered = pack_batch(inputs, group_by_prefix([item.sequence for item in inputs]))
         assert self._pool is not None, "the pool was released"

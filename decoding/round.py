@@ -26,10 +26,11 @@ from decoding.kv.kv_cache import KVCache
 from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.kv.pool_memory import open_pool
 from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
-from decoding.kv.slots import Slots
+from decoding.kv.slots import NO_SLOTS, Slots
 from decoding.model.attention_recorder import AttentionRecorder
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch, pack_segments
+from decoding.model.key_table import KeyTable
 from decoding.request import Request
 from decoding.round_clock import RoundClock
 from decoding.round_result import BatchVerifyResult
@@ -72,7 +73,7 @@ class Speculation:
 
 
 class RoundRunner:
-    """Runs rounds over a scheduler's requests. Its only state is the KV pool and the grouping of the last round.
+    """Runs rounds over a scheduler's requests. Its state is the KV pool, its table of keys and the last grouping.
 
     device   that of the pool
     """
@@ -95,6 +96,7 @@ class RoundRunner:
         self.device = self._pool.device
         self._clock = RoundClock(stats, self.device)
         self._is_launched = False  # whether the last round ended without a wait for the device
+        self._key_table = KeyTable(kv.pool.capacity)
         if isinstance(speculation.controller, MemoryLimited):
             feedback_k = speculation.drafter.feedback_k
             speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
@@ -102,8 +104,9 @@ class RoundRunner:
         self._unlearned: list[Feedback] = []
 
     def release_pool(self) -> None:
-        """Frees the KV pool; no round can run afterwards. Calling it twice is harmless."""
+        """Frees the KV pool and its table; no round can run afterwards. Calling it twice is harmless."""
         self._pool = None
+        self._key_table.release()
 
     def run_round(self) -> Iterator[tuple[Request, Generation]]:
         """Runs one round; yields each request that ended, already out of the scheduler, with its generation."""
@@ -247,7 +250,7 @@ class RoundRunner:
             inputs.append(SequenceInput(part.sequence, part.num_tokens, slots[at:end], first_output, draft))
             at = end
         if (tiles := self._backend.segment_tiles) is not None:
-            return pack_segments(inputs, tiles)
+            return pack_segments(inputs, tiles, self._key_table)
         batch, ordered = pack_batch(inputs, self._group_requests([part.sequence for part in scheduled]))
         return (replace(batch, recorder=AttentionRecorder()) if self._records_attention else batch), ordered
 
@@ -266,13 +269,14 @@ class RoundRunner:
         if not complete:
             return None
         # one row after the last committed token and one after each draft node
-        requests = [item.sequence for item in complete for _ in range(1 + len(item.draft))]
+        counts = np.array([1 + len(item.draft) for item in complete])
         sampling = SamplingBatch.from_params(
-            [request.params for request in requests],
-            [request.seed for request in requests],
+            [item.sequence.params for item in complete],
+            [item.sequence.seed for item in complete],
             batch.positions_T[batch.logits_indices] + 1,  # noise belongs to the position of the token to be chosen
+            counts,
         )
-        first_rows = np.cumsum([0, *(1 + len(item.draft) for item in complete)])[:-1]
+        first_rows = np.cumsum(counts) - counts
         return TargetLogits(self._backend.apply_head(hidden), sampling, tuple(first_rows.tolist()), hidden, feedback_k)
 
     def _verify_drafts(
@@ -299,6 +303,7 @@ class RoundRunner:
         attention = None if batch.recorder is None else batch.recorder.iter_sequences(batch.blocks)
         results = {} if verified is None else {item.sequence.arrival: result for item, _, result in verified}
         ended: list[tuple[Request, FinishReason]] = []
+        rejected = [NO_SLOTS]
         for item in inputs:
             request = item.sequence
             request.forwards += 1
@@ -310,7 +315,7 @@ class RoundRunner:
                 if request.eviction is not None and request.can_insert:
                     self._kv.insert(request)  # all of it that is whole: beyond the border there are holes
             else:
-                reason = self._commit_result(request, item, result)
+                reason = self._commit_result(request, item, result, rejected)
             if attention is not None:
                 num_nodes = request.num_computed - before - item.num_committed
                 path = () if result is None else result.accepted_nodes[:num_nodes]
@@ -320,12 +325,17 @@ class RoundRunner:
             elif request.eviction is not None and (is_kept := request.choose_kept()) is not None:
                 self._kv.evict(request, is_kept, request.eviction.question_length)
                 self._stats.evicted_by_branches += len(is_kept) - int(is_kept.sum())
+        # at once: freeing costs the same for any number of slots
+        self._kv.pool.free(np.concatenate(rejected))
         return ended
 
     def _commit_result(
-        self, request: Request, item: SequenceInput[Request], result: VerifyResult
+        self, request: Request, item: SequenceInput[Request], result: VerifyResult, rejected: list[Slots]
     ) -> FinishReason | None:
-        """Commits a verified draft up to the end of the generation; returns the reason if it ended here."""
+        """Commits a verified draft up to the end of the generation; returns the reason if it ended here.
+
+        *Mutates*: adds the slots of the nodes that are not committed to `rejected`.
+        """
         before = len(request.output_tokens)
         reason = request.commit_tokens(result.tokens, result.logprobs, self._stop)
         new = len(request.output_tokens) - before
@@ -333,12 +343,14 @@ class RoundRunner:
         path = list(result.accepted_nodes[:new])
         request.append_slots(item.slots[: item.num_committed])
         if len(item.draft):
-            is_accepted = np.zeros(len(item.draft), dtype=bool)
-            is_accepted[path] = True
             node_slots = item.slots[item.num_committed :]
-            # in the order of the path, which is the order of positions
-            request.append_slots(node_slots[path])
-            self._kv.pool.free(node_slots[~is_accepted])
+            if path:
+                # in the order of the path, which is the order of positions
+                request.append_slots(node_slots[path])
+                is_rejected = np.ones(len(item.draft), dtype=bool)
+                is_rejected[path] = False
+                node_slots = node_slots[is_rejected]
+            rejected.append(node_slots)
         # the first round that has the whole prompt: later rounds insert at their end only
         if request.can_insert:
             self._kv.insert(request)  # at once, so that siblings find their common prompt

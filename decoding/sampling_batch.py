@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from decoding.core import SamplingParams
 from decoding.fork import LazyProperty
-from decoding.noise import noise_keys
+from decoding.noise import noise_keys, wrap_seeds
 from decoding.sampling_columns import SamplingColumns
 
 
@@ -26,13 +26,21 @@ class SamplingBatch:
 
     @classmethod
     def from_params(
-        cls, params: Sequence[SamplingParams], seeds: Sequence[int], positions: Sequence[int] | npt.NDArray[np.int64]
+        cls,
+        params: Sequence[SamplingParams],
+        seeds: Sequence[int],
+        positions: Sequence[int] | npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64] | None = None,
     ) -> SamplingBatch:
         """Collects the parameters of T rows.
 
-        `positions` are those of the tokens to be chosen, not of the tokens before them.
+        positions  of the tokens to be chosen, not of the tokens before them, `[T]`
+        counts     rows that each of `params` and `seeds` is for; by default one
         """
-        return cls(*SamplingColumns.from_params(params), noise_keys(seeds, positions))
+        columns = SamplingColumns.from_params(params)
+        if counts is None:
+            return cls(*columns, noise_keys(seeds, positions))
+        return cls(*columns.repeat(counts), noise_keys(np.repeat(wrap_seeds(seeds), counts), positions))
 
     @LazyProperty
     def is_sampled(self) -> npt.NDArray[np.bool_]:

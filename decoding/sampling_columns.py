@@ -28,3 +28,12 @@ class SamplingColumns(NamedTuple):
             np.array([p.top_p for p in params], dtype=np.float32),
             np.array([p.min_p for p in params], dtype=np.float32),
         )
+
+    def repeat(self, counts: npt.NDArray[np.int64]) -> SamplingColumns:
+        """Returns each row as many times as its count says."""
+        return SamplingColumns(
+            np.repeat(self.temperature_T, counts),
+            np.repeat(self.top_k_T, counts),
+            np.repeat(self.top_p_T, counts),
+            np.repeat(self.min_p_T, counts),
+        )

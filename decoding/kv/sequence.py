@@ -36,6 +36,8 @@ class TokenSequence:
         self.num_cached = 0
         self.num_borrowed = 0
         self.num_evicted = 0
+        self.slots_version = 0
+        """Rises when slots after the cached prefix change in another way than by new ones at their end."""
         self._slots: Slots = np.empty(len(tokens) + _SPARE_SLOTS, dtype=np.int64)
 
     @property
@@ -78,6 +80,7 @@ class TokenSequence:
         self.prefix_node = node
         self.num_cached = len(slots)
         self.num_computed = max(self.num_computed, len(slots))
+        self.slots_version += 1
         self._reserve_slots(self.num_computed)
         # also over slots that `insert` has just freed: only the cache's are locked
         self._slots[: len(slots)] = slots
@@ -106,6 +109,7 @@ class TokenSequence:
         """
         self.borrowed_node, self.prefix_node = self.prefix_node, node
         self.num_borrowed, self.num_cached = self.num_cached - length, length
+        self.slots_version += 1
 
     def drop_slots(self, is_kept: npt.NDArray[np.bool_]) -> Slots:
         """Removes slots; returns those of them that are this sequence's, which the caller frees. *Mutates*.
@@ -119,12 +123,14 @@ class TokenSequence:
         self.num_borrowed = int(is_kept[self.num_cached : self.num_shared].sum())
         self.num_evicted += len(slots) - len(kept_slots)
         self._slots[: len(kept_slots)] = kept_slots
+        self.slots_version += 1
         return dropped
 
     def clear_slots(self) -> None:
         """Removes all KV; the caller has already freed the slots and released the lock. *Mutates*."""
         self.prefix_node = self.borrowed_node = None
         self.num_computed = self.num_cached = self.num_borrowed = self.num_evicted = 0
+        self.slots_version += 1
 
     def append_tokens(self, tokens: Sequence[int]) -> None:
         """Commits more tokens. *Mutates*."""

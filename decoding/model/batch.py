@@ -14,7 +14,8 @@ import numpy as np
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import SharedPrefixGroup
 from decoding.kv.slots import SCRATCH_SLOT, Slots
-from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
+from decoding.model.backend import AttentionBlock, Bools, TokenBatch
+from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
 from decoding.speculation.draft import Draft
 
@@ -90,9 +91,14 @@ def pack_batch(
     return _build_batch(ordered, tuple(blocks), None), ordered
 
 
-def pack_segments(inputs: Sequence[SequenceInput[S]], tiles: SegmentTiles) -> tuple[TokenBatch, list[SequenceInput[S]]]:
-    """Returns the batch with segments, and the inputs in the order that their tokens (and their outputs) have in it."""
-    plan, order = plan_segments([_list_keys(item) for item in inputs], tiles)
+def pack_segments(
+    inputs: Sequence[SequenceInput[S]], tiles: SegmentTiles, table: KeyTable | None = None
+) -> tuple[TokenBatch, list[SequenceInput[S]]]:
+    """Returns the batch with segments, and the inputs in the order that their tokens (and their outputs) have in it.
+
+    *Mutates* the table of the sequences' pool; without one the batch has all keys.
+    """
+    plan, order = plan_segments([_list_keys(item) for item in inputs], tiles, table)
     ordered = [inputs[i] for i in order]
     return _build_batch(ordered, (), plan), ordered
 
@@ -101,39 +107,36 @@ def _list_keys(item: SequenceInput[S]) -> SequenceRows:
     sequence, committed = item.sequence, item.num_committed
     own_slots = sequence.view_slots(sequence.num_cached, item.slots[:committed])
     node_bits = ancestor_bits(item.draft.parents)
-    return SequenceRows(sequence.prefix_node, own_slots, committed, item.slots[committed:], node_bits)
+    return SequenceRows(sequence.prefix_node, own_slots, committed, item.slots[committed:], node_bits, sequence)
 
 
 def _build_batch(
     ordered: Sequence[SequenceInput[S]], blocks: tuple[AttentionBlock, ...], segments: SegmentPlan | None
 ) -> TokenBatch:
+    # lists: an array for each of many short sequences takes longer to make than all their numbers
     tokens: list[int] = []
+    positions: list[int] = []
+    outputs: list[int] = []
+    at = 0
     for item in ordered:
-        start = item.sequence.num_computed
-        tokens += item.sequence.tokens[start : start + item.num_committed]
-        tokens += item.draft.tokens
-    logits_indices, at = [], 0
-    for item in ordered:
-        logits_indices.append(np.arange(at + item.first_output, at + item.num_tokens))
+        start, committed, draft = item.sequence.num_computed, item.num_committed, item.draft
+        end = start + committed
+        tokens += item.sequence.tokens[start:end]
+        positions += range(start, end)
+        if len(draft):
+            tokens += draft.tokens
+            # a draft node's is its depth after the last committed token, so siblings share one
+            positions += [end - 1 + depth for depth in draft.depths]
+        outputs += range(at + item.first_output, at + item.num_tokens)
         at += item.num_tokens
     return TokenBatch(
         np.array(tokens, dtype=np.int64),
-        np.concatenate([_token_positions(item) for item in ordered]),
+        np.array(positions, dtype=np.int64),
         np.concatenate([item.slots for item in ordered]),
-        np.concatenate(logits_indices),
+        np.array(outputs, dtype=np.int64),
         blocks,
         segments,
     )
-
-
-def _token_positions(item: SequenceInput[S]) -> Ints:
-    """Returns absolute positions; a draft node's is its depth after the last committed token, so siblings share one."""
-    start = item.sequence.num_computed
-    committed = np.arange(start, start + item.num_committed)
-    if not len(item.draft):
-        return committed
-    # depth 1 is the position right after the last committed token, which is start + num_committed - 1
-    return np.concatenate([committed, start + item.num_committed - 1 + np.array(item.draft.depths)])
 
 
 def _lay_out_blocks(inputs: Sequence[SequenceInput[S]], groups: Sequence[SharedPrefixGroup]) -> list[_BlockLayout[S]]:

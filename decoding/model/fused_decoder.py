@@ -219,7 +219,7 @@ class FusedDecoder:
         if batch.segments is None:
             attention = self._place_blocks(batch)
         else:
-            attention = SegmentAttention(on_device, batch.segments.num_partials, self.scale)
+            attention = SegmentAttention.from_plan(batch.segments, on_device, self.scale)
         # the indices ascend, so as many as there are tokens means all of them
         indices = None if len(batch.logits_indices) == len(batch.tokens_T) else output_indices_W
         # `positions_T` on the host: its maximum on the device would have to be waited for

@@ -1,7 +1,8 @@
 """Computes attention over a plan of segments as one operator of PyTorch, `decoding::attend_segments`.
 
-The operator launches the two kernels of `segment_kernels`, whatever the batch is made of. It is registered for CUDA,
-for the CPU, where Triton's interpreter runs the kernels in tests, and for the meta device, where a trace sees one call.
+The operator launches the two kernels of `segment_kernels`, whatever the batch is made of; before the layers
+`decoding::cut_items` cuts the items of the plan, once. Both are registered for CUDA, for the CPU, where Triton's
+interpreter runs the kernels in tests, and for the meta device, where a trace sees one call.
 
 Shapes: T rows, H query heads, K key-value heads (H = K * Q), D head size.
 """
@@ -27,6 +28,10 @@ _SPLIT_KEYS = 256
 ones make few partial results, of which each row writes and reads one per split."""
 _TILE_BYTES = 8192
 """Bytes of the keys that a program multiplies at a time: with more, registers spill (a test compiles the kernels)."""
+
+PLAN_COLUMNS = len(SegmentItems._fields) + 1
+CUT_BLOCK = 128
+"""Splits of a program of `cut_items`."""
 
 
 def explain_no_segments(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -73,18 +78,42 @@ def pick_tiles(queries_per_kv: int, head_size: int, dtype: torch.dtype) -> Segme
 def list_arrays(plan: SegmentPlan) -> list[npt.NDArray[np.int32] | npt.NDArray[np.int64]]:
     """Returns the arrays of a plan that its device needs: items, keys, first partial results, words.
 
-    Items are int32 `[I * 7]`, the columns of `SegmentItems` side by side: a program reads one item.
+    Items are int32 `[I * 8]`, the columns of `SegmentItems` side by side, and how many splits the items have up to the
+    end of each. A plan with a table has the positions of its keys there besides.
     """
-    return [np.stack(plan.items, axis=1).reshape(-1), plan.keys, plan.first_partial, plan.words]
+    items = np.stack([*plan.items, np.cumsum(plan.count_splits(), dtype=np.int32)], axis=1).reshape(-1)
+    positions = [] if plan.update is None else [plan.update.positions]
+    return [items, plan.keys, plan.first_partial, plan.words, *positions]
+
+
+def cut_items(items: Tensor, num_splits: int, split_keys: int) -> Tensor:
+    """Returns `num_splits` splits of items as `list_arrays` gives them, int32 `[num_splits * 7]`.
+
+    Those after the splits of all items have no rows.
+    """
+    splits: Tensor = torch.ops.decoding.cut_items(items, num_splits, split_keys)
+    return splits
 
 
 @dataclass(frozen=True)
 class SegmentAttention:
-    """The plan of a batch on the model's device, used by every layer; `arrays` as `list_arrays` returns them."""
+    """The plan of a batch on the model's device, used by every layer.
+
+    arrays  splits of the items, keys, first partial results, words
+    """
 
     arrays: Sequence[Tensor]
     num_partials: int
     scale: float
+
+    @classmethod
+    def from_plan(cls, plan: SegmentPlan, arrays: Sequence[Tensor], scale: float) -> SegmentAttention:
+        """Returns the attention of a plan whose `list_arrays` are on the device. *Mutates* the table of the plan."""
+        items, keys, first_partial, words = arrays[:4]
+        if plan.update is not None:
+            keys = plan.update.table.write(arrays[4], keys)
+        splits = cut_items(items, int(plan.count_splits().sum()), plan.tiles.num_keys)
+        return cls([splits, keys, first_partial, words], plan.num_partials, scale)
 
     def attend(self, q_THD: Tensor, kv_KPE: Tensor) -> Tensor:
         """Returns the output `[T, H * D]`, scores and sums in float32. `kv_KPE`: a layer of the pool, after this pass.
@@ -131,6 +160,22 @@ def _run_kernels(
     return out
 
 
+def _run_cut(items: Tensor, num_splits: int, split_keys: int) -> Tensor:
+    # here: only this function needs Triton
+    from decoding.model.plan_kernels import cut_items as kernel
+
+    splits = items.new_empty(num_splits * len(SegmentItems._fields))
+    num_items = len(items) // PLAN_COLUMNS
+    kernel[(-(-num_splits // CUT_BLOCK),)](
+        items, splits, num_items, num_items.bit_length(), num_splits, SPLIT_KEYS=split_keys, BLOCK=CUT_BLOCK
+    )
+    return splits
+
+
+def _shape_splits(items: Tensor, num_splits: int, split_keys: int) -> Tensor:
+    return items.new_empty(num_splits * len(SegmentItems._fields))
+
+
 def _shape_output(q: Tensor, *_: object) -> Tensor:
     return q.new_empty((q.shape[0], q.shape[1] * q.shape[2]))
 
@@ -141,3 +186,4 @@ define_operator(
     _run_kernels,
     _shape_output,
 )
+define_operator("cut_items(Tensor items, int num_splits, int split_keys) -> Tensor", _run_cut, _shape_splits)

@@ -5,35 +5,42 @@ read once for all rows below it, at every depth and however ragged the batch is.
 cached prefix are a run, and the nodes of its draft are runs of at most 64. Such a cover of the tree by pairs of queries
 and KV, cut into even splits, is that of DeFT (Yao et al., arXiv 2404.00242).
 
-A long run is cut into splits of keys and its rows into tiles; each pair is an item. An item gives a partial result for
-each of its rows, and a row's partial results are merged in the order of its keys. Where the cuts are depends on the
-run alone, so a row's sum has the same order of terms in every batch.
+The rows of a run are cut into tiles: each is an item. On the device the keys of an item are cut into splits, so what
+the host does and sends does not grow with a run. A split gives a partial result for each of its rows, and a row's
+partial results are merged in the order of its keys. Where the cuts are depends on the run alone, so a row's sum has the
+same order of terms in every batch.
 
-Shapes: T rows, I items, K keys of all runs. In Python the cost is O(rows + runs), with one visit per sequence and node
-above it; items are cut and keys are copied by NumPy.
+Runs are in a table on the device (`decoding.model.key_table`), and a plan has the keys that are not there yet; without
+a table it has all.
+
+Shapes: T rows, I items, K keys of the plan. In Python the cost is O(rows + runs), with one visit per sequence and node
+above it; rows are cut and keys are copied by NumPy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from decoding.kv.prefix_cache import RadixNode
+from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import NO_SLOTS, Slots
+from decoding.model.key_table import KeyTable, KeyUpdate, TableFull
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 WORD_BITS = 64
 """Keys of an item with words: one bit of an int64 for each."""
+_WORD = (1 << WORD_BITS) - 1
 
 
 class SegmentTiles(NamedTuple):
-    """The largest item: rows and keys."""
+    """The largest split: rows and keys."""
 
     num_rows: int
     num_keys: int
@@ -46,6 +53,7 @@ class SequenceRows(NamedTuple):
                 sees the keys up to its own. Later rows see all.
     node_slots  keys of draft nodes. The first `num_causal` rows see none of them, and bit k of `node_bits[i]` says
                 whether row `num_causal + i` sees key k.
+    sequence    whose slots these are; a table keeps them where it is given
     """
 
     prefix_node: RadixNode | None
@@ -53,6 +61,7 @@ class SequenceRows(NamedTuple):
     num_causal: int
     node_slots: Slots = NO_SLOTS
     node_bits: Sequence[int] = ()
+    sequence: TokenSequence | None = None
 
     @property
     def num_rows(self) -> int:
@@ -63,10 +72,10 @@ class SegmentItems(NamedTuple):
     """Columns of the items, each int32 `[I]`.
 
     first_row, num_rows  rows of the batch; row i of the item is row `first_row + i` of the batch
-    first_key, num_keys  keys of the plan; key k of the item is `keys[first_key + k]`
+    first_key, num_keys  keys of the plan or of its table; key k of the item is `keys[first_key + k]`
     causal_offset        row i sees key k only if `k <= i + causal_offset`
     first_word           -1, or row i sees key k only if bit k of `words[first_word + i]` is set
-    order                the item's place among the partial results of each of its rows
+    order                place of the first split among the partial results of each of its rows; the others follow
     """
 
     first_row: Int32s
@@ -82,10 +91,10 @@ class SegmentItems(NamedTuple):
 class SegmentPlan:
     """Which keys the rows of a batch attend to.
 
-    keys           int32 `[K]`, slots
+    keys           int32 `[K]`, slots that items read, or with `update` those to write to the table that they read
     words          int64, bits of visible keys, one word per row of an item that has words
     first_partial  int32 `[T + 1]`; row t has the partial results `[first_partial[t], first_partial[t + 1])`, of which
-                   an item computes that at `first_partial[t] + order`
+                   split i of an item computes that at `first_partial[t] + order + i`
     """
 
     tiles: SegmentTiles
@@ -93,39 +102,66 @@ class SegmentPlan:
     keys: Int32s
     words: Int64s
     first_partial: Int32s
+    update: KeyUpdate | None = None
 
     @property
     def num_partials(self) -> int:
         """Partial results of all rows."""
         return int(self.first_partial[-1])
 
+    def count_splits(self) -> Int32s:
+        """Returns the number of splits of each item, `[I]`."""
+        return -(-self.items.num_keys // self.tiles.num_keys)
 
-def plan_segments(parts: Sequence[SequenceRows], tiles: SegmentTiles) -> tuple[SegmentPlan, list[int]]:
+
+def plan_segments(
+    parts: Sequence[SequenceRows], tiles: SegmentTiles, table: KeyTable | None = None
+) -> tuple[SegmentPlan, list[int]]:
     """Returns the plan, and the indices of `parts` in the order of their rows in it.
 
-    `tiles.num_keys` is a multiple of 64. Every row must see at least one key.
+    `tiles.num_keys` is a multiple of 64. Every row must see at least one key. Without a table the plan lists all keys.
+    *Mutates* the table.
     """
     assert tiles.num_keys % WORD_BITS == 0
-    paths = [part.prefix_node.path_from_root() if part.prefix_node is not None else [] for part in parts]
-    order = _order_by_path(paths)
-    runs, open_nodes = _RunTable(tiles.num_keys), list[_OpenNode]()
-    row = 0
+    order, paths = _order_by_path(parts)
+    if table is None:
+        return _plan_in_order(parts, order, paths, tiles, _ListedKeys()), order
+    table.begin_round()
+    while True:
+        try:
+            return _plan_in_order(parts, order, paths, tiles, table), order
+        except TableFull:
+            table.start_over()
+
+
+def _plan_in_order(
+    parts: Sequence[SequenceRows],
+    order: Sequence[int],
+    paths: Mapping[int, Sequence[RadixNode]],
+    tiles: SegmentTiles,
+    keys: KeyTable | _ListedKeys,
+) -> SegmentPlan:
+    runs, open_nodes = _RunTable(tiles.num_keys, keys), list[_OpenNode]()
+    row, next_order, last_node = 0, 0, None
     for i in order:
-        part, path = parts[i], paths[i]
-        depth = _common_depth(open_nodes, path)
-        while len(open_nodes) > depth:
-            runs.close_node(open_nodes.pop(), row)
-        for node in path[depth:]:
-            open_nodes.append(runs.open_node(node, row, open_nodes[-1].next_order if open_nodes else 0))
-        runs.add_sequence(part, row, open_nodes[-1].next_order if open_nodes else 0)
+        part = parts[i]
+        if part.prefix_node is not last_node:
+            last_node = part.prefix_node
+            path = paths[id(last_node)]
+            depth = _common_depth(open_nodes, path)
+            while len(open_nodes) > depth:
+                runs.close_node(open_nodes.pop(), row)
+            for node in path[depth:]:
+                open_nodes.append(runs.open_node(node, row, open_nodes[-1].next_order if open_nodes else 0))
+            next_order = open_nodes[-1].next_order if open_nodes else 0
+        runs.add_sequence(part, row, next_order)
         row += part.num_rows
     for opened in open_nodes:
         runs.close_node(opened, row)
-    items = _cut_runs(runs.as_columns(), tiles)
-    plan = SegmentPlan(
-        tiles, items, np.concatenate(runs.keys, dtype=np.int32), np.concatenate(runs.words), _count_partials(items, row)
-    )
-    return plan, order
+    items = _cut_rows(runs.as_columns(), tiles.num_rows)
+    slots, update = keys.take_update()
+    first_partial = _count_partials(items, tiles.num_keys, row)
+    return SegmentPlan(tiles, items, slots, runs.join_words(), first_partial, update)
 
 
 def ancestor_bits(parents: Sequence[int]) -> list[int]:
@@ -140,11 +176,21 @@ def ancestor_bits(parents: Sequence[int]) -> list[int]:
     return bits
 
 
-def _order_by_path(paths: Sequence[Sequence[RadixNode]]) -> list[int]:
-    """Returns the indices of the paths so that those through any node follow each other."""
+def _order_by_path(parts: Sequence[SequenceRows]) -> tuple[list[int], dict[int, list[RadixNode]]]:
+    """Returns the indices of the parts so that those below any node follow each other, and the paths of their nodes.
+
+    Paths are by the id of their last node, and empty for that of None.
+    """
+    below: dict[int, list[int]] = {}
+    paths: dict[int, list[RadixNode]] = {}
+    for i, part in enumerate(parts):
+        node = part.prefix_node
+        if id(node) not in below:
+            below[id(node)], paths[id(node)] = [], [] if node is None else node.path_from_root()
+        below[id(node)].append(i)
     numbers: dict[int, int] = {}  # by id, in the order in which nodes first appear
-    sort_keys = [[numbers.setdefault(id(node), len(numbers)) for node in path] for path in paths]
-    return sorted(range(len(paths)), key=sort_keys.__getitem__)
+    sort_keys = {last: [numbers.setdefault(id(node), len(numbers)) for node in path] for last, path in paths.items()}
+    return [i for last in sorted(sort_keys, key=sort_keys.__getitem__) for i in below[last]], paths
 
 
 class _OpenNode(NamedTuple):
@@ -164,103 +210,101 @@ def _common_depth(open_nodes: Sequence[_OpenNode], path: Sequence[RadixNode]) ->
     return depth
 
 
-@dataclass
+class _ListedKeys:
+    """Lists all keys of a plan that has no table. See `KeyTable` for its methods."""
+
+    def __init__(self) -> None:
+        # there is always one array to concatenate
+        self._pieces = [NO_SLOTS]
+        self._num_keys = 0
+
+    def add_node(self, node: RadixNode) -> int:
+        return self.add_transient(node.slots)
+
+    def add_sequence(self, sequence: TokenSequence, slots: Slots, num_new: int) -> int:
+        return self.add_transient(slots)
+
+    def add_transient(self, slots: Slots) -> int:
+        first = self._num_keys
+        self._pieces.append(slots)
+        self._num_keys += len(slots)
+        return first
+
+    def take_update(self) -> tuple[Int32s, None]:
+        return np.concatenate(self._pieces, dtype=np.int32), None
+
+
 class _RunTable:
-    """Runs of keys, each read by an interval of rows, in columns of `SegmentItems` before they are cut.
+    """Runs of keys, each read by an interval of rows, in columns of `SegmentItems` before they are cut."""
 
-    `keys` and `words` begin with an empty array, so that there is always one to concatenate.
-    """
-
-    max_keys: int
-    rows: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
-    keys: list[Slots] = field(default_factory=lambda: [NO_SLOTS])
-    words: list[Int64s] = field(default_factory=lambda: [np.empty(0, dtype=np.int64)])
-    num_keys: int = 0
-    num_words: int = 0
+    def __init__(self, max_keys: int, keys: KeyTable | _ListedKeys) -> None:
+        self._max_keys, self._keys = max_keys, keys
+        self._numbers: list[int] = []  # run by run: one list of numbers is made an array faster than many tuples
+        self._bits: list[int] = []
 
     def open_node(self, node: RadixNode, first_row: int, order: int) -> _OpenNode:
         """Lists the node's keys."""
-        next_order = order + -(-len(node.slots) // self.max_keys)
-        return _OpenNode(first_row, self._add_keys(node.slots), node, order, next_order)
+        next_order = order + -(-len(node.slots) // self._max_keys)
+        return _OpenNode(first_row, self._keys.add_node(node), node, order, next_order)
 
     def close_node(self, opened: _OpenNode, end_row: int) -> None:
         """Adds the run of a node, of which every row before `end_row` sees every key."""
         num_keys = len(opened.node.slots)
-        self.rows.append(
-            (opened.first_row, end_row - opened.first_row, opened.first_key, num_keys, num_keys, -1, opened.order)
+        self._numbers += (
+            *(opened.first_row, end_row - opened.first_row, opened.first_key, num_keys, num_keys, -1),
+            opened.order,
         )
 
     def add_sequence(self, part: SequenceRows, row: int, order: int) -> None:
         """Adds the runs of one sequence after its cached prefix."""
-        num_keys = len(part.slots)
+        _, slots, num_causal, node_slots, node_bits, sequence = part
+        num_keys, keys = len(slots), self._keys
         if num_keys:
+            first = keys.add_transient(slots) if sequence is None else keys.add_sequence(sequence, slots, num_causal)
             # row 0 sees the keys before those of the causal rows, and its own
-            offset = num_keys - part.num_causal
-            self.rows.append((row, part.num_rows, self._add_keys(part.slots), num_keys, offset, -1, order))
-            order += -(-num_keys // self.max_keys)
-        if not part.node_bits:
+            self._numbers += (row, part.num_rows, first, num_keys, num_keys - num_causal, -1, order)
+            order += -(-num_keys // self._max_keys)
+        if not node_bits:
             return
-        num_rows, first_row = len(part.node_bits), row + part.num_causal
-        num_nodes = len(part.node_slots)
-        first_key = self._add_keys(part.node_slots)
-        for at, words in zip(range(0, num_nodes, WORD_BITS), _split_bits(part.node_bits, num_nodes), strict=True):
+        first_row, num_nodes, first = row + num_causal, len(node_slots), keys.add_transient(node_slots)
+        for at in range(0, num_nodes, WORD_BITS):
             chunk = min(WORD_BITS, num_nodes - at)
-            self.rows.append((first_row, num_rows, first_key + at, chunk, chunk, self.num_words, order))
-            self.words.append(words)
-            self.num_words += num_rows
+            self._numbers += (first_row, len(node_bits), first + at, chunk, chunk, len(self._bits), order)
+            self._bits += [bits >> at & _WORD for bits in node_bits] if num_nodes > WORD_BITS else node_bits
             order += 1
 
     def as_columns(self) -> SegmentItems:
-        """Returns the runs; `num_rows` and `num_keys` may exceed those of an item."""
-        table = np.array(self.rows, dtype=np.int32).reshape(-1, len(SegmentItems._fields))
+        """Returns the runs; `num_rows` may exceed that of an item."""
+        table = np.array(self._numbers, dtype=np.int64).reshape(-1, len(SegmentItems._fields))
         return SegmentItems(*table.T)
 
-    def _add_keys(self, slots: Slots) -> int:
-        first = self.num_keys
-        self.keys.append(slots)
-        self.num_keys += len(slots)
-        return first
+    def join_words(self) -> Int64s:
+        """Returns the words of all runs."""
+        return np.array(self._bits, dtype=np.uint64).view(np.int64)
 
 
-def _split_bits(bits: Sequence[int], num_bits: int) -> Int64s:
-    """Returns the bits as words `[ceil(num_bits / 64), len(bits)]`."""
-    num_words = -(-num_bits // WORD_BITS)
-    data = b"".join(one.to_bytes(8 * num_words, "little") for one in bits)
-    return np.ascontiguousarray(np.frombuffer(data, dtype="<i8").reshape(len(bits), num_words).T)
-
-
-def _cut_runs(runs: SegmentItems, tiles: SegmentTiles) -> SegmentItems:
-    """Cuts the rows of the runs into tiles and their keys into splits; leaves out pairs without a visible key."""
-    tiles_R = -(-runs.num_rows // tiles.num_rows)
-    splits_R = -(-runs.num_keys // tiles.num_keys)
-    counts_R = tiles_R * splits_R
+def _cut_rows(runs: SegmentItems, tile_rows: int) -> SegmentItems:
+    """Cuts the rows of the runs into tiles; leaves out keys that no row of a tile sees, and tiles that see none."""
+    counts_R = -(-runs.num_rows // tile_rows)
     run_I = np.repeat(np.arange(len(counts_R)), counts_R)
-    # place of an item within its run: tile by tile, the splits of each in order
-    place_I = np.arange(len(run_I)) - np.repeat(np.cumsum(counts_R) - counts_R, counts_R)
-    tile_I, split_I = np.divmod(place_I, splits_R[run_I])
-    row_I, key_I = tile_I * tiles.num_rows, split_I * tiles.num_keys
+    # row of the run at which an item begins: its place within the run, in tiles
+    row_I = (np.arange(len(run_I)) - np.repeat(np.cumsum(counts_R) - counts_R, counts_R)) * tile_rows
     each = SegmentItems(*(column[run_I] for column in runs))
-    num_rows_I = np.minimum(tiles.num_rows, each.num_rows - row_I)
-    offset_I = each.causal_offset + row_I - key_I
+    num_rows_I = np.minimum(tile_rows, each.num_rows - row_I)
+    offset_I = each.causal_offset + row_I
     # no row sees keys after that of the tile's last row
-    num_keys_I = np.minimum(np.minimum(tiles.num_keys, each.num_keys - key_I), offset_I + num_rows_I)
-    items = SegmentItems(
-        each.first_row + row_I,
-        num_rows_I,
-        each.first_key + key_I,
-        num_keys_I,
-        offset_I,
-        np.where(each.first_word < 0, -1, each.first_word + row_I),
-        each.order + split_I,
-    )
+    num_keys_I = np.minimum(each.num_keys, offset_I + num_rows_I)
+    word_I = np.where(each.first_word < 0, -1, each.first_word + row_I)
+    items = SegmentItems(each.first_row + row_I, num_rows_I, each.first_key, num_keys_I, offset_I, word_I, each.order)
     is_visible_I = num_keys_I > 0
     return SegmentItems(*(column[is_visible_I].astype(np.int32) for column in items))
 
 
-def _count_partials(items: SegmentItems, num_rows: int) -> Int32s:
+def _count_partials(items: SegmentItems, split_keys: int, num_rows: int) -> Int32s:
     """Returns where each row's partial results begin, `[T + 1]`."""
+    splits_I = -(-items.num_keys // split_keys)
     changes = np.zeros(num_rows + 1, dtype=np.int64)
-    np.add.at(changes, items.first_row, 1)
-    np.add.at(changes, items.first_row + items.num_rows, -1)
+    np.add.at(changes, items.first_row, splits_I)
+    np.add.at(changes, items.first_row + items.num_rows, -splits_I)
     counts_T = np.cumsum(changes[:-1])
     return np.concatenate([[0], np.cumsum(counts_T)]).astype(np.int32)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from decoding.model.segment_attention import KernelBlocks
+from decoding.model.segment_attention import PLAN_COLUMNS, KernelBlocks
 from decoding.model.segments import SegmentItems
 from reason.bench.operator_costs import (
     OperatorCost,
@@ -60,7 +61,8 @@ def _cost_of_segments(args: Values, results: tuple[Tensor, ...], known: HostValu
     """Returns the cost of `decoding::attend_segments`: two kernels.
 
     Each item reads its own rows and keys, also where items of the same keys follow each other and find them in the
-    cache. Products are those of whole tiles. Partial results are written by one kernel and read by the other.
+    cache; of a table of keys nothing else is read. Products are those of whole tiles. Partial results are written by
+    one kernel and read by the other.
     """
     query, kv, items, keys, first_partial, words = (as_tensor(value) for value in args[:6])
     num_partials = args[6]
@@ -73,12 +75,28 @@ def _cost_of_segments(args: Values, results: tuple[Tensor, ...], known: HostValu
     reads = (
         TensorRead(query, num_rows * num_heads * head_size * query.element_size()),
         TensorRead(kv, num_keys * num_kv_heads * 2 * head_size * kv.element_size()),
-        *read_whole([items, keys, first_partial, words]),
+        TensorRead(keys, num_keys * keys.element_size()),
+        *read_whole([items, first_partial, words]),
     )
     tile = KernelBlocks.for_heads(num_heads // num_kv_heads, head_size, query.dtype).queries
     flops = 4 * tile * num_kv_heads * head_size * num_keys
     # partial results twice: written, and read again
     return OperatorCost(2, reads, 2 * partials + count_bytes(results[0]), flops)
+
+
+def _cost_of_cut(args: Values, results: tuple[Tensor, ...], known: HostValues) -> OperatorCost:
+    """Returns the cost of `decoding::cut_items`, and makes known how many rows and keys its splits have."""
+    items, _, split_keys = args
+    assert isinstance(split_keys, int)
+    rows = known.read_values(as_tensor(items)).reshape(-1, PLAN_COLUMNS).numpy()
+    ends = rows[:, -1]
+    counts = np.diff(ends, prepend=0)
+    splits = np.repeat(rows[:, :-1], counts, axis=0)
+    first = (np.arange(len(splits)) - np.repeat(ends - counts, counts)) * split_keys
+    num_keys = SegmentItems._fields.index("num_keys")
+    splits[:, num_keys] = np.minimum(splits[:, num_keys] - first, split_keys)
+    known.remember_copy(results[0], torch.from_numpy(splits.reshape(-1)))
+    return OperatorCost(1, read_whole([as_tensor(items)]), count_bytes(results[0]))
 
 
 def _cost_of_sampling(args: Values, results: tuple[Tensor, ...], known: HostValues) -> OperatorCost:
@@ -114,6 +132,7 @@ def _cost_of_rotation(args: Values, results: tuple[Tensor, ...], known: HostValu
 CUSTOM_OPERATORS: dict[str, CustomCost] = {
     "decoding::add_and_norm": _cost_of_one_kernel,
     "decoding::attend_segments": _cost_of_segments,
+    "decoding::cut_items": _cost_of_cut,
     "decoding::multiply_by_silu": _cost_of_one_kernel,
     "decoding::norm": _cost_of_one_kernel,
     "decoding::rotate_and_store": _cost_of_rotation,

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from decoding.core import SamplingParams
+from decoding.device_arrays import copy_arrays
 from decoding.model.backend import TokenBatch
-from decoding.model.segment_attention import pick_tiles
+from decoding.model.segment_attention import SegmentAttention, list_arrays, pick_tiles
 from decoding.request import Request
 from decoding.round import RoundRunner, Speculation
 from decoding.scheduler import Scheduler
@@ -31,7 +32,7 @@ from decoding.validation import require_choice
 from reason.bench.context_cost import FreeModel
 from reason.bench.round_contexts import NO_STOP, BestOfNContexts, open_cache, place_requests
 
-PHASES = ("scheduling", "drafting", "packing", "sampling", "commit", "observe")
+PHASES = ("scheduling", "drafting", "packing", "copying", "sampling", "commit", "observe")
 DEVICE = "device"
 """The phase of what a GPU would do."""
 _METHODS = {
@@ -43,6 +44,7 @@ _METHODS = {
     "_observe_round": "observe",
 }
 """Phases of the runner's methods; the rest of a round is scheduling."""
+_META = torch.device("meta")
 _PROMPT = 256
 _GROWTH, _LEAST_GROWTH_MS = 1.5, 0.05
 
@@ -76,7 +78,7 @@ class PhaseClock:
 
 
 class _ClockedModel(FreeModel):
-    """A model whose calls count as the device's."""
+    """A model whose calls count as the device's, after the arrays of a round were put into one for the copy to it."""
 
     def __init__(self, clock: PhaseClock, attention: str) -> None:
         super().__init__()
@@ -86,6 +88,14 @@ class _ClockedModel(FreeModel):
             self.segment_tiles = pick_tiles(7, 128, torch.bfloat16)  # those of Qwen2.5 7B
 
     def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:
+        with self._clock.measure_phase("copying"):
+            plan = batch.segments
+            plan_arrays = [] if plan is None else list_arrays(plan)
+            tensors = copy_arrays(
+                [batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, *plan_arrays], _META
+            )
+            if plan is not None:
+                SegmentAttention.from_plan(plan, tensors[4:], 1.0)
         with self._clock.measure_phase(DEVICE):
             return super().forward(batch, pool)
 

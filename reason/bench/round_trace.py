@@ -170,19 +170,31 @@ def trace_round(
     drafts: Sequence[Draft] = (),
     params: SamplingParams | None = None,
 ) -> RoundTrace:
-    """Traces one round of branches that decode; without drafts each feeds one token."""
+    """Traces one round of branches that decode; without drafts each feeds one token.
+
+    It is their second: the first one sends the slots of their contexts, and no node of a draft is accepted.
+    """
     num_nodes = sum(map(len, drafts))
     kv = open_cache(contexts, num_nodes)
     requests = place_requests(contexts, kv, lengthen_params(params or SamplingParams(), contexts))
     runner = make_runner(backend, kv, requests, drafts)
-    resident = kv.num_pinned + len(requests) + num_nodes
     weights = list(backend.iter_round_weights())
-    with torch.inference_mode(), DeviceTrace(_PHASE_OF, "sampling", weights) as trace:
-        ended = list(runner.run_round())
-    assert not ended, "a branch ended in the traced round"
+    with torch.inference_mode():
+        # traced too, as only a trace gives values for what is copied to the host
+        with DeviceTrace(_PHASE_OF, "sampling"):
+            ended = list(runner.run_round())
+        resident = kv.num_pinned + len(requests) + num_nodes
+        lengths = [len(request.tokens) for request in requests]
+        with DeviceTrace(_PHASE_OF, "sampling", weights) as trace:
+            ended += runner.run_round()
+    assert not ended, "a branch ended in the traced rounds"
     rows = len(requests) + num_nodes
     decoder = backend.decoder
-    row_contexts = [len(context) + depth for context, draft in _pair(contexts, drafts) for depth in (0, *draft.depths)]
+    row_contexts = [
+        length + depth
+        for length, draft in zip(lengths, drafts or [Draft()] * len(lengths), strict=True)
+        for depth in (0, *draft.depths)
+    ]
     attention = 4 * decoder.num_layers * decoder.num_heads * decoder.head_size * sum(row_contexts)
     return RoundTrace(
         kernels=tuple(trace.kernels),
@@ -195,10 +207,6 @@ def trace_round(
         weight_bytes=sum(weight.numel() * weight.element_size() for weight in weights),
         minimum_flops=2 * rows * (decoder.num_weights + backend.head.numel()) + attention,
     )
-
-
-def _pair(contexts: Sequence[BranchContext], drafts: Sequence[Draft]) -> list[tuple[BranchContext, Draft]]:
-    return list(zip(contexts, drafts or [Draft()] * len(contexts), strict=True))
 
 
 def lengthen_params(params: SamplingParams, contexts: Sequence[BranchContext]) -> SamplingParams:

@@ -195,6 +195,7 @@ class LocalSettings(EvictingEngineSettings):
 
     def _count_kv_bytes(self, backend: HFBackend, parts: Speculation) -> int:
         from decoding.kv.pool_memory import pick_pool_bytes
+        from decoding.model.key_table import TABLE_BYTES_PER_SLOT
 
         if self.kv_mib != "auto":
             return self.kv_mib << 20
@@ -202,7 +203,12 @@ class LocalSettings(EvictingEngineSettings):
         workspace = 0
         if backend.device.type == "cuda":  # a CPU's memory is far more than a round takes
             workspace = self._estimate_workspace(backend, parts).total
-        return pick_pool_bytes(backend.device, at_most=slots * backend.kv_bytes_per_token, workspace=workspace)
+        per_slot = backend.kv_bytes_per_token
+        size = pick_pool_bytes(backend.device, at_most=slots * per_slot, workspace=workspace)
+        if backend.segment_tiles is None:
+            return size
+        # the table of keys, a number of bytes for each slot, is beside the pool
+        return size * per_slot // (per_slot + TABLE_BYTES_PER_SLOT)
 
     def _estimate_workspace(self, backend: HFBackend, parts: Speculation) -> Workspace:
         from decoding.gpu_sampler import runs_kernels

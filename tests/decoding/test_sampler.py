@@ -65,6 +65,17 @@ def test_noise_that_is_not_computed_could_not_have_won(temperature: float) -> No
         assert sample_tokens(logits, rows).tolist() == (scaled + noise).argmax(-1).tolist()
 
 
+def test_rows_of_one_request_have_its_parameters() -> None:
+    params = [SamplingParams(temperature=0.5), SamplingParams(top_k=3, top_p=0.9, min_p=0.1)]
+    seeds, counts = [7, -1], np.array([2, 3])
+    got = SamplingBatch.from_params(params, seeds, range(5), counts)
+    owners = np.repeat([0, 1], counts)
+    expected = SamplingBatch.from_params([params[i] for i in owners], [seeds[i] for i in owners], range(5))
+    for name, column in vars(expected).items():
+        assert vars(got)[name].tolist() == column.tolist()
+        assert vars(got)[name].dtype == column.dtype
+
+
 @pytest.mark.parametrize("extreme", [1e30, -1e30, 1e4])
 def test_large_logits_keep_the_order_of_sums(extreme: float) -> None:
     logits = torch.full((1, 3000), extreme)

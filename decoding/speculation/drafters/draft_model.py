@@ -22,6 +22,7 @@ from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import SequenceInput, pack_batch, pack_segments
 from decoding.model.device_stream import wait_for_stream
+from decoding.model.key_table import KeyTable
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.acceptance_head import AcceptanceHead
@@ -120,6 +121,7 @@ class DraftModel:
         self._backend = backend
         self._kv = KVCache(SlotPool.from_budget(self._kv_bytes, backend.kv_bytes_per_token))
         self._pool = open_pool(backend.new_kv_pool, self._kv.pool.capacity, backend.kv_bytes_per_token)
+        self._key_table = KeyTable(self._kv.pool.capacity)
         self._scheduler: Scheduler[_DraftedText] = Scheduler(
             self._kv,
             max_running_requests=self._max_running_requests,
@@ -276,7 +278,7 @@ class DraftModel:
             )
             start += one.num_tokens
         if (tiles := self._backend.segment_tiles) is not None:
-            batch, ordered = pack_segments(inputs, tiles)
+            batch, ordered = pack_segments(inputs, tiles, self._key_table)
         else:
             batch, ordered = pack_batch(inputs, self._group_texts([one.sequence for one in scheduled]))
         top = self._run_model(batch)
@@ -304,7 +306,7 @@ class DraftModel:
     def _feed_nodes(self, nodes: Items[int]) -> None:
         """Runs the model over draft nodes. *Mutates* the nodes."""
         slots, tiles = self._kv.allocate(len(nodes)), self._backend.segment_tiles
-        batch, rows = self._nodes.make_batch(nodes, slots, self._groups, tiles)
+        batch, rows = self._nodes.make_batch(nodes, slots, self._groups, tiles, self._key_table)
         top = self._run_model(batch)
         self._nodes.store_top(rows, top.ids_WK, top.logp_WK)
         for node, accepted in sorted(zip(rows, top.accepted_W.tolist(), strict=True)):  # parents first

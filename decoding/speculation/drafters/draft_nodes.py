@@ -16,6 +16,7 @@ import numpy as np
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import NO_SLOTS, Slots
 from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
+from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, plan_segments
 from decoding.speculation.drafters.source import Floats
 
@@ -120,11 +121,12 @@ class DraftNodes:
         slots: Slots,
         groups: Iterable[tuple[Items[int], int]],
         tiles: SegmentTiles | None = None,
+        table: KeyTable | None = None,
     ) -> tuple[TokenBatch, Items[int]]:
         """Returns the batch that feeds these nodes, parents first, and the nodes in the order of its rows. *Mutates*.
 
-        With `tiles` the batch has segments. Without, it has blocks of the `groups`, which partition the branches:
-        (members, number of first slots that they share).
+        With `tiles` the batch has segments, whose keys are in the `table` of the branches' pool. Without, it has blocks
+        of the `groups`, which partition the branches: (members, number of first slots that they share).
         """
         new_nodes: dict[int, list[int]] = {}
         for node, slot in zip(nodes, slots.tolist(), strict=True):
@@ -137,7 +139,8 @@ class DraftNodes:
         rows: list[int] = []
         if tiles is not None:
             branches = list(new_nodes)
-            segments, order = plan_segments([self._list_keys(branch, new_nodes[branch]) for branch in branches], tiles)
+            parts = [self._list_keys(branch, new_nodes[branch]) for branch in branches]
+            segments, order = plan_segments(parts, tiles, table)
             rows = [node for i in order for node in new_nodes[branches[i]]]
         else:
             for members, num_shared in _merge_groups(groups, new_nodes):
@@ -159,7 +162,8 @@ class DraftNodes:
         node_bits = [sum(1 << index for index in self._fed_indices(node)) for node in new_nodes]
         fed_slots = self.node_slots(self._fed[branch])
         # every committed token has its KV: no row of this pass is causal
-        return SequenceRows(sequence.prefix_node, sequence.slots[sequence.num_cached :], 0, fed_slots, node_bits)
+        slots = sequence.slots[sequence.num_cached :]
+        return SequenceRows(sequence.prefix_node, slots, 0, fed_slots, node_bits, sequence)
 
     def _make_block(
         self, members: Items[int], num_shared: int, new_nodes: dict[int, list[int]], first: int

@@ -96,7 +96,7 @@ class AttentionCase:
         batch, ordered = pack_segments(inputs, self.tiles)
         assert batch.segments is not None
         arrays = copy_arrays(list_arrays(batch.segments), self.device)
-        attention = SegmentAttention(arrays, batch.segments.num_partials, self.scale)
+        attention = SegmentAttention.from_plan(batch.segments, arrays, self.scale)
         queries = torch.cat([self.queries[item.sequence.arrival] for item in ordered])
         # in a layer the rows of queries lie between those of the keys
         strided = torch.cat([queries, torch.full_like(queries[:, :1], torch.nan)], dim=1)

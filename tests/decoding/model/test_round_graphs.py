@@ -23,6 +23,7 @@ from decoding.model import round_graphs, transformers_checkpoint
 from decoding.model.backend import TokenBatch
 from decoding.model.batch import SequenceInput, pack_segments
 from decoding.model.fused_decoder import FusedDecoder
+from decoding.model.key_table import KeyTable
 from decoding.model.round_graphs import ROW_COUNTS, CudaGraphRecorder, LaunchGraph, RoundGraphs, RoundSizes
 from decoding.model.segments import SegmentTiles
 from decoding.model.transformers_checkpoint import HFBackend, picks_graphs
@@ -146,6 +147,29 @@ def test_a_graph_is_recorded_again_with_room_for_longer_contexts() -> None:
 
 
 @only_pretended
+def test_a_graph_reads_the_table_of_its_rounds_and_is_recorded_again_when_it_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder, table = PretendedRecorder(), KeyTable(1)
+    monkeypatch.setattr(round_graphs, "UPDATE_WORDS", 3 * 40)  # the first update of a branch is longer
+    graphs, tiles = RoundGraphs(decoder(), recorder), SegmentTiles(5, 256)
+    sequence = TokenSequence(0, tuple(at % 97 for at in range(400)))
+    sequence.append_slots(np.arange(1, 391))
+    capacity, pool = table.capacity, torch.randn(decoder().new_kv_pool(1200).shape)
+    with torch.inference_mode():
+        for length, recorded in [(390, 1), (391, 1), (392, 1), (900, 2), (901, 2)]:
+            sequence.append_tokens([5] * (length + 1 - len(sequence.tokens)))
+            sequence.append_slots(np.arange(sequence.num_slots + 1, length + 1))
+            inputs = [SequenceInput(sequence, 1, np.array([length + 1]), 0)]
+            got = graphs.run_batch(pack_segments(inputs, tiles, table)[0], pool)
+            expected = decoder().run_batch(pack_segments(inputs, tiles)[0], pool)
+            torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+            assert len(recorder.outputs) == recorded
+    assert recorder.replays == 5
+    assert table.capacity > capacity
+
+
+@only_pretended
 def test_rows_without_an_output_and_long_rounds_run_as_they_are() -> None:
     recorder = PretendedRecorder()
     graphs = RoundGraphs(decoder(), recorder)
@@ -185,14 +209,14 @@ def test_without_memory_for_another_graph_rounds_run_as_they_are(caplog: pytest.
     assert "engine.graphs=never" in warning
 
 
-@given(st.tuples(st.integers(1, ROW_COUNTS[-1]), *[st.integers(0, 10**6)] * 4))
-def test_rounded_sizes_hold_the_round_and_are_few(lengths: tuple[int, int, int, int, int]) -> None:
+@given(st.tuples(st.integers(1, ROW_COUNTS[-1]), *[st.integers(0, 10**6)] * 5))
+def test_rounded_sizes_hold_the_round_and_are_few(lengths: tuple[int, int, int, int, int, int]) -> None:
     needed = RoundSizes(*lengths)
     sizes = needed.round_up()
     assert needed.fits_into(sizes)
     assert sizes.rows in ROW_COUNTS
     assert sizes.round_up() == sizes
-    assert sizes.items <= max(16, 4 * needed.items)
+    assert sizes.splits <= max(16, 4 * needed.splits)
     for size, length in zip(sizes[2:], needed[2:], strict=True):
         assert size <= max(1024, 2 * length)
 

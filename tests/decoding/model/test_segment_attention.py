@@ -109,7 +109,7 @@ class Case:
 
 def place(plan: SegmentPlan, scale: float) -> SegmentAttention:
     arrays = [torch.from_numpy(array).to(KERNEL_DEVICE) for array in list_arrays(plan)]
-    return SegmentAttention(arrays, plan.num_partials, scale)
+    return SegmentAttention.from_plan(plan, arrays, scale)
 
 
 def multiply_in_order(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
