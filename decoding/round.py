@@ -26,7 +26,7 @@ from decoding.kv.kv_cache import KVCache
 from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.kv.pool_memory import open_pool
 from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
-from decoding.kv.slots import NO_SLOTS, Slots
+from decoding.kv.slots import Slots
 from decoding.model.attention_recorder import AttentionRecorder
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch, pack_segments
@@ -303,7 +303,7 @@ class RoundRunner:
         attention = None if batch.recorder is None else batch.recorder.iter_sequences(batch.blocks)
         results = {} if verified is None else {item.sequence.arrival: result for item, _, result in verified}
         ended: list[tuple[Request, FinishReason]] = []
-        rejected = [NO_SLOTS]
+        rejected: list[Slots] = []
         for item in inputs:
             request = item.sequence
             request.forwards += 1
@@ -325,8 +325,9 @@ class RoundRunner:
             elif request.eviction is not None and (is_kept := request.choose_kept()) is not None:
                 self._kv.evict(request, is_kept, request.eviction.question_length)
                 self._stats.evicted_by_branches += len(is_kept) - int(is_kept.sum())
-        # at once: freeing costs the same for any number of slots
-        self._kv.pool.free(np.concatenate(rejected))
+        if rejected:
+            # at once: freeing costs the same for any number of slots
+            self._kv.pool.free(np.concatenate(rejected))
         return ended
 
     def _commit_result(
