@@ -14,6 +14,7 @@ import numpy as np
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import SharedPrefixGroup
 from decoding.kv.slots import SCRATCH_SLOT, Slots
+from decoding.model.aligned_segments import plan_aligned_segments
 from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
 from decoding.speculation.draft import Draft
@@ -92,7 +93,8 @@ def pack_batch(
 
 def pack_segments(inputs: Sequence[SequenceInput[S]], tiles: SegmentTiles) -> tuple[TokenBatch, list[SequenceInput[S]]]:
     """Returns the batch with segments, and the inputs in the order that their tokens (and their outputs) have in it."""
-    plan, order = plan_segments([_list_keys(item) for item in inputs], tiles)
+    plan_rows = plan_aligned_segments if tiles.is_aligned else plan_segments
+    plan, order = plan_rows([_list_keys(item) for item in inputs], tiles)
     ordered = [inputs[i] for i in order]
     return _build_batch(ordered, (), plan), ordered
 

@@ -33,10 +33,14 @@ WORD_BITS = 64
 
 
 class SegmentTiles(NamedTuple):
-    """The largest item: rows and keys."""
+    """The largest item: rows and keys.
+
+    is_aligned  splits of keys begin at absolute positions that are multiples of `num_keys` (see `aligned_segments`)
+    """
 
     num_rows: int
     num_keys: int
+    is_aligned: bool = False
 
 
 class SequenceRows(NamedTuple):
@@ -107,7 +111,7 @@ def plan_segments(parts: Sequence[SequenceRows], tiles: SegmentTiles) -> tuple[S
     """
     assert tiles.num_keys % WORD_BITS == 0
     paths = [part.prefix_node.path_from_root() if part.prefix_node is not None else [] for part in parts]
-    order = _order_by_path(paths)
+    order = order_by_path(paths)
     runs, open_nodes = _RunTable(tiles.num_keys), list[_OpenNode]()
     row = 0
     for i in order:
@@ -121,9 +125,9 @@ def plan_segments(parts: Sequence[SequenceRows], tiles: SegmentTiles) -> tuple[S
         row += part.num_rows
     for opened in open_nodes:
         runs.close_node(opened, row)
-    items = _cut_runs(runs.as_columns(), tiles)
+    items = cut_runs(runs.as_columns(), tiles)
     plan = SegmentPlan(
-        tiles, items, np.concatenate(runs.keys, dtype=np.int32), np.concatenate(runs.words), _count_partials(items, row)
+        tiles, items, np.concatenate(runs.keys, dtype=np.int32), np.concatenate(runs.words), find_first_partials(items, row)
     )
     return plan, order
 
@@ -140,7 +144,7 @@ def ancestor_bits(parents: Sequence[int]) -> list[int]:
     return bits
 
 
-def _order_by_path(paths: Sequence[Sequence[RadixNode]]) -> list[int]:
+def order_by_path(paths: Sequence[Sequence[RadixNode]]) -> list[int]:
     """Returns the indices of the paths so that those through any node follow each other."""
     numbers: dict[int, int] = {}  # by id, in the order in which nodes first appear
     sort_keys = [[numbers.setdefault(id(node), len(numbers)) for node in path] for path in paths]
@@ -229,7 +233,7 @@ def _split_bits(bits: Sequence[int], num_bits: int) -> Int64s:
     return np.ascontiguousarray(np.frombuffer(data, dtype="<i8").reshape(len(bits), num_words).T)
 
 
-def _cut_runs(runs: SegmentItems, tiles: SegmentTiles) -> SegmentItems:
+def cut_runs(runs: SegmentItems, tiles: SegmentTiles) -> SegmentItems:
     """Cuts the rows of the runs into tiles and their keys into splits; leaves out pairs without a visible key."""
     tiles_R = -(-runs.num_rows // tiles.num_rows)
     splits_R = -(-runs.num_keys // tiles.num_keys)
@@ -257,7 +261,7 @@ def _cut_runs(runs: SegmentItems, tiles: SegmentTiles) -> SegmentItems:
     return SegmentItems(*(column[is_visible_I].astype(np.int32) for column in items))
 
 
-def _count_partials(items: SegmentItems, num_rows: int) -> Int32s:
+def find_first_partials(items: SegmentItems, num_rows: int) -> Int32s:
     """Returns where each row's partial results begin, `[T + 1]`."""
     changes = np.zeros(num_rows + 1, dtype=np.int64)
     np.add.at(changes, items.first_row, 1)
