@@ -28,8 +28,8 @@ from decoding.model.segments import (
     SegmentPlan,
     SegmentTiles,
     SequenceRows,
-    find_first_partials,
     cut_runs,
+    find_first_partials,
     order_by_path,
 )
 

@@ -1,6 +1,6 @@
-"""Multiplies rows with a matrix as an operator of PyTorch, `decoding::multiply_rows`: a row has its bits in every batch.
+"""Multiplies rows with a matrix as an operator of PyTorch, `decoding::multiply_rows`.
 
-It launches the kernel of `invariant_kernels`. It is registered for CUDA, for the CPU, where Triton's interpreter runs
+A row has the same bits in every batch. The operator launches the kernel of `invariant_kernels`. It is registered for CUDA, for the CPU, where Triton's interpreter runs
 the kernel in tests, and for the meta device, where a trace sees one call.
 
 Shapes: T rows, K inputs, N outputs.
@@ -65,8 +65,8 @@ def require_stable_products(device: torch.device, dtype: torch.dtype) -> None:
         mixed[parity::2] = row
         if not bool((multiply_rows(mixed, weight, None, in_float32=True)[parity::2] == alone).all()):
             raise ValueError(
-                f"numerics=invariant cannot run on this {device.type}: the product of a row depends on its place in the "
-                "batch; set numerics=fast"
+                f"numerics=invariant cannot run on this {device.type}: the product of a row depends on its place in "
+                "the batch; set numerics=fast"
             )
 
 

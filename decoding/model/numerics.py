@@ -30,8 +30,8 @@ def require_invariant_settings(decoder: str, attention: str, dtype: str) -> None
         )
     if decoder == "eager" and attention == "blocks":
         raise ValueError(
-            "numerics=invariant cannot run with decoder=eager and attention=blocks, whose sums depend on the batch: set "
-            "decoder=auto and attention=auto, or numerics=fast"
+            "numerics=invariant cannot run with decoder=eager and attention=blocks, whose sums depend on the batch: "
+            "set decoder=auto and attention=auto, or numerics=fast"
         )
 
 

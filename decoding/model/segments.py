@@ -127,7 +127,11 @@ def plan_segments(parts: Sequence[SequenceRows], tiles: SegmentTiles) -> tuple[S
         runs.close_node(opened, row)
     items = cut_runs(runs.as_columns(), tiles)
     plan = SegmentPlan(
-        tiles, items, np.concatenate(runs.keys, dtype=np.int32), np.concatenate(runs.words), find_first_partials(items, row)
+        tiles,
+        items,
+        np.concatenate(runs.keys, dtype=np.int32),
+        np.concatenate(runs.words),
+        find_first_partials(items, row),
     )
     return plan, order
 

@@ -27,7 +27,6 @@ from decoding.model.numerics import pick_invariant_path, require_invariant_model
 from decoding.model.segment_attention import explain_no_segments, pick_tiles
 from decoding.model.segments import SegmentTiles
 from decoding.model.workspace import DecoderSizes, RoundSize, Workspace, estimate_workspace
-from decoding.stats import DecoderKind
 from decoding.threads import with_helper_threads
 from decoding.validation import require_choice
 
@@ -155,7 +154,7 @@ class HFBackend:
         self.vocab_size: int = config.vocab_size
         self.hidden_size: int = fused.hidden_size
         self.max_positions: int = config.max_position_embeddings
-        self.dtype, self.device = fused.dtype, fused.device
+        self.dtype, self.device, self.numerics = fused.dtype, fused.device, numerics
         num_head_weights = linear.weight.numel() if linear is not None and head is None else 0
         self.decoder_kind = pick_decoder(
             "eager" if has_segments and decoder == "auto" else decoder, fused, num_head_weights

@@ -91,5 +91,5 @@ def test_a_device_whose_sums_depend_on_the_place_is_refused(monkeypatch: pytest.
         return out
 
     monkeypatch.setattr("decoding.model.invariant_products.multiply_rows", multiply_from_a_row_on)
-    with pytest.raises(ValueError, match="numerics=invariant cannot run on this .*: the product of a row depends"):
+    with pytest.raises(ValueError, match=r"numerics=invariant cannot run on this .*: the product of a row depends"):
         require_stable_products(torch.device(KERNEL_DEVICE), torch.float32)
