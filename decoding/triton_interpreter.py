@@ -1,8 +1,8 @@
 """Gives products one order of summation in Triton's interpreter, as the tensor cores of a GPU have one.
 
 The interpreter multiplies tiles with NumPy's library, whose sums depend on the place of a row within its tile: OpenBLAS
-computes six rows of a tile in one way and the next six in another. A GPU does not. So whoever compares bits of
-interpreted kernels does it within `ordered_products`.
+computes six rows of a tile in one way and the next six in another. A GPU does not. So bits of interpreted
+kernels are compared within `ordered_products`.
 """
 
 from __future__ import annotations

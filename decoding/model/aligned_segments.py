@@ -166,13 +166,13 @@ def _cut_chains(part: SequenceRows, end: int) -> Iterator[_Chain]:
     nodes: list[int] = []
     for row, bits in enumerate(part.node_bits, start=part.num_causal):
         # ancestors come before a node, so ascending numbers are in order of position
-        seen = _list_bits(bits)
-        if seen[:-1] == nodes:
-            num_rows, nodes = num_rows + 1, seen
+        path = _list_bits(bits)
+        if path[:-1] == nodes:
+            num_rows, nodes = num_rows + 1, path
             continue
         if num_rows:
             yield _Chain(first_row, num_rows, position, part.node_slots[nodes])
-        first_row, num_rows, position, nodes = row, 1, end + len(seen) - 1, seen
+        first_row, num_rows, position, nodes = row, 1, end + len(path) - 1, path
     if num_rows:
         yield _Chain(first_row, num_rows, position, part.node_slots[nodes])
 

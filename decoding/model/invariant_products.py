@@ -1,7 +1,8 @@
 """Multiplies rows with a matrix as an operator of PyTorch, `decoding::multiply_rows`.
 
-A row has the same bits in every batch. The operator launches the kernel of `invariant_kernels`. It is registered for CUDA, for the CPU, where Triton's interpreter runs
-the kernel in tests, and for the meta device, where a trace sees one call.
+A row has the same bits in every batch. The operator launches the kernel of `invariant_kernels`. It is registered for
+CUDA, for the CPU, where Triton's interpreter runs the kernel in tests, and for the meta device, where a trace sees one
+call.
 
 Shapes: T rows, K inputs, N outputs.
 """

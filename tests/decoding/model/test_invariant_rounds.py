@@ -133,7 +133,7 @@ def test_replayed_graphs_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are filled up to the next count of a graph, and their arrays to other lengths."""
     made = backend("invariant")
     graphs = RoundGraphs(made.decoder, PretendedRecorder())  # type: ignore[arg-type]
-    monkeypatch.setattr(made, "_run_batch", graphs.run_batch)
+    monkeypatch.setattr(made, "forward", torch.inference_mode()(graphs.run_batch))
     generations, _ = generate("invariant", [PROMPT, OTHERS[0], OTHERS[2]])
     assert bits_of(generations[0]) == alone("invariant")
 
@@ -197,7 +197,7 @@ def test_on_a_cpu_the_compiled_decoder_keeps_the_promise() -> None:
         ({"device": "cpu", "dtype": "bfloat16"}, "compiled decoder: its dtype is bfloat16, not float32"),
     ],
 )
-def test_what_cannot_keep_the_promise_is_refused(options: dict[str, str], message: str) -> None:
+def test_what_cannot_keep_the_promise_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HFBackend(
             random_model("llama", num_hidden_layers=1),

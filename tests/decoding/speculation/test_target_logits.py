@@ -53,3 +53,19 @@ def test_what_is_packed_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert back[0].tolist() == ids.tolist()
     assert back[0].dtype == np.int64
     assert np.array_equal(back[1].view(np.int32), numbers.numpy().view(np.int32))
+
+
+def test_a_row_of_a_large_vocabulary_has_the_same_bits_alone_and_among_others() -> None:
+    """PyTorch sums a single long row of a CPU in parts, one for each of its threads."""
+    logits_WV = 5 * torch.randn(12, 152_064, generator=torch.Generator().manual_seed(0))
+    params = SamplingParams(temperature=0.0)
+
+    def measure(first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = SamplingBatch.from_params([params] * count, [5] * count, range(first, first + count))
+        one = TargetLogits(logits_WV[first : first + count], rows, (0,))
+        return one.logprobs, one.measure_rows(range(count), 1)[2]
+
+    together = measure(0, 12)
+    for row in range(12):
+        for got, expected in zip(measure(row, 1), together, strict=True):
+            assert got.tobytes() == expected[row : row + 1].tobytes()
