@@ -130,7 +130,7 @@ class HFBackend:
         require_choice("numerics", numerics, NUMERICS_CHOICES)
         is_invariant = numerics == "invariant"
         if is_invariant:
-            require_invariant_model(model.config.to_dict())
+            require_invariant_model(vars(model.config))
             decoder, attention = pick_invariant_path(decoder, attention, target, target_dtype)
         has_segments = picks_segments(attention, target, target_dtype)
         if attention == "segments" and decoder == "compiled":
