@@ -110,7 +110,8 @@ class TargetLogits:
 
 
 def _measure_entropies(log_p_RV: Tensor) -> Tensor:
-    return torch.special.entr(log_p_RV.exp()).sum(-1)
+    entropies_R: Tensor = torch.special.entr(log_p_RV.exp()).sum(-1)
+    return entropies_R
 
 
 def copy_to_host(*tensors: Tensor) -> list[npt.NDArray[Any]]:

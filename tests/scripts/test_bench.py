@@ -152,6 +152,7 @@ def test_whole_runs_compares_with_plain_runs_and_ends_with_json(tmp_path: Path) 
     assert all(workload[clock]["median"] > 0 for clock in ("wall", "wall_plain", "cpu", "cpu_plain"))
     assert 0 < workload["tokens"] <= 40
     assert workload["rounds"] <= workload["plain_rounds"]
+    assert (workload["num_differing"], workload["problems"]) == (0, 1)
     report = (tmp_path / "report.md").read_text()
     assert json.loads(report.splitlines()[-1]) == json.loads(done.stdout.splitlines()[-1])
     (row,) = [line for line in report.splitlines() if line.startswith("| question |")]
