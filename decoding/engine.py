@@ -53,6 +53,8 @@ class LocalEngine:
         records_attention = eviction is not None and eviction.needs_attention
         if records_attention and (backend.decoder_kind != "eager" or backend.segment_tiles is not None):
             raise ValueError("this eviction reads attention weights, which only decoder=eager attention=blocks has")
+        if eviction is not None and backend.segment_tiles is not None and backend.segment_tiles.is_aligned:
+            raise ValueError("an eviction leaves gaps between positions, and numerics=invariant splits keys at them")
         self._backend, self._eviction = backend, eviction
         self._kv = KVCache(SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token))
         self._scheduler: Scheduler[Request] = Scheduler(

@@ -9,7 +9,7 @@ Shapes: T rows of logits, V vocabulary, C candidates left by the filters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,19 @@ NUM_NARROW = 64
 """Ids of a row that are ranked where its top-k is at most this."""
 NUM_RANKED = 1024
 """Ids of another row that are ranked before its whole vocabulary is: of 152,000 ids a twentieth of the time."""
+
+
+def reduce_rows(reduce: Callable[[Tensor], Tensor], values_TV: Tensor) -> Tensor:
+    """Returns what `reduce` makes of each row; a row has the same bits alone and among others."""
+    if values_TV.is_cpu and len(values_TV) == 1:
+        # PyTorch divides the sum over a single long row among its threads, and of several rows each has one thread
+        return reduce(values_TV.repeat(2, 1))[:1]
+    return reduce(values_TV)
+
+
+def row_logsumexp(values_TV: Tensor) -> Tensor:
+    """Returns log(sum(exp(values))) of each row, `[T, 1]`; see `reduce_rows`."""
+    return reduce_rows(lambda values: values.logsumexp(-1, keepdim=True), values_TV)
 
 
 def sample_tokens(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
@@ -140,10 +153,10 @@ def _keep_ranks(values_TC: Tensor, scaled_TV: Tensor, rows: SamplingBatch) -> Te
     if (rows.top_p_T < 1).any():
         # filters follow each other: top-p renormalises over what top-k has left
         left_TC = values_TC.masked_fill(~kept_TC, -torch.inf)
-        total_T1 = left_TC.logsumexp(-1, keepdim=True)
+        total_T1 = row_logsumexp(left_TC)
         if num_ranked < vocab_size and (limit_T > num_ranked).any():
             is_beyond_T1 = _to_device(limit_T > num_ranked, values_TC)[:, None]
-            total_T1 = torch.where(is_beyond_T1, scaled_TV.logsumexp(-1, keepdim=True), total_T1)
+            total_T1 = torch.where(is_beyond_T1, row_logsumexp(scaled_TV), total_T1)
         p_TC = (left_TC - total_T1).exp()
         before_TC = p_TC.cumsum(-1) - p_TC  # mass before this id: the id that crosses top_p is kept
         top_p_T1 = _to_device(rows.top_p_T, values_TC)[:, None]

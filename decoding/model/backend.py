@@ -34,6 +34,8 @@ ATTENTION_CHOICES = ("auto", "blocks", "segments")
 """Values of the setting `attention`."""
 GRAPHS_CHOICES = ("auto", "always", "never")
 """Values of the setting `graphs`."""
+NUMERICS_CHOICES = ("fast", "invariant")
+"""Values of the setting `numerics`."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import SharedPrefixGroup
 from decoding.kv.slots import SCRATCH_SLOT, Slots
+from decoding.model.aligned_segments import plan_aligned_segments
 from decoding.model.backend import AttentionBlock, Bools, TokenBatch
 from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
@@ -96,9 +97,10 @@ def pack_segments(
 ) -> tuple[TokenBatch, list[SequenceInput[S]]]:
     """Returns the batch with segments, and the inputs in the order that their tokens (and their outputs) have in it.
 
-    *Mutates* the table of the sequences' pool; without one the batch has all keys.
+    *Mutates* the table of the sequences' pool; without one the batch has all keys, as it has with aligned tiles.
     """
-    plan, order = plan_segments([_list_keys(item) for item in inputs], tiles, table)
+    parts = [_list_keys(item) for item in inputs]
+    plan, order = plan_aligned_segments(parts, tiles) if tiles.is_aligned else plan_segments(parts, tiles, table)
     ordered = [inputs[i] for i in order]
     return _build_batch(ordered, (), plan), ordered
 

@@ -6,7 +6,8 @@ import torch
 
 from decoding.compiled import explain_no_numba
 from decoding.model.backend import DECODER_CHOICES
-from decoding.model.fused_decoder import SILU, FusedDecoder
+from decoding.model.families import SILU
+from decoding.model.fused_decoder import FusedDecoder
 from decoding.stats import DecoderKind
 from decoding.validation import require_choice
 

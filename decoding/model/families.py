@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 """Values of `model_type`."""
+SILU = ("silu", "swish")
+"""Names that configurations have for the activation of the compiled decoder and of `layer_operators`."""
 LENGTH_DEPENDENT_ROPES = ("dynamic", "longrope")
 """Rotary embeddings that change with the length of the input."""
 

@@ -19,13 +19,11 @@ from decoding.device_arrays import copy_arrays
 from decoding.kv.pool_memory import allocate_zeros
 from decoding.model.attention import BlockAttention, DeviceBlock, LayerAttention
 from decoding.model.backend import TokenBatch
-from decoding.model.families import FAMILIES, LENGTH_DEPENDENT_ROPES
+from decoding.model.families import FAMILIES, LENGTH_DEPENDENT_ROPES, SILU
+from decoding.model.invariant_products import multiply_rows
 from decoding.model.layer_operators import add_and_norm, multiply_by_silu, rotate_and_store
 from decoding.model.segment_attention import SegmentAttention, list_arrays
 from decoding.threads import with_helper_threads
-
-SILU = ("silu", "swish")
-"""Names that configurations have for the activation of the compiled decoder and of `layer_operators`."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +109,7 @@ class FusedDecoder:
     has_segments  batches have segments, so there is Triton: `layer_operators` run what is between the products, in
                   float32, with a rotary table in float32. Without segments, and for activations other than SiLU, it
                   is PyTorch's own operations in the dtype of the model.
+    is_invariant  the products, too, are a kernel of ours, whose sums have one order (see `numerics`)
     place         device and dtype
     frees_model   frees the weights of each layer of `model` once it is fused: there is never more than one layer twice.
                   The model cannot be used afterwards
@@ -120,7 +119,13 @@ class FusedDecoder:
     """
 
     def __init__(
-        self, model: Any, *, has_segments: bool = False, place: WeightPlace | None = None, frees_model: bool = False
+        self,
+        model: Any,
+        *,
+        has_segments: bool = False,
+        is_invariant: bool = False,
+        place: WeightPlace | None = None,
+        frees_model: bool = False,
     ) -> None:
         place = place or WeightPlace()
         config = model.config
@@ -143,6 +148,8 @@ class FusedDecoder:
         self.activation_name: str = config.hidden_act
         self._activation = model.layers[0].mlp.act_fn
         self._has_kernels = has_segments and self.activation_name in SILU
+        assert self._has_kernels or not is_invariant, "PyTorch's own products depend on the batch"
+        self._multiply = multiply_rows if is_invariant else _apply_linear
         with torch.no_grad():
             self.embedding = place.move(model.embed_tokens.weight)
             self.final_norm = place.move(model.norm.weight)
@@ -270,15 +277,15 @@ class FusedDecoder:
         delta: Tensor | None = None
         for index, (layer, kv_KPE) in enumerate(zip(self.layers, pool_LKPE, strict=True)):
             x, normed = add_and_norm(x, delta, layer.attention_norm, self.eps)
-            qkv = normed @ layer.qkv
+            qkv = self._multiply(normed, layer.qkv, None)
             q = rotate_and_store(qkv, layer.qkv_bias, layer.head_norms, cos_sin_T2D, slots_T, kv_KPE, self.eps)
             attended = self._attend(attention, q, kv_KPE)
             if index == last and output_indices_W is not None:
                 x, attended = x.index_select(0, output_indices_W), attended.index_select(0, output_indices_W)
-            delta = _apply_linear(attended, layer.out, layer.out_bias)
+            delta = self._multiply(attended, layer.out, layer.out_bias)
             x, normed = add_and_norm(x, delta, layer.mlp_norm, self.eps)
-            gate_up = _apply_linear(normed, layer.gate_up, layer.gate_up_bias)
-            delta = _apply_linear(multiply_by_silu(gate_up), layer.down, layer.down_bias)
+            gate_up = self._multiply(normed, layer.gate_up, layer.gate_up_bias)
+            delta = self._multiply(multiply_by_silu(gate_up), layer.down, layer.down_bias)
         return add_and_norm(x, delta, self.final_norm, self.eps)[1]
 
     def _run_operations(

@@ -70,9 +70,10 @@ class KernelBlocks:
         return cls(max(64 if dtype.itemsize == 2 else 32, round_to_power(queries_per_kv)), keys, head)
 
 
-def pick_tiles(queries_per_kv: int, head_size: int, dtype: torch.dtype) -> SegmentTiles:
+def pick_tiles(queries_per_kv: int, head_size: int, dtype: torch.dtype, *, is_aligned: bool = False) -> SegmentTiles:
     """Returns the largest items that the kernels run for a model."""
-    return SegmentTiles(KernelBlocks.for_heads(queries_per_kv, head_size, dtype).queries // queries_per_kv, _SPLIT_KEYS)
+    num_rows = KernelBlocks.for_heads(queries_per_kv, head_size, dtype).queries // queries_per_kv
+    return SegmentTiles(num_rows, _SPLIT_KEYS, is_aligned)
 
 
 def list_arrays(plan: SegmentPlan) -> list[npt.NDArray[np.int32] | npt.NDArray[np.int64]]:

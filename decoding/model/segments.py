@@ -40,10 +40,14 @@ _WORD = (1 << WORD_BITS) - 1
 
 
 class SegmentTiles(NamedTuple):
-    """The largest split: rows and keys."""
+    """The largest split: rows and keys.
+
+    is_aligned  splits of keys begin at absolute positions that are multiples of `num_keys` (see `aligned_segments`)
+    """
 
     num_rows: int
     num_keys: int
+    is_aligned: bool = False
 
 
 class SequenceRows(NamedTuple):
@@ -123,7 +127,7 @@ def plan_segments(
     *Mutates* the table.
     """
     assert tiles.num_keys % WORD_BITS == 0
-    order, paths = _order_by_path(parts)
+    order, paths = order_by_path(parts)
     if table is None:
         return _plan_in_order(parts, order, paths, tiles, _ListedKeys()), order
     table.begin_round()
@@ -158,9 +162,9 @@ def _plan_in_order(
         row += part.num_rows
     for opened in open_nodes:
         runs.close_node(opened, row)
-    items = _cut_rows(runs.as_columns(), tiles.num_rows)
+    items = cut_rows(runs.as_columns(), tiles.num_rows)
     slots, update = keys.take_update()
-    first_partial = _count_partials(items, tiles.num_keys, row)
+    first_partial = count_partials(items, tiles.num_keys, row)
     return SegmentPlan(tiles, items, slots, runs.join_words(), first_partial, update)
 
 
@@ -176,7 +180,7 @@ def ancestor_bits(parents: Sequence[int]) -> list[int]:
     return bits
 
 
-def _order_by_path(parts: Sequence[SequenceRows]) -> tuple[list[int], dict[int, list[RadixNode]]]:
+def order_by_path(parts: Sequence[SequenceRows]) -> tuple[list[int], dict[int, list[RadixNode]]]:
     """Returns the indices of the parts so that those below any node follow each other, and the paths of their nodes.
 
     Paths are by the id of their last node, and empty for that of None.
@@ -283,7 +287,7 @@ class _RunTable:
         return np.array(self._bits, dtype=np.uint64).view(np.int64)
 
 
-def _cut_rows(runs: SegmentItems, tile_rows: int) -> SegmentItems:
+def cut_rows(runs: SegmentItems, tile_rows: int) -> SegmentItems:
     """Cuts the rows of the runs into tiles; leaves out keys that no row of a tile sees, and tiles that see none."""
     counts_R = -(-runs.num_rows // tile_rows)
     run_I = np.repeat(np.arange(len(counts_R)), counts_R)
@@ -300,7 +304,7 @@ def _cut_rows(runs: SegmentItems, tile_rows: int) -> SegmentItems:
     return SegmentItems(*(column[is_visible_I].astype(np.int32) for column in items))
 
 
-def _count_partials(items: SegmentItems, split_keys: int, num_rows: int) -> Int32s:
+def count_partials(items: SegmentItems, split_keys: int, num_rows: int) -> Int32s:
     """Returns where each row's partial results begin, `[T + 1]`."""
     splits_I = -(-items.num_keys // split_keys)
     changes = np.zeros(num_rows + 1, dtype=np.int64)

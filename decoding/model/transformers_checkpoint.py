@@ -19,13 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES, TokenBatch
+from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES, NUMERICS_CHOICES, TokenBatch
 from decoding.model.decoder_choice import pick_decoder
 from decoding.model.fused_decoder import FusedDecoder, WeightPlace
+from decoding.model.invariant_products import multiply_rows, require_stable_products
+from decoding.model.numerics import pick_invariant_path, require_invariant_model
 from decoding.model.segment_attention import explain_no_segments, pick_tiles
 from decoding.model.segments import SegmentTiles
 from decoding.model.workspace import DecoderSizes, RoundSize, Workspace, estimate_workspace
-from decoding.stats import DecoderKind
 from decoding.threads import with_helper_threads
 from decoding.validation import require_choice
 
@@ -100,6 +101,8 @@ class HFBackend:
     decoder    see `pick_decoder`; `decoder_kind` is what was picked
     attention  see `picks_segments`; segments run in the eager decoder
     graphs     see `picks_graphs` and `round_graphs`
+    numerics   invariant: the same bits for a token whatever else is in its batch (see `numerics`), logits in float32;
+               fast: they may differ by rounding
     frees_model  frees the weights of `model` layer by layer, as they are copied; it cannot be used afterwards
     head_ids     keeps only these outputs of the model's own head, in this order; None: all
 
@@ -116,40 +119,65 @@ class HFBackend:
         decoder: str = "auto",
         attention: str = "auto",
         graphs: str = "auto",
+        numerics: str = "fast",
         frees_model: bool = False,
         head_ids: Sequence[int] | None = None,
     ) -> None:
         target, target_dtype = pick_device(device), pick_dtype(dtype, pick_device(device))
         # before the weights are copied and fused: a wrong setting is refused at once
         require_choice("decoder", decoder, DECODER_CHOICES)
+        require_choice("attention", attention, ATTENTION_CHOICES)
+        require_choice("numerics", numerics, NUMERICS_CHOICES)
+        is_invariant = numerics == "invariant"
+        if is_invariant:
+            require_invariant_model(vars(model.config))
+            decoder, attention = pick_invariant_path(decoder, attention, target, target_dtype)
         has_segments = picks_segments(attention, target, target_dtype)
         if attention == "segments" and decoder == "compiled":
             raise ValueError("decoder=compiled has attention of its own; set attention=blocks or decoder=auto")
         has_graphs = picks_graphs(graphs, target, has_segments)
+        if is_invariant and has_segments:
+            require_stable_products(target, target_dtype)
         place = WeightPlace(target, target_dtype)
         trunk = getattr(model, "model", model)
         linear = getattr(model, "lm_head", None) or getattr(model, "score", None)
         # before the embedding is freed
         is_tied = linear is not None and linear.weight is getattr(getattr(trunk, "embed_tokens", None), "weight", None)
-        fused = FusedDecoder(trunk, has_segments=has_segments, place=place, frees_model=frees_model)
+        fused = FusedDecoder(
+            trunk,
+            has_segments=has_segments,
+            is_invariant=is_invariant and has_segments,
+            place=place,
+            frees_model=frees_model,
+        )
         config = model.config
         self.vocab_size: int = config.vocab_size
         self.hidden_size: int = fused.hidden_size
         self.max_positions: int = config.max_position_embeddings
-        self.dtype, self.device = fused.dtype, fused.device
+        self.dtype, self.device, self.numerics = fused.dtype, fused.device, numerics
         num_head_weights = linear.weight.numel() if linear is not None and head is None else 0
         self.decoder_kind = pick_decoder(
             "eager" if has_segments and decoder == "auto" else decoder, fused, num_head_weights
         )
         self.segment_tiles: SegmentTiles | None = None
         if has_segments:
-            self.segment_tiles = pick_tiles(fused.num_heads // fused.num_kv_heads, fused.head_size, fused.dtype)
+            per_kv = fused.num_heads // fused.num_kv_heads
+            self.segment_tiles = pick_tiles(per_kv, fused.head_size, fused.dtype, is_aligned=is_invariant)
         # only CPU rounds choose their number of threads, and the compiled head always has one
         uses_helpers = self.device.type == "cpu" and self.decoder_kind == "eager"
         self._num_head_weights = num_head_weights if uses_helpers else 0
         # without a head of its own the model is a bare decoder
         tied = fused.embedding if is_tied else None
-        self._head = head or _make_head(linear, place, tied, self.decoder_kind, head_ids)
+        make_linear = _make_linear
+        if self.decoder_kind == "compiled":
+            make_linear = _compile_linear
+        elif is_invariant:
+            make_linear = _make_invariant_linear
+        if head is None:
+            self._head = _make_head(linear, place, tied, make_linear, head_ids)
+        else:
+            self._head = _replace_linears(head, make_linear) if is_invariant else head
+        self._logit_bytes = 4 if is_invariant else None
         # the compiled decoder takes the fused matrices away, layer by layer: it has its own
         self.decoder = _compile_decoder(fused) if self.decoder_kind == "compiled" else fused
         self._run_batch = _record_rounds(fused) if has_graphs else self.decoder.run_batch
@@ -171,6 +199,7 @@ class HFBackend:
         decoder: str = "auto",
         attention: str = "auto",
         graphs: str = "auto",
+        numerics: str = "fast",
         head_ids: Sequence[int] | None = None,
     ) -> HFBackend:
         """Loads a folder or a hub id; `classifier` has a token-classification head, `hidden` is the bare decoder."""
@@ -183,8 +212,18 @@ class HFBackend:
         }[kind]
         torch_dtype = pick_dtype(dtype, pick_device(device))
         model = auto.from_pretrained(path, dtype=torch_dtype)
-        options: dict[str, Any] = {"decoder": decoder, "attention": attention, "graphs": graphs, "head_ids": head_ids}
-        return cls(model, head=head, device=device, dtype=dtype, frees_model=True, **options)
+        return cls(
+            model,
+            head=head,
+            device=device,
+            dtype=dtype,
+            decoder=decoder,
+            attention=attention,
+            graphs=graphs,
+            numerics=numerics,
+            frees_model=True,
+            head_ids=head_ids,
+        )
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -232,7 +271,12 @@ class HFBackend:
         graph_rows = self.row_counts[-1] if self.row_counts else 0
         split_keys = None if self.segment_tiles is None else self.segment_tiles.num_keys
         return estimate_workspace(
-            self._sizes, largest, float_copies=float_copies, split_keys=split_keys, graph_rows=graph_rows
+            self._sizes,
+            largest,
+            float_copies=float_copies,
+            split_keys=split_keys,
+            graph_rows=graph_rows,
+            logit_bytes=self._logit_bytes,
         )
 
     @torch.inference_mode()
@@ -259,8 +303,31 @@ def _record_rounds(decoder: FusedDecoder) -> Callable[[TokenBatch, Tensor], Tens
     return RoundGraphs(decoder, CudaGraphRecorder(decoder.device)).run_batch
 
 
+LinearFactory = Callable[[Tensor, Tensor | None], Head]
+"""Makes a function of hidden states from a weight `[out, in]` and a bias."""
+
+
+def _make_linear(weight: Tensor, bias: Tensor | None) -> Head:
+    return lambda hidden: F.linear(hidden, weight, bias)
+
+
+def _compile_linear(weight: Tensor, bias: Tensor | None) -> Head:
+    # here: it needs Numba, which may be absent
+    from decoding.model.compiled_decoder import CompiledHead
+
+    return CompiledHead(weight, bias)
+
+
+def _make_invariant_linear(weight: Tensor, bias: Tensor | None) -> Head:
+    return lambda hidden: multiply_rows(hidden, weight.t(), bias, in_float32=True)
+
+
 def _make_head(
-    linear: Any | None, place: WeightPlace, tied: Tensor | None, kind: DecoderKind, outputs: Sequence[int] | None
+    linear: Any | None,
+    place: WeightPlace,
+    tied: Tensor | None,
+    make_linear: LinearFactory,
+    outputs: Sequence[int] | None,
 ) -> Head:
     """Returns a linear layer as a function of hidden states; without a layer the identity.
 
@@ -274,8 +341,33 @@ def _make_head(
     if outputs is not None:
         rows = torch.tensor(outputs, device=weight.device)
         weight, bias = weight[rows], None if bias is None else bias[rows]
-    if kind == "compiled":
-        from decoding.model.compiled_decoder import CompiledHead  # here: as above
+    return make_linear(weight, bias)
 
-        return CompiledHead(weight, bias)
-    return lambda hidden: F.linear(hidden, weight, bias)
+
+class _LinearModule(torch.nn.Module):
+    """A linear layer of a head that runs as a function; its results have the type of the hidden states."""
+
+    def __init__(self, linear: torch.nn.Linear, make_linear: LinearFactory) -> None:
+        super().__init__()
+        self._run = make_linear(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self._run(hidden).to(hidden.dtype)
+
+
+def _replace_linears(head: Head, make_linear: LinearFactory) -> Head:
+    """Returns a head in which other functions run the linear layers. *Mutates* it.
+
+    Raises: ValueError for a head whose layers are not known.
+    """
+    if isinstance(head, torch.nn.Linear):
+        return _LinearModule(head, make_linear)
+    if not isinstance(head, torch.nn.Sequential):
+        raise ValueError(
+            f"numerics=invariant cannot run a head of the type {type(head).__name__}: its products are not known; set "
+            "numerics=fast"
+        )
+    for name, layer in head.named_children():
+        if isinstance(layer, torch.nn.Linear):
+            setattr(head, name, _LinearModule(layer, make_linear))
+    return head

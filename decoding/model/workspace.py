@@ -58,13 +58,20 @@ class Workspace:
 
 
 def estimate_workspace(
-    sizes: DecoderSizes, largest: RoundSize, *, float_copies: int, split_keys: int | None, graph_rows: int
+    sizes: DecoderSizes,
+    largest: RoundSize,
+    *,
+    float_copies: int,
+    split_keys: int | None,
+    graph_rows: int,
+    logit_bytes: int | None = None,
 ) -> Workspace:
     """Returns what the largest round takes.
 
     float_copies  tensors of float32 as large as the logits that the sampler and the acceptance rule make
     split_keys    keys for each of which a row has a partial result of attention; None for attention over blocks
     graph_rows    rows of the largest CUDA graph; 0 for none
+    logit_bytes   of a number that the head writes; None: as of the decoder
     """
 
     def count_partial_bytes(round_size: RoundSize) -> int:
@@ -78,7 +85,7 @@ def estimate_workspace(
     return Workspace(
         layers=_count_layer_bytes(sizes, largest),
         partials=count_partial_bytes(largest),
-        logits=largest.outputs * sizes.vocabulary * (sizes.itemsize + 4 * float_copies),
+        logits=largest.outputs * sizes.vocabulary * ((logit_bytes or sizes.itemsize) + 4 * float_copies),
         # a table that grows to twice the position: angles, cos and sin, the old table beside the new one
         rotary=2 * largest.context * sizes.head * 4 * 8,
         graphs=graphs,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoding.fork import LazyProperty
 from decoding.gpu_sampler import runs_kernels, sample_on_gpu
-from decoding.sampler import processed_log_probs, sample_tokens
+from decoding.sampler import processed_log_probs, reduce_rows, row_logsumexp, sample_tokens
 from decoding.sampling_batch import SamplingBatch
 
 Ints = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ class TargetLogits:
     @LazyProperty
     def _logsumexp(self) -> Tensor:
         # In float32: bfloat16 sums of a large vocabulary lose the small terms.
-        return self.logits_WV.float().logsumexp(-1, keepdim=True)
+        return row_logsumexp(self.logits_WV.float())
 
     @LazyProperty
     def _top(self) -> tuple[Tensor, Tensor]:
@@ -119,8 +119,13 @@ class TargetLogits:
         missing = (0, num_top - top_RK.shape[1])
         top_RK = torch.nn.functional.pad(top_RK, missing, value=torch.nan)
         ids_RK = torch.nn.functional.pad(ids_RK, missing, value=-1)
-        ids, top, entropies = copy_to_host(ids_RK, top_RK, torch.special.entr(log_p_RV.exp()).sum(-1))
+        ids, top, entropies = copy_to_host(ids_RK, top_RK, reduce_rows(_measure_entropies, log_p_RV))
         return ids, top, entropies
+
+
+def _measure_entropies(log_p_RV: Tensor) -> Tensor:
+    entropies_R: Tensor = torch.special.entr(log_p_RV.exp()).sum(-1)
+    return entropies_R
 
 
 def copy_to_host(*tensors: Tensor) -> list[npt.NDArray[Any]]:

@@ -121,6 +121,13 @@ def _cost_of_one_kernel(args: Values, results: tuple[Tensor, ...], known: HostVa
     return OperatorCost(1, read_whole(iter_tensors(list(args))), sum(map(count_bytes, results)))
 
 
+def _cost_of_rows_product(args: Values, results: tuple[Tensor, ...], known: HostValues) -> OperatorCost:
+    """Returns the cost of `decoding::multiply_rows`; products are those of real rows, as of the library's products."""
+    x = as_tensor(args[0])
+    size = sum(map(count_bytes, results))
+    return OperatorCost(1, read_whole(iter_tensors(list(args))), size, 2 * results[0].numel() * x.shape[1])
+
+
 def _cost_of_rotation(args: Values, results: tuple[Tensor, ...], known: HostValues) -> OperatorCost:
     """Returns the cost of `decoding::rotate_and_store`: of the pool it writes a key and a value per row."""
     pool = as_tensor(args[6])
@@ -134,6 +141,7 @@ CUSTOM_OPERATORS: dict[str, CustomCost] = {
     "decoding::attend_segments": _cost_of_segments,
     "decoding::cut_items": _cost_of_cut,
     "decoding::multiply_by_silu": _cost_of_one_kernel,
+    "decoding::multiply_rows": _cost_of_rows_product,
     "decoding::norm": _cost_of_one_kernel,
     "decoding::rotate_and_store": _cost_of_rotation,
     "decoding::sample_tokens": _cost_of_sampling,

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.model.backend import TokenBatch
+from decoding.model.backend import NUMERICS_CHOICES, TokenBatch
 from decoding.model.fused_decoder import FusedDecoder
+from decoding.model.invariant_products import multiply_rows
 from decoding.model.segment_attention import pick_tiles
 from decoding.model.segments import SegmentTiles
 from decoding.stats import DecoderKind
@@ -22,22 +23,27 @@ class MetaBackend:
     """Implements `decoding.model.backend.Backend` on the meta device, in bfloat16: the engine's eager decoder.
 
     attention  `blocks` or `segments`
+    numerics   `fast`, or over segments `invariant`
 
-    Raises: ValueError for another attention.
+    Raises: ValueError for another attention, or numerics that it does not have.
     """
 
     attention_seconds = 0.0
     decoder_kind: DecoderKind = "eager"
 
-    def __init__(self, shape: BodyShape, *, attention: str = "segments") -> None:
+    def __init__(self, shape: BodyShape, *, attention: str = "segments", numerics: str = "fast") -> None:
         require_choice("attention", attention, ("blocks", "segments"))
+        require_choice("numerics", numerics, NUMERICS_CHOICES if attention == "segments" else NUMERICS_CHOICES[:1])
+        self._is_invariant = numerics == "invariant"
         model = shape.make_meta_model(torch.bfloat16).requires_grad_(False)
-        self.decoder = FusedDecoder(model.model, has_segments=attention == "segments")
+        self.decoder = FusedDecoder(model.model, has_segments=attention == "segments", is_invariant=self._is_invariant)
         self.head: Tensor = model.lm_head.weight.detach()
         per_kv = self.decoder.num_heads // self.decoder.num_kv_heads
         self.segment_tiles: SegmentTiles | None = None
         if attention == "segments":
-            self.segment_tiles = pick_tiles(per_kv, self.decoder.head_size, self.decoder.dtype)
+            self.segment_tiles = pick_tiles(
+                per_kv, self.decoder.head_size, self.decoder.dtype, is_aligned=self._is_invariant
+            )
         self.vocab_size, self.max_positions = shape.vocab_size, shape.max_positions
         self.decoder.rotary.extend_to(shape.max_positions)  # before any round, as in an engine that has run for a while
 
@@ -56,6 +62,8 @@ class MetaBackend:
 
     def apply_head(self, hidden: Tensor) -> Tensor:
         """Returns logits `[W, vocab_size]`."""
+        if self._is_invariant:
+            return multiply_rows(hidden, self.head.t(), None, in_float32=True)
         return F.linear(hidden, self.head)
 
     def iter_round_weights(self) -> Iterator[Tensor]:

@@ -99,7 +99,7 @@ def find_shape(name: str) -> BodyShape:
     return known[name]
 
 
-def make_body(shape: BodyShape, *, device: Device = "auto", dtype: DType = "auto") -> HFBackend:
+def make_body(shape: BodyShape, *, device: Device = "auto", dtype: DType = "auto", numerics: str = "fast") -> HFBackend:
     """Returns a random model of a shape; dtype `auto` is bfloat16 on CUDA and the faster one on this CPU.
 
     Raises: ValueError for a device or dtype that there is not.
@@ -107,7 +107,8 @@ def make_body(shape: BodyShape, *, device: Device = "auto", dtype: DType = "auto
     target = pick_device(device)
     torch_dtype = _pick_faster_dtype(shape) if dtype == "auto" and target.type == "cpu" else pick_dtype(dtype, target)
     name = str(torch_dtype).removeprefix("torch.")
-    return HFBackend(shape.make_model(target, torch_dtype), device=device, dtype=name, frees_model=True)
+    model = shape.make_model(target, torch_dtype)
+    return HFBackend(model, device=device, dtype=name, numerics=numerics, frees_model=True)
 
 
 def _pick_faster_dtype(shape: BodyShape) -> torch.dtype:
@@ -206,7 +207,8 @@ def make_puppet(shape: BodyShape, brain: HFBackend, *, dtype: DType = "auto") ->
     """Returns a puppet with a new body of a shape, on the brain's device. Raises: ValueError as `Puppet` does."""
     if brain.vocab_size > shape.vocab_size:  # before the body is made, which takes seconds
         raise ValueError(describe_misfit(brain.vocab_size, shape.vocab_size))
-    return Puppet(make_body(shape, device=str(brain.device), dtype=dtype), brain, shape.hidden_size)
+    body = make_body(shape, device=str(brain.device), dtype=dtype, numerics=brain.numerics)
+    return Puppet(body, brain, shape.hidden_size)
 
 
 def describe_misfit(num_tokens: int, body_tokens: int) -> str:

@@ -32,13 +32,17 @@ PLAIN = "speculation=off"
 
 @dataclass(frozen=True)
 class RunSeconds:
-    """Duration of a run without its start, and what it did. `cpu` counts all threads of the process."""
+    """Duration of a run without its start, and what it did. `cpu` counts all threads of the process.
+
+    solutions  the chosen solution of each problem, by its id
+    """
 
     wall: float
     cpu: float
     rounds: int
     tokens: int
     drafted: int
+    solutions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,14 @@ class RunComparison:
         ratios = sorted(2 * on / (off + other) for on, off, other in zip(drafted, plain, again, strict=True))
         return ratios, sorted(other / off for off, other in zip(plain, again, strict=True))
 
+    def count_differing(self) -> int:
+        """Returns how many problems of the runs with speculation have another solution than in the run before it."""
+        return sum(
+            run.solutions[problem] != plain.solutions.get(problem)
+            for run, plain in zip(self.drafted, self.plain, strict=True)
+            for problem in run.solutions
+        )
+
     def to_json(self) -> dict[str, object]:
         """Returns the median and the extremes of all ratios, and what the runs with speculation did."""
         clocks: dict[str, object] = {}
@@ -73,6 +85,8 @@ class RunComparison:
             "plain_rounds": self.plain[-1].rounds,
             "tokens": last.tokens,
             "drafted": last.drafted,
+            "num_differing": self.count_differing(),
+            "problems": sum(len(run.solutions) for run in self.drafted),
         }
         return {"workload": self.workload, "pairs": len(self.drafted), **clocks, **counts}
 
@@ -111,8 +125,7 @@ def run_once(overrides: Sequence[str]) -> RunSeconds:
     """Solves the problems of a run with these settings."""
     with open_run(overrides) as (run, solver):
         wall, cpu = time.perf_counter(), time.process_time()
-        for _ in run.solve_missing():
-            pass
+        solutions = {result.id: result.thought + result.text for result in run.solve_missing()}
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         stats = solver.engine.stats
-        return RunSeconds(wall, cpu, stats.rounds, stats.tokens, stats.drafted)
+        return RunSeconds(wall, cpu, stats.rounds, stats.tokens, stats.drafted, solutions)

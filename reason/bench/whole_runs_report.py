@@ -8,7 +8,7 @@ from typing import Any
 
 from reason.runs.tables import ResultTable
 
-_HEADER = ("workload", "pairs", "wall", "off / off", "CPU", "off / off", "rounds", "of", "drafted per round")
+_HEADER = ("workload", "pairs", "wall", "off / off", "CPU", "off / off", "rounds", "of", "drafted per round", "differ")
 _TITLE = "Seconds with speculation over seconds without: median (lowest to highest)"
 
 
@@ -22,6 +22,7 @@ def make_table(workloads: Sequence[Mapping[str, Any]]) -> ResultTable:
             f"{workload['rounds']:,}",
             f"{workload['plain_rounds']:,}",
             f"{workload['drafted'] / max(1, workload['rounds']):.1f}",
+            f"{workload['num_differing']} of {workload['problems']}",
         ]
         for workload in workloads
     ]
@@ -39,7 +40,8 @@ def format_report(result: Mapping[str, Any], command: str) -> str:
         f"`speculation={result['speculation']}`{f' with {settings}' if settings else ''}. Each run with it stands",
         "between two without it and is compared with their mean, in wall seconds and in CPU seconds of the process;",
         "its start is not counted. *off / off* is the second of the two over the first: a ratio within its spread says",
-        "nothing. *rounds* of so many plain ones are those of the last pair.",
+        "nothing. *rounds* of so many plain ones are those of the last pair. *differ*: problems of all pairs whose",
+        "solution is another one than without speculation.",
         "",
         *make_table(result["workloads"]).markdown_section(),
         "```json",

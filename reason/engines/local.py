@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, ParamSpec, Self, TypeVar
 
 from decoding.kv.eviction.policy import EvictionPolicy
-from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES
+from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES, NUMERICS_CHOICES
 from decoding.model.families import explain_unsupported_config
+from decoding.model.numerics import pick_invariant_path, require_invariant_model, require_invariant_settings
 from decoding.validation import MAX_VALUE, is_count, require_choice, require_count, require_switch, shorten
 from reason.config.errors import ConfigError
 from reason.engines.base import EngineUse, EvictingEngineSettings, SpeculationFactory
@@ -52,6 +53,8 @@ class LocalSettings(EvictingEngineSettings):
                           auto: segments on CUDA, except in float64 and without Triton
     graphs                always: rounds of up to 512 tokens run as CUDA graphs, launched by one call; never: kernel by
                           kernel; auto: graphs on CUDA with segments
+    numerics              invariant: the same bits for a token, and so the same tokens, whatever else is in its batch,
+                          however its prompt is cut and with drafts or without; fast: they may differ by rounding
     keep_costs            keep the timed rounds of this machine in the user's cache folder, for the next start
 
     Raises: ValueError naming the setting.
@@ -65,6 +68,7 @@ class LocalSettings(EvictingEngineSettings):
     decoder: str = "auto"
     attention: str = "auto"
     graphs: str = "auto"
+    numerics: str = "fast"
     keep_costs: bool = True
 
     def require_packages(self) -> None:
@@ -77,6 +81,11 @@ class LocalSettings(EvictingEngineSettings):
                 raise ValueError(
                     f"decoder=compiled cannot run: {reason}. Without it, set decoder=auto or decoder=eager"
                 )
+        if self.numerics == "invariant":
+            from decoding.model.transformers_checkpoint import pick_device, pick_dtype
+
+            device = pick_device(self.device)
+            pick_invariant_path(self.decoder, self.attention, device, pick_dtype(self.dtype, device))
 
     names_tokens = True
 
@@ -93,6 +102,9 @@ class LocalSettings(EvictingEngineSettings):
         require_choice("decoder", self.decoder, DECODER_CHOICES)
         require_choice("attention", self.attention, ATTENTION_CHOICES)
         require_choice("graphs", self.graphs, GRAPHS_CHOICES)
+        require_choice("numerics", self.numerics, NUMERICS_CHOICES)
+        if self.numerics == "invariant":
+            require_invariant_settings(self.decoder, self.attention, self.dtype)
         require_switch("keep_costs", self.keep_costs)
 
     def adapt_to(self, use: EngineUse) -> Self:
@@ -102,10 +114,21 @@ class LocalSettings(EvictingEngineSettings):
             raise ConfigError(
                 f"{use.key}=local cannot run {checkpoint.source}: {reason}; servers may, with engine=sglang"
             )
+        if self.numerics == "invariant":
+            try:
+                require_invariant_model(checkpoint.config)
+            except ValueError as error:
+                raise ConfigError(f"{use.key}.{error}") from error
         return adapted
 
     def validate_eviction(self, policy: EvictionPolicy) -> None:
         """See `EvictingEngineSettings`."""
+        if self.numerics == "invariant":
+            # splits of keys are at positions, which sequences with gaps do not have
+            raise ValueError(
+                "leaves gaps between a branch's positions, over which engine.numerics=invariant does not hold; set "
+                "eviction=none or engine.numerics=fast"
+            )
         if policy.needs_attention and (self.decoder == "compiled" or self.attention == "segments"):
             raise ValueError(
                 "reads attention weights, which only the eager decoder over blocks has; set engine.decoder=auto or "
@@ -153,6 +176,7 @@ class LocalSettings(EvictingEngineSettings):
                 decoder="eager" if needs_attention else self.decoder,
                 attention="blocks" if needs_attention else self.attention,
                 graphs="never" if needs_attention else self.graphs,
+                numerics=self.numerics,
             )
         except MEMORY_ERRORS as error:
             if not is_out_of_memory(error):
@@ -243,6 +267,7 @@ class LocalSettings(EvictingEngineSettings):
             "decoder": self.decoder,
             "attention": self.attention,
             "graphs": self.graphs,
+            "numerics": self.numerics,
             "model": checkpoint.config,  # its sizes, of which the weights do not matter
         }
         costs = read_costs(description) if self.keep_costs else None

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from decoding.core import Tokens
-from decoding.validation import require_count, require_share
+from decoding.model.backend import NUMERICS_CHOICES
+from decoding.validation import require_choice, require_count, require_share
 from reason.models.checkpoint import Checkpoint, find_model
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.routing.base import RoutingContext, RoutingDecision, StepsRead, score_step
@@ -31,7 +32,7 @@ class LearnedRouter:
                 its own (`classifier.py`), or a head on the features that a language model computes, which shares the
                 target model's tokens
     threshold   a probability in [0, 1]
-    device, dtype, kv_mib   as of a scorer
+    device, dtype, numerics, kv_mib   as of a scorer
     """
 
     needs_small_model: ClassVar[bool] = True
@@ -40,12 +41,21 @@ class LearnedRouter:
     num_top: ClassVar[int] = 0
 
     def __init__(
-        self, *, path: str, threshold: float = 0.5, device: str = "auto", dtype: str = "auto", kv_mib: int = 256
+        self,
+        *,
+        path: str,
+        threshold: float = 0.5,
+        device: str = "auto",
+        dtype: str = "auto",
+        numerics: str = "fast",
+        kv_mib: int = 256,
     ) -> None:
         require_share("threshold", threshold)
+        require_choice("numerics", numerics, NUMERICS_CHOICES)
         require_count("kv_mib", kv_mib, at_least=1)
         self.threshold = threshold
         self.path, self.device, self.dtype, self.kv_mib = path, device, dtype, kv_mib
+        self.numerics = numerics
 
     @cached_property
     def _model(self) -> PrmScorer:
@@ -57,7 +67,13 @@ class LearnedRouter:
             step_head = StepFeatureHead.load(Path(checkpoint.source), checkpoint.config)
             adapter, path = StepFeatureAdapter(step_head=step_head), step_head.base
         return PrmScorer(
-            adapter=adapter, path=path, device=self.device, dtype=self.dtype, kv_mib=self.kv_mib, group="router"
+            adapter=adapter,
+            path=path,
+            device=self.device,
+            dtype=self.dtype,
+            numerics=self.numerics,
+            kv_mib=self.kv_mib,
+            group="router",
         )
 
     def validate(self, target: Checkpoint) -> None:

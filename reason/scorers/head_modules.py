@@ -57,18 +57,15 @@ class SequenceClassifier(nn.Module):
         self.score = nn.Linear(config.hidden_size, config.num_labels, bias=False)
 
 
-class LabelTokenHead(nn.Module):
+class LabelTokenHead(nn.Linear):
     """The rows of a language model's head for a few tokens: their logits without those of all others."""
 
     def __init__(self, lm_head: nn.Linear, label_token_ids: Tokens) -> None:
-        super().__init__()
         rows = list(label_token_ids)
+        super().__init__(lm_head.in_features, len(rows), bias=lm_head.bias is not None, device="meta")
         self.weight = nn.Parameter(lm_head.weight.detach()[rows].clone(), requires_grad=False)
-        self.bias = None if lm_head.bias is None else nn.Parameter(lm_head.bias.detach()[rows], requires_grad=False)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """`[T, D]` to `[T, len(label_token_ids)]`."""
-        return nn.functional.linear(hidden, self.weight, self.bias)
+        if lm_head.bias is not None:
+            self.bias = nn.Parameter(lm_head.bias.detach()[rows], requires_grad=False)
 
 
 BY_TRANSFORMERS: dict[Callable[[Config], nn.Module], str] = {

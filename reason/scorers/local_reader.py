@@ -26,7 +26,14 @@ class OpenedReader(NamedTuple):
 
 
 def open_local_reader(
-    source: str, head: RewardHead, label_token_ids: Tokens, *, device: str, dtype: str, kv_mib: int
+    source: str,
+    head: RewardHead,
+    label_token_ids: Tokens,
+    *,
+    device: str,
+    dtype: str,
+    kv_mib: int,
+    numerics: str = "fast",
 ) -> OpenedReader:
     """Returns the reader for the checkpoint at `source`; `label_token_ids` as in `base.PrmAdapter`.
 
@@ -37,7 +44,9 @@ def open_local_reader(
     if family not in FAMILIES:
         raise ValueError(f"{source} is a {family} model; a reward model may be {', '.join(FAMILIES)} or mistral")
     try:
-        return _open_reader(source, head, label_token_ids, device=device, dtype=dtype, kv_bytes=kv_mib << 20)
+        return _open_reader(
+            source, head, label_token_ids, device=device, dtype=dtype, kv_bytes=kv_mib << 20, numerics=numerics
+        )
     except MEMORY_ERRORS as error:
         if not is_out_of_memory(error):
             raise
@@ -48,11 +57,20 @@ def open_local_reader(
 
 
 def _open_reader(
-    source: str, head: RewardHead, label_token_ids: Tokens, *, device: str, dtype: str, kv_bytes: int
+    source: str,
+    head: RewardHead,
+    label_token_ids: Tokens,
+    *,
+    device: str,
+    dtype: str,
+    kv_bytes: int,
+    numerics: str,
 ) -> OpenedReader:
     place = pick_device(device)
     parts = head.load_parts(source, label_token_ids, pick_dtype(dtype, place))
-    backend = HFBackend(parts.trunk, head=parts.head.to(place), device=device, dtype=dtype, frees_model=True)
+    backend = HFBackend(
+        parts.trunk, head=parts.head.to(place), device=device, dtype=dtype, numerics=numerics, frees_model=True
+    )
     num_slots = SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token).capacity
     reader = PrefillEngine(backend, kv_bytes=kv_bytes, reducer=head.make_reducer())
     return OpenedReader(reader, backend.max_positions, num_slots)

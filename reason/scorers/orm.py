@@ -32,10 +32,14 @@ class OutcomeScorer(PrmScorer):
         path: str,
         device: str = "auto",
         dtype: str = "auto",
+        numerics: str = "fast",
         max_tokens: int | None = None,
         kv_mib: int = 1024,
     ) -> None:
-        super().__init__(adapter=adapter, path=path, device=device, dtype=dtype, max_tokens=max_tokens, kv_mib=kv_mib)
+        super().__init__(
+            adapter=adapter, path=path, device=device, dtype=dtype, numerics=numerics, max_tokens=max_tokens,
+            kv_mib=kv_mib,
+        )  # fmt: skip
         self.outcome = adapter
 
     def _build_format(self, tokenizer: PretrainedTokenizer) -> None:

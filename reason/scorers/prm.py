@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from decoding.core import Tokens
+from decoding.model.backend import NUMERICS_CHOICES
+from decoding.model.numerics import pick_invariant_path, require_invariant_model, require_invariant_settings
 from decoding.validation import require_choice, require_count
 from reason.models.checkpoint import Checkpoint, find_model, load_tokenizer, read_vocabulary
 from reason.models.devices import check_device_name, require_device
@@ -44,6 +46,8 @@ class PrmScorer:
     path        a folder, a hub id, or bundled:NAME
     device      auto (CUDA if there is one), cpu, cuda, cuda:1, ...
     dtype       auto (float32 on CPU, bfloat16 elsewhere), float32, float64 or bfloat16
+    numerics    invariant: a path has the same bits of its scores whatever else is read with it, as of engine.numerics;
+                fast: they may differ by rounding
     max_tokens  longest path that is scored; None for the limit of model and format
     kv_mib      size of the prefix cache, in MiB
     group       the group of settings it is made from, for errors
@@ -62,6 +66,7 @@ class PrmScorer:
         path: str,
         device: str = "auto",
         dtype: str = "auto",
+        numerics: str = "fast",
         max_tokens: int | None = None,
         kv_mib: int = 1024,
         group: str = "scorer",
@@ -70,12 +75,16 @@ class PrmScorer:
             raise ValueError(f"path must be a folder, a hub id or bundled:NAME, got {path!r}")
         check_device_name(device)
         require_choice("dtype", dtype, DTYPES)
+        require_choice("numerics", numerics, NUMERICS_CHOICES)
+        if numerics == "invariant":
+            require_invariant_settings("auto", "auto", dtype)
         require_count("max_tokens", max_tokens, at_least=1, or_null=True)
         require_count("kv_mib", kv_mib, at_least=1)
         self.adapter = adapter
         self.path = path
         self.device = device
         self.dtype = dtype
+        self.numerics = numerics
         self.max_tokens = max_tokens
         self.kv_mib = kv_mib
         self.group = group
@@ -96,9 +105,19 @@ class PrmScorer:
         device that is not there."""
         try:
             require_device(self.device)
+            self._require_numerics()
         except ValueError as error:
             raise ValueError(f"{self.group}.{error}") from error
         find_read_limit(self.checkpoint, self.adapter, self.max_tokens, self.group)
+
+    def _require_numerics(self) -> None:
+        if self.numerics == "invariant" and self.servers is None:
+            # here: it imports torch
+            from decoding.model.transformers_checkpoint import pick_device, pick_dtype
+
+            require_invariant_model(self.checkpoint.config)
+            device = pick_device(self.device)
+            pick_invariant_path("auto", "auto", device, pick_dtype(self.dtype, device))
 
     def validate_writer(self, writer: Checkpoint) -> None:
         """Compares the two tokenizer.json, where they are at hand and ids are shared; `load` compares the tokenizers.
@@ -152,6 +171,7 @@ class PrmScorer:
             device=self.device,
             dtype=self.dtype,
             kv_mib=self.kv_mib,
+            numerics=self.numerics,
         )
         setting = f"{self.group}.kv_mib"
         limits = (

@@ -152,6 +152,7 @@ def test_whole_runs_compares_with_plain_runs_and_ends_with_json(tmp_path: Path) 
     assert all(workload[clock]["median"] > 0 for clock in ("wall", "wall_plain", "cpu", "cpu_plain"))
     assert 0 < workload["tokens"] <= 40
     assert workload["rounds"] <= workload["plain_rounds"]
+    assert (workload["num_differing"], workload["problems"]) == (0, 1)
     report = (tmp_path / "report.md").read_text()
     *_, fence, figures, end = report.splitlines()
     assert (fence, end) == ("```json", "```")

@@ -17,9 +17,9 @@ SHAPE = {
     "max_position_embeddings": 256,
 }
 FAMILIES = {
-    "qwen2": lambda **kw: transformers.Qwen2Config(**SHAPE, **kw),
-    "qwen3": lambda **kw: transformers.Qwen3Config(**SHAPE, head_dim=12, **kw),
-    "llama": lambda **kw: transformers.LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True, **kw),
+    "qwen2": lambda **kw: transformers.Qwen2Config(**SHAPE | kw),
+    "qwen3": lambda **kw: transformers.Qwen3Config(**SHAPE | kw, head_dim=12),
+    "llama": lambda **kw: transformers.LlamaConfig(**SHAPE | kw, attention_bias=True, mlp_bias=True),
     "llama3_rope": lambda **kw: transformers.LlamaConfig(
         **SHAPE,
         rope_parameters={

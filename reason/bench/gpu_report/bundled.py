@@ -43,12 +43,12 @@ def draw_problems(
     return Synthetic(name=name, families=families, difficulty=DIFFICULTY, size=size, split=split, seed=0)
 
 
-def load_writer(device: str) -> PlainTarget:
+def load_writer(device: str, numerics: str = "fast") -> PlainTarget:
     """Loads the bundled writer, in float32 on every device: its texts are then the same."""
     source = find_model(PATH).source
     tokenizer = load_tokenizer(source)
     return PlainTarget(
-        HFBackend.from_pretrained(source, device=device, dtype="float32"),
+        HFBackend.from_pretrained(source, device=device, dtype="float32", numerics=numerics),
         tokenizer,
         Prompt(PromptFormat(raw=PROMPT), tokenizer),
         MAX_TOKENS,
@@ -57,9 +57,9 @@ def load_writer(device: str) -> PlainTarget:
     )
 
 
-def load_puppet(rig: ReportRig) -> tuple[PlainTarget, Puppet]:
+def load_puppet(rig: ReportRig, numerics: str = "fast") -> tuple[PlainTarget, Puppet]:
     """Returns a target whose texts are the writer's and whose rounds cost those of a 7B, and that puppet."""
-    writer = load_writer(str(rig.device))
+    writer = load_writer(str(rig.device), numerics)
     shape = find_shape(rig.pick("qwen2.5-7b", "miniature"))
     puppet = writer.attach_body(shape, dtype=str(rig.dtype).removeprefix("torch."))
     return replace(writer, backend=puppet), puppet

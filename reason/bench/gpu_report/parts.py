@@ -41,7 +41,7 @@ PARTS = {
             "a5", "one steady round: waits, kernels, idle time", f"{_PACKAGE}.steady_round", "inspect_round", 60
         ),
         ReportPart("a6", "rounds of 1.5B and 7B at real contexts", f"{_PACKAGE}.real_rounds", "measure_rounds", 150),
-        ReportPart("b1", "speculation on a puppet of 7B", f"{_PACKAGE}.speculation", "measure_puppet", 180),
+        ReportPart("b1", "speculation on a puppet of 7B", f"{_PACKAGE}.speculation", "measure_puppet", 240),
         ReportPart("b2", "speculation over recorded solutions", f"{_PACKAGE}.speculation", "measure_recordings", 60),
         ReportPart("b3", "searches of 64 branches", f"{_PACKAGE}.searches", "measure_searches", 90),
         ReportPart("b4", "a reward model that reads", f"{_PACKAGE}.reward_pass", "measure_reading", 60),

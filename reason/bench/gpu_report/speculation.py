@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 from reason.bench.gpu_report.bundled import load_puppet
@@ -40,6 +42,7 @@ def measure_puppet(rig: ReportRig) -> None:
     """Adds the speed of every drafter at every number of live branches, and accepted lengths by draft nodes."""
     target, _ = load_puppet(rig)
     drafters = rig.pick(("stand", "suffix", "hybrid"), ("stand",))
+    plain_rates: dict[int, float] = {}
     for sizes in rig.pick(SIZES, TINY_SIZES):
         if not rig.has_seconds(sizes.seconds):
             rig.add_skipped(f"speculation at {sizes.live} live", NO_TIME)
@@ -47,10 +50,38 @@ def measure_puppet(rig: ReportRig) -> None:
         for run in _make_bench(rig, target, drafters, sizes).measure_speed():
             bar = BARS.get(sizes.live, LEAST_SPEED) if run.setup == "stand" else LEAST_SPEED
             _add_run(rig, f"{run.setup} at {run.live} live", run, bar)
+            plain_rates[run.live] = median(plain.tokens_per_s for plain in run.plain)
     if rig.has_seconds(rig.pick(30, 0)):
         _measure_accepted(rig, target)
     else:
         rig.add_skipped("accepted length by draft nodes", NO_TIME)
+    del target
+    _measure_invariant(rig, plain_rates)
+
+
+def _measure_invariant(rig: ReportRig, fast_rates: Mapping[int, float]) -> None:
+    """Adds how many texts drafts change with invariant numerics, which must be none, and what these numerics cost."""
+    sizes = rig.pick(LiveSizes(16, 16, 60), TINY_SIZES[0])
+    name = f"invariant numerics, stand at {sizes.live} live"
+    if not rig.has_seconds(sizes.seconds):
+        rig.add_skipped(name, NO_TIME)
+        return
+    target, _ = load_puppet(rig, "invariant")
+    (run,) = _make_bench(rig, target, ("stand",), sizes).measure_speed()
+    numbers = run.to_json()
+    rig.add_check(
+        name,
+        f"trajectories that differ: {run.num_differing} of {numbers['trajectories']}, {run.speed:.2f}x of plain",
+        run.num_differing == 0,
+        "no trajectory differs",
+        **numbers,
+    )
+    if sizes.live in fast_rates:
+        rate = median(plain.tokens_per_s for plain in run.plain)
+        rig.add_figure(
+            f"invariant numerics, plain decoding at {sizes.live} live",
+            f"{rate:,.0f} tokens/s, {rate / fast_rates[sizes.live]:.2f}x of those of fast numerics",
+        )
 
 
 def _make_bench(

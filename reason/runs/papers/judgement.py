@@ -20,7 +20,7 @@ FREE = (
     *(
         f"{group}.{knob}"
         for group in ("scorer", "router", "embedder", "small")
-        for knob in ("device", "dtype", "kv_mib")
+        for knob in ("device", "dtype", "kv_mib", "numerics")
     ),
     *(f"small.{knob}" for knob in ("decoder", "attention", "graphs", "keep_costs")),
     *("small.max_running_requests", "small.max_batched_tokens"),

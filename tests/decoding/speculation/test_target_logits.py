@@ -62,3 +62,19 @@ def test_flags_and_double_precision_are_packed_too(monkeypatch: pytest.MonkeyPat
         assert gpu.copies_to_host == 1
     assert [array.dtype for array in back] == [np.bool_, np.float64, np.float64]
     assert [array.tolist() for array in back] == [flags.tolist(), doubles.tolist(), []]
+
+
+def test_a_row_of_a_large_vocabulary_has_the_same_bits_alone_and_among_others() -> None:
+    """PyTorch sums a single long row of a CPU in parts, one for each of its threads."""
+    logits_WV = 5 * torch.randn(12, 152_064, generator=torch.Generator().manual_seed(0))
+    params = SamplingParams(temperature=0.0)
+
+    def measure(first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = SamplingBatch.from_params([params] * count, [5] * count, range(first, first + count))
+        one = TargetLogits(logits_WV[first : first + count], rows, (0,))
+        return one.logprobs, one.measure_rows(range(count), 1)[2]
+
+    together = measure(0, 12)
+    for row in range(12):
+        for got, expected in zip(measure(row, 1), together, strict=True):
+            assert got.tobytes() == expected[row : row + 1].tobytes()

@@ -50,8 +50,8 @@ BUDGETS = (
 
 
 @cache
-def open_backend(shape: str, attention: str) -> MetaBackend:
-    return MetaBackend(TINY if shape == "tiny" else find_shape(shape), attention=attention)
+def open_backend(shape: str, attention: str, numerics: str = "fast") -> MetaBackend:
+    return MetaBackend(TINY if shape == "tiny" else find_shape(shape), attention=attention, numerics=numerics)
 
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=lambda b: f"{b.attention}-{b.source.name}-{b.source.branches}")
@@ -68,10 +68,10 @@ def test_a_round_keeps_to_its_budget(budget: RoundBudget) -> None:
     assert trace.roofline_seconds(card) <= trace.device_seconds(card) <= trace.estimate_seconds(card, 7.5)
 
 
-@pytest.mark.parametrize("attention", ["blocks", "segments"])
+@pytest.mark.parametrize("path", [("blocks", "fast"), ("segments", "fast"), ("segments", "invariant")], ids=str)
 @pytest.mark.parametrize("branches", [1, 5])
-def test_every_weight_is_read_once_and_only_once(branches: int, attention: str) -> None:
-    trace = trace_source(open_backend("qwen2.5-7b", attention), BestOfNContexts(branches, 16, 20))
+def test_every_weight_is_read_once_and_only_once(branches: int, path: tuple[str, str]) -> None:
+    trace = trace_source(open_backend("qwen2.5-7b", *path), BestOfNContexts(branches, 16, 20))
     # by hand: q, k, v with their biases, out, gate, up, down and two norms a layer; the final norm, and the head
     layer = 3584 * (3584 + 2 * 512) + 3584 + 2 * 512 + 3584 * 3584 + 3 * 3584 * 18944 + 2 * 3584
     assert trace.weight_bytes_read == trace.weight_bytes == 2 * (28 * layer + 3584 + 152064 * 3584)
@@ -90,6 +90,22 @@ def test_products_and_head_agree_with_a_count_by_hand() -> None:
     kv = 2 * 2 * 2 * 16 * 2  # two layers, K and V of two heads of 16, two bytes
     assert trace.kv_bytes == kv
     assert trace.roofline_seconds(Card("slow memory", 1.0, 1e30)) == trace.weight_bytes + 13 * kv
+
+
+def test_invariant_numerics_have_as_many_launches_and_products() -> None:
+    fast, invariant = (
+        trace_source(open_backend("qwen2.5-7b", "segments", numerics), BestOfNContexts(4, 16, 20))
+        for numerics in ("fast", "invariant")
+    )
+    assert invariant.layer_launches == fast.layer_launches
+    # the logits of the head are float32 already, and no keys are written to a table
+    assert invariant.launches == fast.launches - 2
+    products = [
+        # attention apart: keys since the last border are read by each branch
+        [kernel.flops for kernel in trace.kernels if kernel.flops and "attend" not in kernel.name]
+        for trace in (fast, invariant)
+    ]
+    assert products[0] == products[1]
 
 
 @pytest.mark.parametrize("branches", [1, 3])

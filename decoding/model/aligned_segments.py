@@ -1,0 +1,190 @@
+"""Plans attention so that the cuts between the keys of a row depend on the row's absolute position alone.
+
+Split k has the keys at the positions `[k * S, (k + 1) * S)`, and a key stands in the lane of its position within the
+split. So a row's partial results are sums over the same keys in the same lanes, whatever else is in the batch: however
+its prompt is cut into chunks, wherever the nodes of the prefix cache end, and whether its token was drafted. The plan
+of `segments` cuts each run from its own start: it reads fewer keys twice, and its sums depend on where runs start.
+
+- A node gives its rows the splits that end within it. Keys after its last border go to the nodes below it and to the
+  sequences, each of which reads them anew: less than one split each.
+- Draft nodes have no words. Nodes that follow each other, each the parent of the next, are rows of one causal run over
+  the keys since the last border and those of their ancestors; the first ones continue the committed tokens.
+
+The place of an item among the partial results of its rows is the number of its split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from decoding.kv.prefix_cache import RadixNode
+from decoding.kv.slots import NO_SLOTS, Slots
+from decoding.model.segments import (
+    SegmentItems,
+    SegmentPlan,
+    SegmentTiles,
+    SequenceRows,
+    count_partials,
+    cut_rows,
+    order_by_path,
+)
+
+
+def plan_aligned_segments(parts: Sequence[SequenceRows], tiles: SegmentTiles) -> tuple[SegmentPlan, list[int]]:
+    """Returns the plan, and the indices of `parts` in the order of their rows in it.
+
+    The slots of a part are those of the positions after its cached prefix, without a gap: nothing was evicted.
+    """
+    order, paths = order_by_path(parts)
+    runs, open_nodes = _AlignedRuns(tiles.num_keys), list[_OpenNode]()
+    row = 0
+    for i in order:
+        part, path = parts[i], paths[id(parts[i].prefix_node)]
+        depth = 0
+        while depth < min(len(open_nodes), len(path)) and open_nodes[depth].node is path[depth]:
+            depth += 1
+        while len(open_nodes) > depth:
+            runs.close_node(open_nodes.pop(), row)
+        for node in path[depth:]:
+            open_nodes.append(runs.open_node(node, row, open_nodes[-1].tail if open_nodes else _Tail()))
+        runs.add_sequence(part, row, open_nodes[-1].tail if open_nodes else _Tail())
+        row += part.num_rows
+    for opened in open_nodes:
+        runs.close_node(opened, row)
+    items = cut_rows(runs.as_columns(), tiles.num_rows)
+    keys, no_words = np.concatenate(runs.keys, dtype=np.int32), np.empty(0, dtype=np.int64)
+    return SegmentPlan(tiles, items, keys, no_words, count_partials(items, tiles.num_keys, row)), order
+
+
+class _Tail(NamedTuple):
+    """The keys since the last border, which is at the position `start`."""
+
+    start: int = 0
+    slots: Slots = NO_SLOTS
+
+
+class _OpenNode(NamedTuple):
+    """A node whose rows are being counted; it has `num_keys` keys in whole splits from the position `start` on."""
+
+    node: RadixNode
+    first_row: int
+    first_key: int
+    num_keys: int
+    start: int
+    tail: _Tail
+
+
+class _Chain(NamedTuple):
+    """Rows at positions that follow each other; `slots` are those of their draft nodes, all of which the last sees."""
+
+    first_row: int
+    num_rows: int
+    position: int
+    slots: Slots
+
+
+@dataclass
+class _AlignedRuns:
+    """Runs of keys in columns of `SegmentItems` before they are cut; each begins at a border.
+
+    `keys` begins with an empty array, so that there is always one to concatenate.
+    """
+
+    split: int
+    rows: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    keys: list[Slots] = field(default_factory=lambda: [NO_SLOTS])
+    num_keys: int = 0
+
+    def open_node(self, node: RadixNode, first_row: int, above: _Tail) -> _OpenNode:
+        """Lists the keys of the splits that end within the node; `above` is the tail of the nodes above it."""
+        slots = np.concatenate([above.slots, node.slots])
+        num_whole = len(slots) // self.split * self.split
+        tail = _Tail(above.start + num_whole, slots[num_whole:])
+        return _OpenNode(node, first_row, self._add_keys(slots[:num_whole]), num_whole, above.start, tail)
+
+    def close_node(self, opened: _OpenNode, end_row: int) -> None:
+        """Adds the run of a node, of which every row before `end_row` sees every key."""
+        num_rows, num_keys = end_row - opened.first_row, opened.num_keys
+        if num_keys:
+            order = opened.start // self.split
+            self.rows.append((opened.first_row, num_rows, opened.first_key, num_keys, num_keys, -1, order))
+
+    def add_sequence(self, part: SequenceRows, row: int, above: _Tail) -> None:
+        """Adds the runs of one sequence after the last border within its cached prefix."""
+        slots = np.concatenate([above.slots, part.slots])
+        end = above.start + len(slots)
+        num_whole = len(slots) // self.split * self.split
+        # whole splits of committed keys: the rows of draft nodes come after the committed ones, and see all of them
+        self._add_rows(row, part.num_rows, end - part.num_causal, slots[:num_whole], above.start)
+        border, rest = above.start + num_whole, slots[num_whole:]
+        for chain in _cut_chains(part, end):
+            keys = np.concatenate([rest, chain.slots])
+            self._add_rows(row + chain.first_row, chain.num_rows, chain.position, keys, border)
+
+    def as_columns(self) -> SegmentItems:
+        """Returns the runs; `num_rows` and `num_keys` may exceed those of an item."""
+        table = np.array(self.rows, dtype=np.int32).reshape(-1, len(SegmentItems._fields))
+        return SegmentItems(*table.T)
+
+    def _add_rows(self, row: int, num_rows: int, position: int, slots: Slots, start: int) -> None:
+        """Adds runs over `slots`, the first of which is at the position `start`, for rows from `position` on.
+
+        Each row sees the keys up to its own position; a row after the last key sees all. No row has an item in which it
+        sees nothing: the first ones are left out of the splits after them.
+        """
+        first_key, end = self._add_keys(slots), start + len(slots)
+        # splits before that of the first row are seen whole by all rows: one run
+        split = max(start, min(end, position // self.split * self.split))
+        if split > start:
+            self.rows.append((row, num_rows, first_key, split - start, split - start, -1, start // self.split))
+        for begin in range(split, end, self.split):
+            num_before = max(0, begin - position)
+            if num_before < num_rows:
+                num_keys, offset = min(self.split, end - begin), position + num_before - begin
+                self.rows.append(
+                    (
+                        row + num_before, num_rows - num_before, first_key + begin - start, num_keys, offset,
+                        -1, begin // self.split,
+                    )
+                )  # fmt: skip
+
+    def _add_keys(self, slots: Slots) -> int:
+        first = self.num_keys
+        self.keys.append(slots)
+        self.num_keys += len(slots)
+        return first
+
+
+def _cut_chains(part: SequenceRows, end: int) -> Iterator[_Chain]:
+    """Yields the rows of a sequence as chains; its committed keys end at the position `end`."""
+    first_row, num_rows, position = 0, part.num_causal, end - part.num_causal
+    nodes: list[int] = []
+    for row, bits in enumerate(part.node_bits, start=part.num_causal):
+        # ancestors come before a node, so ascending numbers are in order of position
+        path = _list_bits(bits)
+        if path[:-1] == nodes:
+            num_rows, nodes = num_rows + 1, path
+            continue
+        if num_rows:
+            yield _Chain(first_row, num_rows, position, part.node_slots[nodes])
+        first_row, num_rows, position, nodes = row, 1, end + len(path) - 1, path
+    if num_rows:
+        yield _Chain(first_row, num_rows, position, part.node_slots[nodes])
+
+
+def _list_bits(bits: int) -> list[int]:
+    """Returns the numbers of the bits that are set, ascending.
+
+    >>> _list_bits(0b10110)
+    [1, 2, 4]
+    """
+    numbers = []
+    while bits:
+        lowest = bits & -bits
+        numbers.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return numbers
