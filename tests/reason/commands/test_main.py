@@ -128,10 +128,11 @@ def test_settings_are_shown_without_a_run(tmp_path: Path) -> None:
     job = run("solve", "search=rebase", "search.n=7", "--cfg", "job", folder=tmp_path)
     part = run("solve", "search=rebase", "search.n=7", "--cfg", "job", "--package", "search", folder=tmp_path)
     assert (job.returncode, part.returncode) == (0, 0)
-    search = OmegaConf.create(part.stdout)
+    search, whole = (OmegaConf.to_container(OmegaConf.create(done.stdout), resolve=False) for done in (part, job))
+    assert isinstance(search, dict)
+    assert isinstance(whole, dict)
     assert (search["n"], search["_target_"]) == (7, "search.strategies.rebase.Rebase")
-    whole = OmegaConf.create(job.stdout).search
-    assert OmegaConf.to_container(whole, resolve=False) == OmegaConf.to_container(search, resolve=False)
+    assert whole["search"] == search
     defaults = run("solve", "search=rebase", "--info", "defaults", folder=tmp_path).stdout
     assert re.search(r"^\| search/rebase +\| search +\|", defaults, re.MULTILINE)
     assert not list(tmp_path.iterdir())
