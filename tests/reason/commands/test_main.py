@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from reason.commands.names import BENCHES, COMMANDS, PACKAGE, list_benches
 from tests.support.paths import SCRIPTS
@@ -120,6 +121,21 @@ def test_solve_is_the_script(arguments: list[str], tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (command.returncode, command.stdout, command.stderr) == (script.returncode, script.stdout, script.stderr)
+
+
+def test_settings_are_shown_without_a_run(tmp_path: Path) -> None:
+    """Hydra's own options: all settings, or those of one group, as yaml, and which file each group comes from."""
+    job = run("solve", "search=rebase", "search.n=7", "--cfg", "job", folder=tmp_path)
+    part = run("solve", "search=rebase", "search.n=7", "--cfg", "job", "--package", "search", folder=tmp_path)
+    assert (job.returncode, part.returncode) == (0, 0)
+    search, whole = (OmegaConf.to_container(OmegaConf.create(done.stdout), resolve=False) for done in (part, job))
+    assert isinstance(search, dict)
+    assert isinstance(whole, dict)
+    assert (search["n"], search["_target_"]) == (7, "search.strategies.rebase.Rebase")
+    assert whole["search"] == search
+    defaults = run("solve", "search=rebase", "--info", "defaults", folder=tmp_path).stdout
+    assert re.search(r"^\| search/rebase +\| search +\|", defaults, re.MULTILINE)
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_names_the_command_as_it_was_called(tmp_path: Path) -> None:

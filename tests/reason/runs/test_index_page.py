@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
@@ -23,6 +23,9 @@ from reason.tasks.base import Task
 from tests.support.browser import Opener
 from tests.support.search_records import NASTY, embedded, make_results
 from tests.support.toy_solver import toy_solver
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 ABOUT: dict[str, Any] = {
     "task": "toy", "model": "m", "model_path": "org/m", "search": "rebase", "scorer": "none", "router": "off",
@@ -112,3 +115,28 @@ def test_printed_votes_are_called_what_they_are() -> None:
     assert printed("weighted", *pairs, votes={"7": 0.5, "8": 0.45}).startswith("votes, as sums of scores  7")
     assert printed("majority", *pairs, votes={"7": 1.0, "8": 2.0}) == "votes  8: 2, 7: 1"
     assert printed("best", ("7", None), ("8", None), votes={"7": 1.0, "8": 1.0}) == "votes  7: 1, 8: 1"
+
+
+def rewrite(page: Page, text: str) -> None:
+    """Writes another text to the file that a tab shows, as a run does with its page."""
+    Path(page.url.removeprefix("file://")).write_text(text, encoding="utf-8")
+
+
+def test_page_of_a_run_under_way_shows_its_next_rows_by_itself(visit: Opener) -> None:
+    results = make_results(5)
+    page = visit(index_page(results[:2], {}, ABOUT, num_problems=5))
+    assert "running, 2 of 5 problems are done" in page.locator("body").inner_text()
+    rewrite(page, index_page(results[:4], {}, ABOUT, num_problems=5))
+    page.get_by_text("running, 4 of 5 problems are done").wait_for()
+    rewrite(page, index_page(results, {}, ABOUT))
+    page.get_by_text("running, 4 of 5 problems are done").wait_for(state="detached")
+    assert page.locator("tbody tr").count() == 5
+
+
+def test_page_of_a_run_under_way_leaves_a_table_in_use_alone(visit: Opener) -> None:
+    page = visit(index_page(make_results(3), {}, ABOUT, num_problems=5))
+    page.locator("#filter").fill("aime/1")
+    rewrite(page, index_page(make_results(4), {}, ABOUT, num_problems=5))
+    page.wait_for_timeout(3500)
+    assert "running, 3 of 5" in page.locator("body").inner_text()
+    assert page.locator("#filter").input_value() == "aime/1"
