@@ -45,6 +45,9 @@ STEADY: dict[str, Any] = {
 }
 """Where a healthy server must not seem sick only because this machine is busy."""
 
+PATIENT: dict[str, Any] = {"request_timeout_s": 60.0, "token_timeout_s": 1.0, "idle_timeout_s": 60.0}
+"""For a server whose replies must be read, however odd they are and however busy this machine is."""
+
 
 class StrictByteTokenizer(ByteTokenizer):
     """Refuses half of a surrogate pair, as tokenizers of real models do."""

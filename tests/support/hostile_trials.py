@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from reason.engines.http.engine import HttpEngine
 from tests.support.hostile_behaviours import BEHAVIOURS
 from tests.support.hostile_behaviours_status import ELSEWHERE
 from tests.support.hostile_clients import (
+    PATIENT,
     STEADY,
     connect,
     generate_each,
@@ -54,7 +55,7 @@ def wait_for(is_true: Callable[[], bool], problem: str) -> None:
 def try_alone(dialect: Dialect, behaviour: Behaviour) -> None:
     """Sends requests to a server that turns hostile after a healthy start; where they are answered, again and again."""
     with HostileServer(dialect) as server:
-        engine = connect(dialect, server.url)
+        engine = connect(dialect, server.url, **_limits_for(behaviour))
         try:
             server.behaviour = behaviour.name
             outcomes = outcomes_of(engine, behaviour)
@@ -67,6 +68,10 @@ def try_alone(dialect: Dialect, behaviour: Behaviour) -> None:
             close_within(engine, HANG_S)
         wait_for(lambda: server.num_open == 0, "the client left a connection open")
         assert not [path for path in server.paths if path.startswith(ELSEWHERE)], "a redirect was followed"
+
+
+def _limits_for(behaviour: Behaviour) -> Mapping[str, float]:
+    return PATIENT if behaviour.alone == {"answered"} else {}
 
 
 def try_beside_a_healthy_server(dialect: Dialect, behaviour: Behaviour) -> None:
@@ -106,7 +111,7 @@ def try_start(dialect: Dialect, behaviour: Behaviour) -> None:
     """Pings a server that is hostile from the first moment, and opens an engine on it, which may fail."""
     with HostileServer(dialect, behaviour.name) as server:
         try:
-            engine = connect(dialect, server.url)
+            engine = connect(dialect, server.url, **_limits_for(behaviour))
         except (ConnectionError, ValueError) as error:
             require_explained(error, server.url)
         else:

@@ -74,7 +74,7 @@ class ServerProcess:
         if self.exit_status is not None:
             return f"ended with {self.exit_status}"
         # SGLang loads its model first, and then goes on without its port, for ever
-        return "has no port: another program has taken it" if _NO_PORT in self._read_own_log() else None
+        return "has no port: another program has taken it" if _NO_PORT in self._read_own_log(self._log_begin) else None
 
     def wait_until_healthy(self, timeout_s: float) -> None:
         """Returns once it is up. Raises: RuntimeError with the end of its log after the timeout or where it fails."""
@@ -87,10 +87,10 @@ class ServerProcess:
         raise RuntimeError(f"the server at {self.launch.url} {status}; its log ends:\n{self.read_log_end()}")
 
     def read_log_end(self, max_characters: int = 4000) -> str:
-        """Returns the end of its log since its last start; of a log that it shares, its own lines without the label."""
+        """Returns the end of its log; of one that it shares, its own lines without the label."""
         if self._copier is not None:
             self._copier.join(_COPY_S)  # a server that has just ended may have said why
-        return self._read_own_log()[-max_characters:]
+        return self._read_own_log(0)[-max_characters:]
 
     def pause(self) -> None:
         """Stops its processes from running, until `resume`."""
@@ -131,10 +131,10 @@ class ServerProcess:
                 self._copier.join(_COPY_S)
             self._process = None  # the system may give its id to another process
 
-    def _read_own_log(self) -> str:
-        """Returns its output since it was last started, without the label."""
+    def _read_own_log(self, begin: int) -> str:
+        """Returns its output in the log from byte `begin` on, without the label."""
         with self.log.open("rb") as log:
-            log.seek(self._log_begin)
+            log.seek(begin)
             text = log.read().decode(errors="replace")
         if self.label is None:
             return text

@@ -80,7 +80,7 @@ def test_server_process_whose_port_was_taken_is_reported_at_once_and_may_start_a
         server.wait_until_healthy(60)
     server.kill()
     server.start()
-    with pytest.raises(RuntimeError, match=r"ended with 3; its log ends:\nfine"):
+    with pytest.raises(RuntimeError, match=r"(?s)ended with 3; its log ends:.*in use\nfine"):
         server.wait_until_healthy(60)
     server.stop()
 
