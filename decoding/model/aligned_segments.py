@@ -16,7 +16,6 @@ The place of an item among the partial results of its rows is the number of its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +23,12 @@ import numpy as np
 from decoding.kv.prefix_cache import RadixNode
 from decoding.kv.slots import NO_SLOTS, Slots
 from decoding.model.segments import (
+    ListedKeys,
     SegmentItems,
     SegmentPlan,
     SegmentTiles,
     SequenceRows,
+    add_runs,
     count_partials,
     cut_rows,
     order_by_path,
@@ -40,24 +41,12 @@ def plan_aligned_segments(parts: Sequence[SequenceRows], tiles: SegmentTiles) ->
     The slots of a part are those of the positions after its cached prefix, without a gap: nothing was evicted.
     """
     order, paths = order_by_path(parts)
-    runs, open_nodes = _AlignedRuns(tiles.num_keys), list[_OpenNode]()
-    row = 0
-    for i in order:
-        part, path = parts[i], paths[id(parts[i].prefix_node)]
-        depth = 0
-        while depth < min(len(open_nodes), len(path)) and open_nodes[depth].node is path[depth]:
-            depth += 1
-        while len(open_nodes) > depth:
-            runs.close_node(open_nodes.pop(), row)
-        for node in path[depth:]:
-            open_nodes.append(runs.open_node(node, row, open_nodes[-1].tail if open_nodes else _Tail()))
-        runs.add_sequence(part, row, open_nodes[-1].tail if open_nodes else _Tail())
-        row += part.num_rows
-    for opened in open_nodes:
-        runs.close_node(opened, row)
-    items = cut_rows(runs.as_columns(), tiles.num_rows)
-    keys, no_words = np.concatenate(runs.keys, dtype=np.int32), np.empty(0, dtype=np.int64)
-    return SegmentPlan(tiles, items, keys, no_words, count_partials(items, tiles.num_keys, row)), order
+    runs = _AlignedRuns(tiles.num_keys)
+    num_rows = add_runs(parts, order, paths, runs)
+    items = cut_rows(SegmentItems.from_runs(runs.numbers), tiles.num_rows)
+    slots, _ = runs.keys.take_update()
+    no_words = np.empty(0, dtype=np.int64)
+    return SegmentPlan(tiles, items, slots, no_words, count_partials(items, tiles.num_keys, num_rows)), order
 
 
 class _Tail(NamedTuple):
@@ -70,7 +59,6 @@ class _Tail(NamedTuple):
 class _OpenNode(NamedTuple):
     """A node whose rows are being counted; it has `num_keys` keys in whole splits from the position `start` on."""
 
-    node: RadixNode
     first_row: int
     first_key: int
     num_keys: int
@@ -87,48 +75,41 @@ class _Chain(NamedTuple):
     slots: Slots
 
 
-@dataclass
 class _AlignedRuns:
-    """Runs of keys in columns of `SegmentItems` before they are cut; each begins at a border.
+    """Runs of keys, each of which begins at a border, as numbers for `SegmentItems.from_runs`."""
 
-    `keys` begins with an empty array, so that there is always one to concatenate.
-    """
+    def __init__(self, split: int) -> None:
+        self._split = split
+        self.keys = ListedKeys()
+        self.numbers: list[int] = []
 
-    split: int
-    rows: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
-    keys: list[Slots] = field(default_factory=lambda: [NO_SLOTS])
-    num_keys: int = 0
-
-    def open_node(self, node: RadixNode, first_row: int, above: _Tail) -> _OpenNode:
-        """Lists the keys of the splits that end within the node; `above` is the tail of the nodes above it."""
-        slots = np.concatenate([above.slots, node.slots])
-        num_whole = len(slots) // self.split * self.split
-        tail = _Tail(above.start + num_whole, slots[num_whole:])
-        return _OpenNode(node, first_row, self._add_keys(slots[:num_whole]), num_whole, above.start, tail)
+    def open_node(self, node: RadixNode, first_row: int, above: _OpenNode | None) -> _OpenNode:
+        """See `RunBuilder`. Lists the keys of the splits that end within the node."""
+        start, slots_above = _tail_of(above)
+        slots = np.concatenate([slots_above, node.slots])
+        num_whole = len(slots) // self._split * self._split
+        tail = _Tail(start + num_whole, slots[num_whole:])
+        return _OpenNode(first_row, self.keys.add_transient(slots[:num_whole]), num_whole, start, tail)
 
     def close_node(self, opened: _OpenNode, end_row: int) -> None:
-        """Adds the run of a node, of which every row before `end_row` sees every key."""
+        """See `RunBuilder`."""
         num_rows, num_keys = end_row - opened.first_row, opened.num_keys
         if num_keys:
-            order = opened.start // self.split
-            self.rows.append((opened.first_row, num_rows, opened.first_key, num_keys, num_keys, -1, order))
+            order = opened.start // self._split
+            self.numbers += (opened.first_row, num_rows, opened.first_key, num_keys, num_keys, -1, order)
 
-    def add_sequence(self, part: SequenceRows, row: int, above: _Tail) -> None:
-        """Adds the runs of one sequence after the last border within its cached prefix."""
-        slots = np.concatenate([above.slots, part.slots])
-        end = above.start + len(slots)
-        num_whole = len(slots) // self.split * self.split
+    def add_sequence(self, part: SequenceRows, row: int, above: _OpenNode | None) -> None:
+        """See `RunBuilder`. Adds what is after the last border within the cached prefix."""
+        start, slots_above = _tail_of(above)
+        slots = np.concatenate([slots_above, part.slots])
+        end = start + len(slots)
+        num_whole = len(slots) // self._split * self._split
         # whole splits of committed keys: the rows of draft nodes come after the committed ones, and see all of them
-        self._add_rows(row, part.num_rows, end - part.num_causal, slots[:num_whole], above.start)
-        border, rest = above.start + num_whole, slots[num_whole:]
+        self._add_rows(row, part.num_rows, end - part.num_causal, slots[:num_whole], start)
+        border, rest = start + num_whole, slots[num_whole:]
         for chain in _cut_chains(part, end):
             keys = np.concatenate([rest, chain.slots])
             self._add_rows(row + chain.first_row, chain.num_rows, chain.position, keys, border)
-
-    def as_columns(self) -> SegmentItems:
-        """Returns the runs; `num_rows` and `num_keys` may exceed those of an item."""
-        table = np.array(self.rows, dtype=np.int32).reshape(-1, len(SegmentItems._fields))
-        return SegmentItems(*table.T)
 
     def _add_rows(self, row: int, num_rows: int, position: int, slots: Slots, start: int) -> None:
         """Adds runs over `slots`, the first of which is at the position `start`, for rows from `position` on.
@@ -136,27 +117,23 @@ class _AlignedRuns:
         Each row sees the keys up to its own position; a row after the last key sees all. No row has an item in which it
         sees nothing: the first ones are left out of the splits after them.
         """
-        first_key, end = self._add_keys(slots), start + len(slots)
+        first_key, end = self.keys.add_transient(slots), start + len(slots)
         # splits before that of the first row are seen whole by all rows: one run
-        split = max(start, min(end, position // self.split * self.split))
+        split = max(start, min(end, position // self._split * self._split))
         if split > start:
-            self.rows.append((row, num_rows, first_key, split - start, split - start, -1, start // self.split))
-        for begin in range(split, end, self.split):
+            self.numbers += (row, num_rows, first_key, split - start, split - start, -1, start // self._split)
+        for begin in range(split, end, self._split):
             num_before = max(0, begin - position)
             if num_before < num_rows:
-                num_keys, offset = min(self.split, end - begin), position + num_before - begin
-                self.rows.append(
-                    (
-                        row + num_before, num_rows - num_before, first_key + begin - start, num_keys, offset,
-                        -1, begin // self.split,
-                    )
+                num_keys, offset = min(self._split, end - begin), position + num_before - begin
+                self.numbers += (
+                    row + num_before, num_rows - num_before, first_key + begin - start, num_keys, offset,
+                    -1, begin // self._split,
                 )  # fmt: skip
 
-    def _add_keys(self, slots: Slots) -> int:
-        first = self.num_keys
-        self.keys.append(slots)
-        self.num_keys += len(slots)
-        return first
+
+def _tail_of(opened: _OpenNode | None) -> _Tail:
+    return opened.tail if opened else _Tail()
 
 
 def _cut_chains(part: SequenceRows, end: int) -> Iterator[_Chain]:

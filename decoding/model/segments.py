@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ from decoding.model.key_table import KeyTable, KeyUpdate, TableFull
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+
+N = TypeVar("N")
 
 WORD_BITS = 64
 """Keys of an item with words: one bit of an int64 for each."""
@@ -90,6 +92,12 @@ class SegmentItems(NamedTuple):
     first_word: Int32s
     order: Int32s
 
+    @classmethod
+    def from_runs(cls, numbers: Sequence[int]) -> SegmentItems:
+        """Returns runs as columns, given run by run: `num_rows` may exceed that of an item, and columns are int64."""
+        # one list of numbers is made an array faster than many tuples
+        return cls(*np.array(numbers, dtype=np.int64).reshape(-1, len(cls._fields)).T)
+
 
 @dataclass(frozen=True)
 class SegmentPlan:
@@ -129,7 +137,7 @@ def plan_segments(
     assert tiles.num_keys % WORD_BITS == 0
     order, paths = order_by_path(parts)
     if table is None:
-        return _plan_in_order(parts, order, paths, tiles, _ListedKeys()), order
+        return _plan_in_order(parts, order, paths, tiles, ListedKeys()), order
     table.begin_round()
     while True:
         try:
@@ -143,29 +151,62 @@ def _plan_in_order(
     order: Sequence[int],
     paths: Mapping[int, Sequence[RadixNode]],
     tiles: SegmentTiles,
-    keys: KeyTable | _ListedKeys,
+    keys: KeyTable | ListedKeys,
 ) -> SegmentPlan:
-    runs, open_nodes = _RunTable(tiles.num_keys, keys), list[_OpenNode]()
-    row, next_order, last_node = 0, 0, None
+    runs = _Runs(tiles.num_keys, keys)
+    num_rows = add_runs(parts, order, paths, runs)
+    items = cut_rows(SegmentItems.from_runs(runs.numbers), tiles.num_rows)
+    slots, update = keys.take_update()
+    first_partial = count_partials(items, tiles.num_keys, num_rows)
+    return SegmentPlan(tiles, items, slots, runs.join_words(), first_partial, update)
+
+
+class RunBuilder(Protocol[N]):
+    """Collects the runs of a plan. `N` is what it keeps of a node whose rows are being counted."""
+
+    def open_node(self, node: RadixNode, first_row: int, above: N | None) -> N:
+        """Begins the runs of a node; `above` is that of the node above it."""
+        ...
+
+    def close_node(self, opened: N, end_row: int) -> None:
+        """Adds the runs of a node, of which every row before `end_row` sees every key."""
+        ...
+
+    def add_sequence(self, part: SequenceRows, row: int, above: N | None) -> None:
+        """Adds the runs of one sequence after its cached prefix; `above` is that of the prefix's last node."""
+        ...
+
+
+def add_runs(
+    parts: Sequence[SequenceRows],
+    order: Sequence[int],
+    paths: Mapping[int, Sequence[RadixNode]],
+    runs: RunBuilder[N],
+) -> int:
+    """Adds the runs of all sequences and of the nodes above them; returns the number of rows. *Mutates* `runs`.
+
+    order, paths  as `order_by_path` returns them: a node is opened once
+    """
+    open_path, opened = list[RadixNode](), list[N]()
+    row, above, last_node = 0, None, None
     for i in order:
         part = parts[i]
         if part.prefix_node is not last_node:
             last_node = part.prefix_node
             path = paths[id(last_node)]
-            depth = _common_depth(open_nodes, path)
-            while len(open_nodes) > depth:
-                runs.close_node(open_nodes.pop(), row)
+            depth = _common_depth(open_path, path)
+            while len(opened) > depth:
+                runs.close_node(opened.pop(), row)
+            above = opened[-1] if opened else None
             for node in path[depth:]:
-                open_nodes.append(runs.open_node(node, row, open_nodes[-1].next_order if open_nodes else 0))
-            next_order = open_nodes[-1].next_order if open_nodes else 0
-        runs.add_sequence(part, row, next_order)
+                above = runs.open_node(node, row, above)
+                opened.append(above)
+            open_path[depth:] = path[depth:]
+        runs.add_sequence(part, row, above)
         row += part.num_rows
-    for opened in open_nodes:
-        runs.close_node(opened, row)
-    items = cut_rows(runs.as_columns(), tiles.num_rows)
-    slots, update = keys.take_update()
-    first_partial = count_partials(items, tiles.num_keys, row)
-    return SegmentPlan(tiles, items, slots, runs.join_words(), first_partial, update)
+    for one in opened:
+        runs.close_node(one, row)
+    return row
 
 
 def ancestor_bits(parents: Sequence[int]) -> list[int]:
@@ -207,14 +248,14 @@ class _OpenNode(NamedTuple):
     next_order: int
 
 
-def _common_depth(open_nodes: Sequence[_OpenNode], path: Sequence[RadixNode]) -> int:
+def _common_depth(open_path: Sequence[RadixNode], path: Sequence[RadixNode]) -> int:
     depth = 0
-    while depth < min(len(open_nodes), len(path)) and open_nodes[depth].node is path[depth]:
+    while depth < min(len(open_path), len(path)) and open_path[depth] is path[depth]:
         depth += 1
     return depth
 
 
-class _ListedKeys:
+class ListedKeys:
     """Lists all keys of a plan that has no table. See `KeyTable` for its methods."""
 
     def __init__(self) -> None:
@@ -238,49 +279,45 @@ class _ListedKeys:
         return np.concatenate(self._pieces, dtype=np.int32), None
 
 
-class _RunTable:
-    """Runs of keys, each read by an interval of rows, in columns of `SegmentItems` before they are cut."""
+class _Runs:
+    """Runs of keys, each read by an interval of rows, as numbers for `SegmentItems.from_runs`."""
 
-    def __init__(self, max_keys: int, keys: KeyTable | _ListedKeys) -> None:
+    def __init__(self, max_keys: int, keys: KeyTable | ListedKeys) -> None:
         self._max_keys, self._keys = max_keys, keys
-        self._numbers: list[int] = []  # run by run: one list of numbers is made an array faster than many tuples
+        self.numbers: list[int] = []
         self._bits: list[int] = []
 
-    def open_node(self, node: RadixNode, first_row: int, order: int) -> _OpenNode:
-        """Lists the node's keys."""
+    def open_node(self, node: RadixNode, first_row: int, above: _OpenNode | None) -> _OpenNode:
+        """See `RunBuilder`. Lists the node's keys."""
+        order = above.next_order if above else 0
         next_order = order + -(-len(node.slots) // self._max_keys)
         return _OpenNode(first_row, self._keys.add_node(node), node, order, next_order)
 
     def close_node(self, opened: _OpenNode, end_row: int) -> None:
-        """Adds the run of a node, of which every row before `end_row` sees every key."""
+        """See `RunBuilder`."""
         num_keys = len(opened.node.slots)
-        self._numbers += (
+        self.numbers += (
             *(opened.first_row, end_row - opened.first_row, opened.first_key, num_keys, num_keys, -1),
             opened.order,
         )
 
-    def add_sequence(self, part: SequenceRows, row: int, order: int) -> None:
-        """Adds the runs of one sequence after its cached prefix."""
+    def add_sequence(self, part: SequenceRows, row: int, above: _OpenNode | None) -> None:
+        """See `RunBuilder`."""
         _, slots, num_causal, node_slots, node_bits, sequence = part
-        num_keys, keys = len(slots), self._keys
+        num_keys, keys, order = len(slots), self._keys, above.next_order if above else 0
         if num_keys:
             first = keys.add_transient(slots) if sequence is None else keys.add_sequence(sequence, slots, num_causal)
             # row 0 sees the keys before those of the causal rows, and its own
-            self._numbers += (row, part.num_rows, first, num_keys, num_keys - num_causal, -1, order)
+            self.numbers += (row, part.num_rows, first, num_keys, num_keys - num_causal, -1, order)
             order += -(-num_keys // self._max_keys)
         if not node_bits:
             return
         first_row, num_nodes, first = row + num_causal, len(node_slots), keys.add_transient(node_slots)
         for at in range(0, num_nodes, WORD_BITS):
             chunk = min(WORD_BITS, num_nodes - at)
-            self._numbers += (first_row, len(node_bits), first + at, chunk, chunk, len(self._bits), order)
+            self.numbers += (first_row, len(node_bits), first + at, chunk, chunk, len(self._bits), order)
             self._bits += [bits >> at & _WORD for bits in node_bits] if num_nodes > WORD_BITS else node_bits
             order += 1
-
-    def as_columns(self) -> SegmentItems:
-        """Returns the runs; `num_rows` may exceed that of an item."""
-        table = np.array(self._numbers, dtype=np.int64).reshape(-1, len(SegmentItems._fields))
-        return SegmentItems(*table.T)
 
     def join_words(self) -> Int64s:
         """Returns the words of all runs."""

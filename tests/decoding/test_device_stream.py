@@ -20,21 +20,11 @@ from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
-from tests.support.pretended_gpu import PretendedGpu, pretended_gpu
-from tests.support.random_models import random_model
+from tests.support.pretended_gpu import PretendedGpu
+from tests.support.random_models import open_gpu_backend
 
 PROMPT: Tokens = (3, 1, 4, 1, 5)
 REQUEST = GenerationRequest(prefix=PROMPT, params=SamplingParams(max_tokens=6), seed=1)
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
-    with pretended_gpu(monkeypatch) as pretended:
-        yield pretended
-
-
-def open_backend() -> HFBackend:
-    return HFBackend(random_model("qwen2"), device="cuda", dtype="float32")
 
 
 @contextmanager
@@ -44,7 +34,7 @@ def open_engine(backend: HFBackend, speculation: Speculation | None = None) -> I
 
 
 def test_a_loop_waits_for_the_default_stream_once(gpu: PretendedGpu) -> None:
-    with open_engine(open_backend()) as engine:
+    with open_engine(open_gpu_backend()) as engine:
         assert set(gpu.streams.launches) == {"default"}
         for _ in range(2):
             asyncio.run(engine.generate([REQUEST]))
@@ -57,10 +47,10 @@ def test_a_loop_waits_for_the_default_stream_once(gpu: PretendedGpu) -> None:
 def test_nothing_of_a_round_is_launched_elsewhere(gpu: PretendedGpu) -> None:
     """Engine, draft model, reward model and small model; each has launches, and a loop has one stream."""
     with ExitStack() as stack:
-        drafts = DraftModel(open_backend(), k=3, kv_bytes=1 << 18)
+        drafts = DraftModel(open_gpu_backend(), k=3, kv_bytes=1 << 18)
         speculation = Speculation(TreeDrafter(drafts, width=2, depth=2), FixedController(3))
-        engine, small = (stack.enter_context(open_engine(open_backend(), s)) for s in (speculation, None))
-        reader = stack.enter_context(closing(PrefillEngine(open_backend(), kv_bytes=1 << 18)))
+        engine, small = (stack.enter_context(open_engine(open_gpu_backend(), s)) for s in (speculation, None))
+        reader = stack.enter_context(closing(PrefillEngine(open_gpu_backend(), kv_bytes=1 << 18)))
         loaded = gpu.streams.launches["default"]
         for one in (engine, small):
             asyncio.run(one.generate([REQUEST, replace(REQUEST, seed=2)]))
@@ -74,7 +64,7 @@ def test_nothing_of_a_round_is_launched_elsewhere(gpu: PretendedGpu) -> None:
 
 def test_loops_of_one_model_share_its_stream(gpu: PretendedGpu) -> None:
     """Its table of rotations and its graphs serve all of them. And streams are few: a warm-up makes many engines."""
-    backend = open_backend()
+    backend = open_gpu_backend()
     for _ in range(3):
         with open_engine(backend) as engine:
             asyncio.run(engine.generate([REQUEST]))
@@ -85,7 +75,7 @@ def test_loops_of_one_model_share_its_stream(gpu: PretendedGpu) -> None:
 def test_failed_rounds_and_closing_leave_no_work_on_the_stream(
     gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = open_backend()
+    backend = open_gpu_backend()
     with open_engine(backend) as engine:
         with monkeypatch.context() as patched:
             patched.setattr(backend, "apply_head", fail)

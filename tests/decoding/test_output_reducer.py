@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from decoding.core import Tokens
-from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import OutputReducer, PrefillEngine
 from reason.scorers.token_statistics import log_ratio, token_statistics
 from tests.support.fakes import HashBackend
 from tests.support.pretended_gpu import pretended_gpu
-from tests.support.random_models import random_model
+from tests.support.random_models import open_gpu_backend
 
 VOCABULARY = 32
 
@@ -54,7 +53,7 @@ def test_no_logits_are_copied_to_the_host(monkeypatch: pytest.MonkeyPatch) -> No
     sequences, starts = sequences_of(6)
     outputs = sum(len(tokens) - start for tokens, start in zip(sequences, starts, strict=True))
     with pretended_gpu(monkeypatch) as gpu:
-        backend = HFBackend(random_model("qwen2"), device="cuda", dtype="float32")
+        backend = open_gpu_backend()
         with closing(PrefillEngine(backend, kv_bytes=1 << 20, reducer=token_statistics)) as reader:
             asyncio.run(reader.encode(sequences, starts))
     assert 0 < gpu.largest_copy <= 3 * outputs

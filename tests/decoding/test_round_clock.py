@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,6 @@ import torch
 from decoding.core import GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
 from decoding.model.backend import Backend
-from decoding.model.transformers_checkpoint import HFBackend
 from decoding.round import Speculation
 from decoding.round_clock import RoundClock
 from decoding.speculation.acceptance.coupled import Coupled
@@ -22,21 +21,11 @@ from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.interfaces import RoundCost
 from decoding.stats import EngineStats
 from tests.support.fakes import HashBackend
-from tests.support.pretended_gpu import PretendedGpu, pretended_gpu
+from tests.support.pretended_gpu import PretendedGpu
 from tests.support.pretended_streams import OPERATION_MS
-from tests.support.random_models import random_model
+from tests.support.random_models import open_gpu_backend
 
 CUDA = torch.device("cuda:0")
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
-    with pretended_gpu(monkeypatch) as pretended:
-        yield pretended
-
-
-def open_backend() -> HFBackend:
-    return HFBackend(random_model("qwen2"), device="cuda", dtype="float32")
 
 
 @dataclass
@@ -97,7 +86,7 @@ def test_work_that_fails_counts_nowhere(gpu: PretendedGpu) -> None:
 def test_model_and_sampling_of_an_engine_are_the_devices_own_time(
     gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend, model, sampling = open_backend(), DeviceMeter(gpu), DeviceMeter(gpu)
+    backend, model, sampling = open_gpu_backend(), DeviceMeter(gpu), DeviceMeter(gpu)
     for name in ("forward", "apply_head"):
         monkeypatch.setattr(backend, name, model.measure(getattr(backend, name)))
     monkeypatch.setattr(Coupled, "verify_drafts", sampling.measure(Coupled.verify_drafts))
@@ -112,7 +101,7 @@ def test_model_and_sampling_of_an_engine_are_the_devices_own_time(
 
 def test_no_wait_is_added_but_at_the_end(gpu: PretendedGpu) -> None:
     request = GenerationRequest(prefix=(1, 2, 3), params=SamplingParams(max_tokens=8), seed=1)
-    with closing(LocalEngine(open_backend(), decode=str, kv_bytes=1 << 18)) as engine:
+    with closing(LocalEngine(open_gpu_backend(), decode=str, kv_bytes=1 << 18)) as engine:
         asyncio.run(engine.generate([request]))
         engine.assert_invariants()
         # and one when the loop is idle
@@ -122,7 +111,7 @@ def test_no_wait_is_added_but_at_the_end(gpu: PretendedGpu) -> None:
 @pytest.mark.parametrize("length", [17, 18])
 def test_a_round_behind_an_unfinished_one_tells_nothing_of_its_cost(gpu: PretendedGpu, length: int) -> None:
     """A round that only fills a prompt waits for nothing. The next one does, and may look like plain decoding."""
-    costs = measure_costs(open_backend(), length)
+    costs = measure_costs(open_gpu_backend(), length)
     assert [cost is None for cost in costs] == [True, False, False]
 
 

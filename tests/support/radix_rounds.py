@@ -61,6 +61,22 @@ def seen_slots(item: SequenceInput[TokenSequence]) -> list[list[int]]:
     return rows
 
 
+def branches_of_prompt(count: int, *, shared: int, private: int, fed: int = 1) -> Inputs:
+    """Returns inputs of branches of one cached prompt, which feed `fed` tokens each."""
+    cache = KVCache(SlotPool(shared + count * (private + fed) + 1))
+    prompt = TokenSequence(-1, tuple(range(shared)))
+    cache.acquire(prompt, cache.match_prefix(prompt))
+    prompt.append_slots(cache.allocate(shared))
+    cache.release(prompt)
+    inputs: Inputs = []
+    for arrival in range(count):
+        sequence = TokenSequence(arrival, (*range(shared), *(shared + arrival for _ in range(private + fed))))
+        cache.acquire(sequence, cache.match_prefix(sequence))
+        sequence.append_slots(cache.allocate(private))
+        inputs.append(SequenceInput(sequence, fed, cache.allocate(fed), 0))
+    return inputs
+
+
 def _extend_text(rng: np.random.Generator, texts: Sequence[Tokens], length: int) -> Tokens:
     text = texts[int(rng.integers(len(texts)))] if texts else ()
     new = rng.integers(0, 100, rng.integers(1, length + 1))

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import transformers
 
+from decoding.model.transformers_checkpoint import HFBackend
+
 SHAPE = {
     "vocab_size": 97,
     "hidden_size": 32,
@@ -42,3 +44,8 @@ def random_model(family: str, auto: Any = transformers.AutoModelForCausalLM, **c
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.5 if parameter.ndim == 1 else 0.0, std=0.25)
     return model
+
+
+def open_gpu_backend() -> HFBackend:
+    """Returns a backend on a GPU, which tests pretend."""
+    return HFBackend(random_model("qwen2"), device="cuda", dtype="float32")

@@ -7,45 +7,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.kv.kv_cache import KVCache
-from decoding.kv.sequence import TokenSequence
-from decoding.kv.slots import SlotPool
 from decoding.model.aligned_segments import plan_aligned_segments
-from decoding.model.batch import SequenceInput, pack_segments
+from decoding.model.batch import SequenceInput
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, plan_segments
 from decoding.speculation.draft import Draft
-from tests.support.radix_rounds import Inputs, random_round, seen_slots
-
-Lanes = list[tuple[int, int]]
-"""The visible keys of a partial result: lane of the kernel and slot."""
+from tests.support.radix_rounds import branches_of_prompt, random_round, seen_slots
+from tests.support.segment_plans import Lanes, pack_plan, read_partials
 
 
 def list_partials(plan: SegmentPlan) -> list[list[Lanes]]:
     """The partial results of each row, in the order in which they are merged."""
-    rows: list[dict[int, Lanes]] = [{} for _ in plan.first_partial[1:]]
-    for first_row, num_rows, first_key, num_keys, offset, first_word, order in zip(*map(list, plan.items), strict=True):
-        assert first_word == -1, "words hide keys of other branches, which stand in lanes of their own"
-        for place, begin in enumerate(range(0, num_keys, plan.tiles.num_keys), start=order):
-            split = range(begin, min(begin + plan.tiles.num_keys, num_keys))
-            for i in range(num_rows):
-                assert place not in rows[first_row + i], "two splits have one place"
-                lanes = [(key - begin, int(plan.keys[first_key + key])) for key in split if key <= i + offset]
-                assert lanes, "a row has a split in which it sees nothing"
-                rows[first_row + i][place] = lanes
-    for row, (begin, end) in enumerate(zip(plan.first_partial[:-1], plan.first_partial[1:], strict=True)):
-        assert sorted(rows[row]) == list(range(end - begin)), "a partial result is missing"
-    return [[row[order] for order in sorted(row)] for row in rows]
+    assert (plan.items.first_word == -1).all(), "words hide keys of other branches, which stand in lanes of their own"
+    rows = read_partials(plan)
+    assert all(lanes for row in rows for lanes in row), "a row has a split in which it sees nothing"
+    return rows
 
 
 def cut_at_borders(slots: list[int], split: int) -> list[Lanes]:
     """What a row that sees these slots, in order of position, must have."""
     return [list(enumerate(slots[start : start + split])) for start in range(0, len(slots), split)]
-
-
-def pack(inputs: Inputs, tiles: SegmentTiles) -> tuple[SegmentPlan, Inputs]:
-    batch, ordered = pack_segments(inputs, tiles)
-    assert batch.segments is not None
-    return batch.segments, ordered
 
 
 @settings(max_examples=150, deadline=None)
@@ -62,14 +42,14 @@ def test_a_row_has_the_same_partial_results_in_every_batch(
 ) -> None:
     inputs = random_round(np.random.default_rng(seed), num_sequences, length=length, nodes=nodes)
     tiles = SegmentTiles(num_rows, split, is_aligned=True)
-    plan, ordered = pack(inputs, tiles)
+    plan, ordered = pack_plan(inputs, tiles)
     assert sorted(map(id, ordered)) == sorted(map(id, inputs))
     expected = [cut_at_borders(slots, split) for item in ordered for slots in seen_slots(item)]
     assert list_partials(plan) == expected
     assert (plan.items.num_rows <= num_rows).all()
     first_row = 0
     for item in ordered:
-        alone, _ = pack([item], tiles)
+        alone, _ = pack_plan([item], tiles)
         assert list_partials(alone) == expected[first_row : first_row + item.num_tokens]
         first_row += item.num_tokens
 
@@ -100,36 +80,20 @@ def test_the_other_plan_depends_on_where_nodes_end() -> None:
     assert of_last[0] == of_last[1]
 
 
-def branches(count: int, shared: int, private: int) -> Inputs:
-    """Branches of one cached prompt that feed one token each."""
-    cache = KVCache(SlotPool(shared + count * (private + 1) + 1))
-    prompt = TokenSequence(-1, tuple(range(shared)))
-    cache.acquire(prompt, cache.match_prefix(prompt))
-    prompt.append_slots(cache.allocate(shared))
-    cache.release(prompt)
-    inputs: Inputs = []
-    for arrival in range(count):
-        sequence = TokenSequence(arrival, (*range(shared), *(shared + arrival for _ in range(private + 1))))
-        cache.acquire(sequence, cache.match_prefix(sequence))
-        sequence.append_slots(cache.allocate(private))
-        inputs.append(SequenceInput(sequence, 1, cache.allocate(1), 0))
-    return inputs
-
-
 @pytest.mark.parametrize("count", [1, 8, 64])
 @pytest.mark.parametrize("shared", [512, 700])
 def test_whole_splits_of_a_shared_prefix_are_listed_once(count: int, shared: int) -> None:
-    plan, _ = pack(branches(count, shared, 100), SegmentTiles(9, 256, is_aligned=True))
+    plan, _ = pack_plan(branches_of_prompt(count, shared=shared, private=100), SegmentTiles(9, 256, is_aligned=True))
     assert len(plan.keys) == 512 + count * (shared - 512 + 101)
     num_own = -(-(shared - 512 + 101) // 256)
     assert plan.count_splits().sum() == 2 * -(-count // 9) + count * num_own
 
 
 def test_a_chain_of_draft_nodes_is_read_with_the_committed_tokens() -> None:
-    (item,) = branches(1, 64, 10)
+    (item,) = branches_of_prompt(1, shared=64, private=10)
     parents = tuple(range(-1, 20))
     slots = np.concatenate([item.slots, np.arange(1000, 1021)])
     drafted = SequenceInput(item.sequence, 1, slots, 0, Draft(parents, parents))
-    plan, _ = pack([drafted], SegmentTiles(1000, 64, is_aligned=True))
+    plan, _ = pack_plan([drafted], SegmentTiles(1000, 64, is_aligned=True))
     assert sorted(plan.items.num_keys.tolist()) == [32, 64]
     assert len(plan.keys) == 96

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import product
 from types import FrameType
 from typing import Any
 
@@ -12,38 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.kv.kv_cache import KVCache
-from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import group_by_prefix
-from decoding.kv.slots import SlotPool
 from decoding.model.batch import SequenceInput, pack_batch, pack_segments
 from decoding.model.segments import SegmentPlan, SegmentTiles
 from decoding.speculation.draft import Draft
-from tests.support.radix_rounds import Inputs, random_round, seen_slots
+from tests.support.radix_rounds import Inputs, branches_of_prompt, random_round, seen_slots
+from tests.support.segment_plans import pack_plan, read_partials
 
 LARGE = SegmentTiles(1 << 20, 1 << 20)
 
 
 def planned_slots(plan: SegmentPlan) -> list[list[int]]:
     """The slots that each row sees by the plan, one partial result after the other: pair by pair."""
-    parts: list[dict[int, list[int]]] = [{} for _ in plan.first_partial[1:]]
-    for first_row, num_rows, first_key, num_keys, offset, first_word, order in zip(*map(list, plan.items), strict=True):
-        for i, start in product(range(num_rows), range(0, num_keys, plan.tiles.num_keys)):
-            bits = -1 if first_word < 0 else int(plan.words[first_word + i])
-            split = range(start, min(start + plan.tiles.num_keys, num_keys))
-            visible = [k for k in split if k <= i + offset and bits >> k & 1]
-            place = order + start // plan.tiles.num_keys
-            assert place not in parts[first_row + i], "two splits have one place"
-            parts[first_row + i][place] = [int(plan.keys[first_key + k]) for k in visible]
-    for row, (begin, end) in enumerate(zip(plan.first_partial[:-1], plan.first_partial[1:], strict=True)):
-        assert sorted(parts[row]) == list(range(end - begin)), "a partial result is missing"
-    return [[slot for order in sorted(row) for slot in row[order]] for row in parts]
-
-
-def pack(inputs: Inputs, tiles: SegmentTiles) -> tuple[SegmentPlan, Inputs]:
-    batch, ordered = pack_segments(inputs, tiles)
-    assert batch.segments is not None
-    return batch.segments, ordered
+    return [[slot for lanes in row for _, slot in lanes] for row in read_partials(plan)]
 
 
 @settings(max_examples=150, deadline=None)
@@ -58,7 +38,7 @@ def test_every_visible_pair_is_covered_once_and_every_key_listed_once(
     seed: int, num_sequences: int, length: int, nodes: int, tiles: SegmentTiles
 ) -> None:
     inputs = random_round(np.random.default_rng(seed), num_sequences, length=length, nodes=nodes)
-    plan, ordered = pack(inputs, tiles)
+    plan, ordered = pack_plan(inputs, tiles)
     assert sorted(map(id, ordered)) == sorted(map(id, inputs))
     expected = [slots for item in ordered for slots in seen_slots(item)]
     assert planned_slots(plan) == expected  # in order of position
@@ -85,26 +65,10 @@ def test_tokens_of_an_input_do_not_depend_on_the_layout(seed: int, num_sequences
     assert packed[0] == packed[1]
 
 
-def branches(count: int, *, shared: int, private: int, fed: int = 1) -> Inputs:
-    """Branches of one cached prompt."""
-    cache = KVCache(SlotPool(shared + count * (private + fed) + 1))
-    prompt = TokenSequence(-1, tuple(range(shared)))
-    cache.acquire(prompt, cache.match_prefix(prompt))
-    prompt.append_slots(cache.allocate(shared))
-    cache.release(prompt)
-    inputs: Inputs = []
-    for arrival in range(count):
-        sequence = TokenSequence(arrival, (*range(shared), *(shared + arrival for _ in range(private + fed))))
-        cache.acquire(sequence, cache.match_prefix(sequence))
-        sequence.append_slots(cache.allocate(private))
-        inputs.append(SequenceInput(sequence, fed, cache.allocate(fed), 0))
-    return inputs
-
-
 @pytest.mark.parametrize("count", [1, 8, 64])
 @pytest.mark.parametrize("shared", [512, 4096])
 def test_a_shared_prefix_is_listed_once_and_cut_by_its_length(count: int, shared: int) -> None:
-    plan, _ = pack(branches(count, shared=shared, private=100), SegmentTiles(9, 256))
+    plan, _ = pack_plan(branches_of_prompt(count, shared=shared, private=100), SegmentTiles(9, 256))
     assert len(plan.keys) == shared + count * 101
     # tiles of rows x splits of the prefix, and one run of each branch
     assert plan.count_splits().sum() == -(-count // 9) * (shared // 256) + count
@@ -112,18 +76,18 @@ def test_a_shared_prefix_is_listed_once_and_cut_by_its_length(count: int, shared
 
 
 def test_a_prompt_in_one_pass_has_no_items_above_the_diagonal() -> None:
-    plan, _ = pack(branches(1, shared=0, private=0, fed=2048), SegmentTiles(64, 256))
+    plan, _ = pack_plan(branches_of_prompt(1, shared=0, private=0, fed=2048), SegmentTiles(64, 256))
     # 32 tiles of rows: the first four see one split, the next four two, and so on
     assert plan.count_splits().sum() == 4 * sum(range(1, 9))
     assert plan.items.num_keys.tolist() == list(range(64, 2049, 64))
 
 
 def test_a_draft_of_more_than_64_nodes_has_a_word_for_each_64() -> None:
-    (item,) = branches(1, shared=64, private=10)
+    (item,) = branches_of_prompt(1, shared=64, private=10)
     parents = tuple(range(-1, 149))  # a chain: the last node sees all others
     slots = np.concatenate([item.slots, np.arange(1000, 1150)])
     drafted = SequenceInput(item.sequence, 1, slots, 0, Draft(parents, parents))
-    plan, _ = pack([drafted], SegmentTiles(1000, 256))
+    plan, _ = pack_plan([drafted], SegmentTiles(1000, 256))
     assert plan.items.num_keys.tolist() == [11, 64, 64, 22, 64]
     assert plan.words.tolist()[149::150] == [-1, -1, (1 << 22) - 1]
 
@@ -147,5 +111,5 @@ def count_lines(inputs: Inputs) -> int:
 
 
 def test_planning_takes_as_many_lines_of_python_for_any_length_of_context() -> None:
-    short, long = (count_lines(branches(8, shared=shared, private=shared)) for shared in (50, 5000))
+    short, long = (count_lines(branches_of_prompt(8, shared=shared, private=shared)) for shared in (50, 5000))
     assert short == long
