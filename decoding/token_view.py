@@ -23,10 +23,15 @@ class TokenView(Sequence[int]):
     """
 
     __slots__ = ("_length", "_parts")
+    _parts: list[tuple[Sequence[int], int]]
+    _length: int
 
     def __init__(self, *parts: Sequence[int]) -> None:
-        self._parts = [(part, len(part)) for part in parts if len(part)]
-        self._length = sum(length for _, length in self._parts)
+        self._parts, self._length = [], 0
+        for part in parts:
+            if length := len(part):
+                self._parts.append((part, length))
+                self._length += length
 
     def __len__(self) -> int:
         return self._length

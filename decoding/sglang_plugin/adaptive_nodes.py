@@ -17,6 +17,7 @@ from decoding.validation import require_count
 _MOST_SIZES = 3
 _NEWEST = 1 / 4  # weight of the newest round in the ratio of a size
 _MOST_CHANGE = 1.5  # of a ratio that one round may suggest: another process may have slowed it down
+_LEAST_NODE_SHARE = 1 / 4  # of what a size takes longer than a plain round, that its number of nodes may account for
 _MOST_EMPTY = 4  # rounds in a row that may choose no nodes before a size is measured again
 
 
@@ -33,7 +34,10 @@ def list_sizes(most: int) -> tuple[int, ...]:
 class SizeCosts:
     """Measured seconds of rounds with drafts over those of plain rounds, by nodes per branch; of one range of batches.
 
-    A size that was not measured is on the line through a plain round and the nearest size that was.
+    Other sizes are estimated, and rather too cheap than too dear: one that looks cheap is tried, which corrects the
+    estimate, one that looks dear never is. So smaller ones are on the line through a plain round. Larger ones are on
+    the line through the two largest sizes that were measured; if one alone was, most of what it takes longer than a
+    plain round is assumed to be the price of any draft.
     """
 
     ratios: dict[int, float] = field(default_factory=dict)
@@ -43,8 +47,13 @@ class SizeCosts:
 
     def ratio(self, nodes: int) -> float:
         """Returns the expected ratio; some size must have been measured."""
-        measured = min(self.ratios, key=lambda other: abs(other - nodes))
-        return 1 + (self.ratios[measured] - 1) * nodes / measured
+        points = [(0, 1.0), *sorted(self.ratios.items())]
+        right = next((i for i, (measured, _) in enumerate(points) if measured >= nodes), None)
+        (low, low_ratio), (high, high_ratio) = points[right - 1 : right + 1] if right else points[-2:]
+        slope = (high_ratio - low_ratio) / (high - low)
+        if right is None:  # beyond the largest size
+            slope = max(0.0, slope) * (_LEAST_NODE_SHARE if len(self.ratios) == 1 else 1)
+        return high_ratio + slope * (nodes - high)
 
     def observe_drafted(self, nodes: int, ratio: float) -> None:
         """Records a round of the kind "drafted". *Mutates*."""

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from decoding.sglang_plugin.candidates import CandidateLists, CandidateTrees, encode_trees
 from decoding.sglang_plugin.parts import SpeculativeParts, make_fused_parts
-from decoding.sglang_plugin.requests import to_branch
 from decoding.sglang_plugin.rounds import PlannedRound
 from decoding.sglang_plugin.server_speculation import ServerSpeculation, verify_tree_batch
 from decoding.sglang_plugin.settings import PluginSettings
@@ -61,7 +60,7 @@ class FusedSpeculation(ServerSpeculation):
         """Plans the round whose candidates these are. *Mutates*."""
         # as the clocks: what the ranks computed may differ in the last bit, what they draft must not
         self._candidates.set_round(get_tp_group().broadcast_object(lists))
-        return self.plan_round([to_branch(request) for request in batch.reqs])
+        return self.plan_round(self.reader.to_branches(batch.reqs))
 
 
 class FusedEagleWorker(FusedSpeculation, EAGLEWorkerV2):  # type: ignore[misc]

@@ -1,11 +1,15 @@
-"""Converts requests of SGLang to branches, without importing SGLang."""
+"""Converts requests of SGLang to branches, without importing SGLang.
+
+A busy server does this for every request in every round, so what does not change is read once per request.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
+from itertools import repeat
+from typing import NamedTuple, Protocol
 
 from decoding.core import MAX_TEMPERATURE, MIN_TEMPERATURE, SamplingParams
 from decoding.speculation.interfaces import Branch
@@ -14,6 +18,7 @@ from decoding.validation import MAX_VALUE
 
 PROBLEM_KEY = "problem_id"
 _NO_TOP_K = 1 << 30  # SGLang's top_k for the whole vocabulary
+_MOST_ENDED = 64  # requests that are no longer in the batch and still remembered
 
 
 class SGLangSampling(Protocol):
@@ -37,25 +42,58 @@ class SGLangRequest(Protocol):
     sampling_params: SGLangSampling
 
 
-def to_branch(request: SGLangRequest, late_tokens: Sequence[int] = ()) -> Branch:
-    """Returns the branch of a request.
+class _Constants(NamedTuple):
+    """What does not change while a request runs."""
 
-    Requests without a problem id share one table; a request without a seed gets the checksum of its id.
+    request: SGLangRequest
+    request_id: int
+    group: str
+    seed: int
+    params: SamplingParams
+    max_new_tokens: int
 
-    late_tokens   tokens that are accepted and not yet in the request, with overlapped scheduling
-    """
+
+class RequestReader:
+    """Converts the requests of a server, round by round."""
+
+    def __init__(self) -> None:
+        self._constants: dict[str, _Constants] = {}
+
+    def to_branches(
+        self, requests: Sequence[SGLangRequest], late_tokens: Sequence[Sequence[int]] | None = None
+    ) -> list[Branch]:
+        """Returns the branches of the running requests. *Mutates*.
+
+        Requests without a problem id share one table; a request without a seed gets the checksum of its id.
+
+        late_tokens   tokens of each that are accepted and not yet in the request, with overlapped scheduling
+        """
+        if len(self._constants) > len(requests) + _MOST_ENDED:
+            self._constants = {}
+        return [
+            self._to_branch(request, late)
+            for request, late in zip(requests, late_tokens or repeat(()), strict=late_tokens is not None)
+        ]
+
+    def _to_branch(self, request: SGLangRequest, late_tokens: Sequence[int]) -> Branch:
+        constants = self._constants.get(request.rid)
+        if constants is None or constants.request is not request:  # a client may use an id again
+            self._constants[request.rid] = constants = _read_constants(request)
+        _, request_id, group, seed, params, max_new_tokens = constants
+        tokens = TokenView(request.origin_input_ids, request.output_ids, late_tokens)
+        remaining = max_new_tokens - len(request.output_ids) - len(late_tokens)
+        return Branch(request_id, group, tokens, seed, params, max(0, remaining))
+
+
+def _read_constants(request: SGLangRequest) -> _Constants:
     sampling, id_checksum = request.sampling_params, zlib.crc32(str(request.rid).encode())
-    tokens = TokenView(request.origin_input_ids, request.output_ids, late_tokens)
-    num_generated = len(request.output_ids) + len(late_tokens)
-    return Branch(
-        request_id=id_checksum,
-        group=str((sampling.custom_params or {}).get(PROBLEM_KEY, "")),
-        tokens=tokens,
-        seed=id_checksum if sampling.sampling_seed is None else sampling.sampling_seed,
-        params=_make_params(
-            sampling.max_new_tokens, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
-        ),
-        remaining=max(0, sampling.max_new_tokens - num_generated),
+    return _Constants(
+        request,
+        id_checksum,
+        str((sampling.custom_params or {}).get(PROBLEM_KEY, "")),
+        id_checksum if sampling.sampling_seed is None else sampling.sampling_seed,
+        _make_params(sampling.max_new_tokens, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p),
+        sampling.max_new_tokens,
     )
 
 

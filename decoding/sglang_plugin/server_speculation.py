@@ -27,7 +27,7 @@ from decoding.sampling_batch import SamplingBatch
 from decoding.sglang_plugin import COUNTS_BEGIN
 from decoding.sglang_plugin.adaptive_nodes import AdaptiveNodes
 from decoding.sglang_plugin.parts import RuleName, SpeculativeParts
-from decoding.sglang_plugin.requests import to_branch
+from decoding.sglang_plugin.requests import RequestReader
 from decoding.sglang_plugin.rounds import PlannedRound, RoundTimer, ServerRounds, VerifiedRound
 from decoding.sglang_plugin.saving import SavingSchedule
 from decoding.sglang_plugin.settings import PluginSettings
@@ -69,6 +69,7 @@ class ServerSpeculation(BaseSpecWorker):  # type: ignore[misc]
         self._settings = settings
         self._rounds, self._timer = ServerRounds(parts, adaptive), RoundTimer()
         self._saving = self._open_table(parts)
+        self.reader = RequestReader()
         self._requests: Sequence[Req] = ()
         self._planned: PlannedRound | None = None
         self._verified: VerifiedRound | None = None
@@ -157,7 +158,7 @@ class ServerSpeculation(BaseSpecWorker):  # type: ignore[misc]
         """Samples the token after each prompt with the noise of its position, so that the seed decides it too."""
         del positions, simple
         assert sampling_info.sampling_mask_batch_indices is None, "sampling masks are not supported with this algorithm"
-        branches = [to_branch(request) for request in self._requests]
+        branches = self.reader.to_branches(self._requests)
         rows = SamplingBatch.from_params(
             [branch.params for branch in branches],
             [branch.seed for branch in branches],

@@ -15,16 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
-from decoding.noise import noise_keys
 from decoding.sampling_batch import SamplingBatch
-from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.draft import Draft, VerifyResult
 from decoding.speculation.interfaces import Branch
 
 Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
-_SEED_BITS = 0xFFFFFFFFFFFFFFFF
 
 
 class FlatTrees(NamedTuple):
@@ -75,15 +72,12 @@ def _place_nodes(
 def sampling_rows(branches: Sequence[Branch], depths: Ints) -> SamplingBatch:
     """Returns the sampling of the token after each of B * N nodes: the position after the node, its branch's seed."""
     nodes = len(depths) // len(branches)
-    columns = SamplingColumns.from_params([branch.params for branch in branches])
-    seeds_B = np.array([branch.seed & _SEED_BITS for branch in branches], dtype=np.uint64)
     lengths_B = np.array([len(branch.tokens) for branch in branches], dtype=np.int64)
-    return SamplingBatch(
-        np.repeat(columns.temperature_T, nodes),
-        np.repeat(columns.top_k_T, nodes),
-        np.repeat(columns.top_p_T, nodes),
-        np.repeat(columns.min_p_T, nodes),
-        noise_keys(np.repeat(seeds_B, nodes), np.repeat(lengths_B, nodes) + depths),
+    return SamplingBatch.from_params(
+        [branch.params for branch in branches],
+        [branch.seed for branch in branches],
+        np.repeat(lengths_B, nodes) + depths,
+        np.array(nodes),
     )
 
 
@@ -107,16 +101,24 @@ def to_committed_arrays(outcomes: Sequence[VerifyResult], nodes: int) -> Committ
     CommittedArrays(next_tokens=array([5, 9, 0, 7], dtype=int32), lengths=array([3], dtype=int32), \
 accepted_rows=array([[ 0,  1,  3, -1]], dtype=int32))
     """
-    lengths_B = np.array([len(outcome.tokens) for outcome in outcomes], dtype=np.int32)
-    # The root (node 0) is always accepted; its next token is the first committed one.
-    first_rows = range(0, len(outcomes) * nodes, nodes)
-    rows = [
-        row
-        for first, outcome in zip(first_rows, outcomes, strict=True)
-        for row in (first, *(first + 1 + node for node in outcome.accepted_nodes))
-    ]
-    next_tokens = np.zeros(len(outcomes) * nodes, dtype=np.int32)
-    next_tokens[rows] = list(chain.from_iterable(outcome.tokens for outcome in outcomes))
-    accepted_rows = np.full((len(outcomes), nodes), -1, dtype=np.int32)
-    accepted_rows[np.arange(nodes) < lengths_B[:, None]] = rows
-    return CommittedArrays(next_tokens, lengths_B, accepted_rows)
+    lengths_B = np.array([len(outcome.tokens) for outcome in outcomes], dtype=np.int64)
+    tokens_M = np.fromiter(chain.from_iterable(outcome.tokens for outcome in outcomes), dtype=np.int64)
+    nodes_M = np.fromiter(chain.from_iterable((-1, *outcome.accepted_nodes) for outcome in outcomes), dtype=np.int64)
+    next_tokens_BN = np.zeros((len(outcomes), nodes), dtype=np.int32)
+    accepted_rows_BN = np.full((len(outcomes), nodes), -1, dtype=np.int32)
+    _place_tokens(lengths_B, tokens_M, nodes_M, next_tokens_BN, accepted_rows_BN)
+    return CommittedArrays(next_tokens_BN.reshape(-1), lengths_B.astype(np.int32), accepted_rows_BN)
+
+
+@compiled
+def _place_tokens(
+    lengths_B: Ints, tokens_M: Ints, nodes_M: Ints, next_tokens_BN: Int32s, accepted_rows_BN: Int32s
+) -> None:
+    """Writes the tokens after the accepted nodes, of which -1 is the root, into the two arrays. *Mutates* them."""
+    first, nodes = 0, next_tokens_BN.shape[1]
+    for b in range(len(lengths_B)):
+        for i in range(lengths_B[b]):
+            row = 1 + nodes_M[first + i]
+            next_tokens_BN[b, row] = tokens_M[first + i]
+            accepted_rows_BN[b, i] = b * nodes + row
+        first += lengths_B[b]

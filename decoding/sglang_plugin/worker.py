@@ -15,7 +15,6 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from decoding.core import Tokens
 from decoding.sglang_plugin.adaptive_nodes import AdaptiveNodes, list_sizes
 from decoding.sglang_plugin.parts import SpeculativeParts, make_parts
-from decoding.sglang_plugin.requests import to_branch
 from decoding.sglang_plugin.server_speculation import ServerSpeculation, verify_tree_batch
 from decoding.sglang_plugin.settings import PluginSettings
 from decoding.sglang_plugin.widths import RoundWidth, installed
@@ -79,10 +78,7 @@ class CoupledWorker(ServerSpeculation, ngram_worker.NGRAMWorker):  # type: ignor
         self.note_batch(batch)
         if not batch.forward_mode.is_decode():
             return super().forward_batch_generation(batch, *arguments, **named)
-        late_tokens = self._late_tokens(batch)
-        planned = self.plan_round(
-            [to_branch(request, late) for request, late in zip(batch.reqs, late_tokens, strict=True)]
-        )
+        planned = self.plan_round(self.reader.to_branches(batch.reqs, self._late_tokens(batch)))
         usual = self._widths[self.draft_token_num]
         with installed(self, self._widths[planned.nodes], usual):
             result = super().forward_batch_generation(batch, *arguments, **named)

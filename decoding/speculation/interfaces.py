@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,11 @@ LogProbs = npt.NDArray[np.float32]
 HiddenStates = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Branch:
+class Branch(NamedTuple):
     """A running request as drafters and controllers get it: all its committed tokens.
 
-    `remaining` tokens may still be generated, so a draft deeper than `remaining - 1` is of no use.
+    A named tuple, because every round makes one for each request. `remaining` tokens may still be generated, so a
+    draft deeper than `remaining - 1` is of no use.
     """
 
     request_id: int

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from decoding.sglang_plugin.parts import make_parts
-from decoding.sglang_plugin.requests import PROBLEM_KEY, SGLangRequest, to_branch
+from decoding.sglang_plugin.requests import PROBLEM_KEY, RequestReader, SGLangRequest
 from decoding.sglang_plugin.rounds import PlannedRound, ServerRounds
 from decoding.sglang_plugin.trees import flatten_trees, sampling_rows, to_committed_arrays
 
@@ -40,7 +40,7 @@ class ServedSampling:
     min_p: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ServedRequest:
     """A request as SGLang holds it."""
 
@@ -79,23 +79,25 @@ def measure_plugin_rounds(requests: int, context: int, nodes: int, *, rounds: in
     """Returns the medians over `rounds` rounds with `nodes` draft nodes of each request, after `warmup` others."""
     random = np.random.default_rng(0)
     served = [_serve_request(i, context, random) for i in range(requests)]
-    server = ServerRounds(make_parts(nodes, "coupled"), None)
+    server, reader = ServerRounds(make_parts(nodes, "coupled"), None), RequestReader()
     seconds: dict[str, list[float]] = {phase: [] for phase in (*PLUGIN_PHASES, "device")}
     logits_WV = torch.from_numpy(random.standard_normal((1, _VOCABULARY), dtype=np.float32))
     logits_WV = 4 * logits_WV.expand(requests * (1 + nodes), _VOCABULARY)
     with torch.inference_mode():
         for _ in range(warmup + rounds):
-            for phase, duration in _run_round(server, served, logits_WV).items():
+            for phase, duration in _run_round(server, reader, served, logits_WV).items():
                 seconds[phase].append(1e3 * duration)
     medians = {phase: float(np.median(durations[warmup:])) for phase, durations in seconds.items()}
     device_ms = medians.pop("device")
     return PluginCost(requests, context, nodes, medians, device_ms)
 
 
-def _run_round(server: ServerRounds, served: list[ServedRequest], logits_WV: torch.Tensor) -> dict[str, float]:
-    """Returns seconds by phase. *Mutates* the server and the requests."""
+def _run_round(
+    server: ServerRounds, reader: RequestReader, served: list[ServedRequest], logits_WV: torch.Tensor
+) -> dict[str, float]:
+    """Returns seconds by phase. *Mutates* the server, the reader and the requests."""
     marks = [time.perf_counter()]
-    branches = [to_branch(cast(SGLangRequest, request)) for request in served]  # an array has all that is read
+    branches = reader.to_branches(cast(list[SGLangRequest], served))  # an array has all that is read
     marks.append(time.perf_counter())
     planned = server.plan_round(branches, None)
     marks.append(time.perf_counter())
@@ -104,11 +106,11 @@ def _run_round(server: ServerRounds, served: list[ServedRequest], logits_WV: tor
     verified = server.verify_round(planned, logits_WV)
     marks.append(time.perf_counter())
     to_committed_arrays(verified.outcomes, planned.nodes)
-    for request, outcome in zip(served, verified.outcomes, strict=True):
-        request.output_ids.extend(outcome.tokens)
     marks.append(time.perf_counter())
     server.end_round(planned, verified)
     marks.append(time.perf_counter())
+    for request, outcome in zip(served, verified.outcomes, strict=True):
+        request.output_ids.extend(outcome.tokens)  # SGLang's own work
     to_requests, planning, _, verifying, committing, learning = np.diff(marks).tolist()
     return {
         "requests": to_requests,

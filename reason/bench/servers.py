@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean, median
 
 from decoding.core import Generation, Usage
@@ -190,22 +191,22 @@ def _decode_workload(server: ServerProcess, model: ServedModel, workload: Worklo
     settings = SGLangSettings(urls=[url], max_in_flight=live)
     engine = settings.open_engine(Checkpoint(model.path, {}), tokenizer=model.tokenizer)
     try:
-        _flush_cache(server)
+        flush_cache(url, server.log)
         begin = time.perf_counter()
         generations = asyncio.run(engine.generate(workload.requests()))
         seconds = time.perf_counter() - begin
     finally:
         engine.close()
-    return ServerRun(workload, seconds, tuple(generations), _flush_cache(server))
+    return ServerRun(workload, seconds, tuple(generations), flush_cache(url, server.log))
 
 
-def _flush_cache(server: ServerProcess) -> dict[int, int]:
-    """Empties cache and draft tables; returns our plug-in's rounds since the last time, by draft nodes."""
+def flush_cache(url: str, log: Path) -> dict[int, int]:
+    """Empties cache and draft tables of a server; returns our plug-in's rounds since the last time, by draft nodes."""
     import httpx2
 
     # until nothing runs, for a while: the last request ends before the server has noticed
-    httpx2.post(f"{server.launch.url}/flush_cache", params={"timeout": 30}, timeout=60).raise_for_status()
-    counts = [line for line in server.log.read_text(errors="replace").splitlines() if COUNTS_BEGIN in line]
+    httpx2.post(f"{url}/flush_cache", params={"timeout": 30}, timeout=60).raise_for_status()
+    counts = [line for line in log.read_text(errors="replace").splitlines() if COUNTS_BEGIN in line]
     if not counts:
         return {}
     return {int(nodes): times for nodes, times in json.loads(counts[-1].partition(COUNTS_BEGIN)[2]).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from decoding.core import SamplingParams
 from decoding.noise import noise_keys
 from decoding.sglang_plugin import requests
 from decoding.sglang_plugin.parts import RuleName, make_parts
-from decoding.sglang_plugin.requests import to_branch
+from decoding.sglang_plugin.requests import RequestReader
 from decoding.sglang_plugin.trees import flatten_trees, sampling_rows, to_committed_arrays
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.draft import Draft
@@ -43,26 +44,56 @@ def branch(*tokens: int, remaining: int = 99, seed: int = 7) -> Branch:
     return Branch(0, "p", tokens, seed, SamplingParams(), remaining)
 
 
-def test_to_branch_reads_every_field_of_a_request() -> None:
-    made = to_branch(request(), late_tokens=(4, 5))
+def to_branch(served: SimpleNamespace, *late_tokens: int) -> Branch:
+    return RequestReader().to_branches([served], [late_tokens])[0]
+
+
+def test_every_field_of_a_request_is_read() -> None:
+    made = to_branch(request(), 4, 5)
     assert (made.tokens[:], made.group, made.seed, made.remaining) == ((1, 2, 3, 4, 5), "p", -5, 6)
     assert made.params == SamplingParams(max_tokens=9, temperature=0.7, top_p=0.9)
 
 
-def test_to_branch_reads_top_k_of_one_as_temperature_zero() -> None:
+def test_top_k_of_one_is_temperature_zero() -> None:
     assert to_branch(request(temperature=1.0, top_k=1)).params.temperature == 0
 
 
 @pytest.mark.parametrize("temperature", [2e-6, 5.0, 1e6])
-def test_to_branch_takes_whatever_the_server_takes(temperature: float) -> None:
+def test_whatever_the_server_takes_is_taken(temperature: float) -> None:
     params = to_branch(request(temperature=temperature, max_new_tokens=1 << 40, top_p=1.0)).params
     assert params.temperature == pytest.approx(min(max(temperature, 1e-5), 100.0))
 
 
-def test_to_branch_gives_a_foreign_request_a_random_seed_and_no_group() -> None:
+def test_a_foreign_request_has_a_random_seed_and_no_group() -> None:
     made = to_branch(request(custom_params=None, sampling_seed=None))
     assert made.group == ""
     assert made.seed == to_branch(request(custom_params=None, sampling_seed=None)).seed > 0
+
+
+def test_requests_are_read_as_they_are_in_each_round() -> None:
+    reader, first, second = RequestReader(), request(), request(max_new_tokens=20)
+    second.rid = "other"
+    before = reader.to_branches([first, second])
+    first.output_ids += [4, 5]
+    after = reader.to_branches([second, first])
+    assert [tuple(made.tokens) for made in before] == [(1, 2, 3), (1, 2, 3)]
+    assert [(tuple(made.tokens), made.remaining) for made in after] == [((1, 2, 3), 19), ((1, 2, 3, 4, 5), 6)]
+
+
+def test_an_id_that_comes_again_is_another_request() -> None:
+    reader = RequestReader()
+    for seed in (5, 6):
+        assert reader.to_branches([request(sampling_seed=seed)])[0].seed == seed
+
+
+def test_ended_requests_are_forgotten() -> None:
+    reader, ended = RequestReader(), request()
+    reader.to_branches([ended])
+    for number in range(200):
+        later = request()
+        later.rid = str(number)
+        reader.to_branches([later])
+    assert not any(referrer for referrer in gc.get_referrers(ended) if isinstance(referrer, tuple))
 
 
 def test_client_and_plugin_use_the_same_problem_key() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,22 +18,24 @@ from decoding.core import SamplingParams
 from decoding.sglang_plugin.adaptive_nodes import AdaptiveNodes, SizeCosts, list_sizes
 from decoding.sglang_plugin.parts import RuleName, make_parts
 from decoding.sglang_plugin.request_padding import RequestPadding
+from decoding.sglang_plugin.requests import RequestReader
 from decoding.sglang_plugin.rounds import RoundTimer, ServerRounds
 from decoding.speculation.draft import Draft
 from decoding.speculation.interfaces import Branch, Feedback
+from reason.bench.plugin_round import ServedSampling
 from tests.support.simulated_machine import branches
 
 SIZES = (2, 5, 11)
 
 
 class Server:
-    """Rounds of one batch size: a node per branch costs `node`, as a share of a plain round; half of the nodes hit.
+    """Rounds of one batch size: any draft costs `base` and a node per branch `node`, as shares of a plain round.
 
-    The time of a round varies by a tenth.
+    A node is accepted with the probability `share`. The time of a round varies by a tenth.
     """
 
-    def __init__(self, count: int, node: float, share: float = 0.5) -> None:
-        self.adaptive, self.count, self.node, self.share = AdaptiveNodes(SIZES), count, node, share
+    def __init__(self, count: int, node: float, share: float = 0.5, base: float = 0.0) -> None:
+        self.adaptive, self.count, self.node, self.share, self.base = AdaptiveNodes(SIZES), count, node, share, base
         self.rng, self.seconds, self.tokens, self.rounds = random.Random(0), 0.0, 0, Counter[int]()
 
     def expected(self, nodes: int) -> float:
@@ -45,7 +50,7 @@ class Server:
         accepted = sum(
             next((level for level in range(nodes) if self.rng.random() > self.share), nodes) for _ in range(self.count)
         )
-        seconds = (1 + self.node * nodes) * self.rng.lognormvariate(0, 0.1) * 0.01
+        seconds = self.cost(nodes) * self.rng.lognormvariate(0, 0.1) * 0.01
         tokens = self.count + accepted
         self.adaptive.observe(
             kind, branches=self.count, nodes=nodes, context_tokens=100, tokens=tokens, seconds=seconds
@@ -61,16 +66,21 @@ class Server:
 
     def rate(self, nodes: int) -> float:
         """Tokens per second of a fixed number of nodes over those of plain rounds."""
-        return (1 + self.expected(nodes)) / (1 + self.node * nodes)
+        return (1 + self.expected(nodes)) / self.cost(nodes)
+
+    def cost(self, nodes: int) -> float:
+        """Seconds of a round over those of a plain one."""
+        return 1 + (self.base + self.node * nodes if nodes else 0)
 
 
 @pytest.mark.parametrize("count", [1, 16, 64])
 @pytest.mark.parametrize("node", [0.005, 0.03, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("base", [0.0, 0.6])
 def test_a_server_is_nearly_as_fast_as_with_the_best_number_and_never_slower_than_without(
-    count: int, node: float, share: float
+    count: int, node: float, share: float, base: float
 ) -> None:
-    server = Server(count, node, share)
+    server = Server(count, node, share, base)
     rate = server.run()
     best = max(server.rate(nodes) for nodes in (0, *SIZES))
     assert rate > 0.97
@@ -106,13 +116,16 @@ def test_sizes_ascend_to_the_most(most: int) -> None:
     assert list(sizes) == sorted(set(sizes))
 
 
-def test_costs_that_were_not_measured_are_on_a_line_through_those_that_were() -> None:
+def test_sizes_that_were_not_measured_are_estimated_rather_too_cheap_than_too_dear() -> None:
     costs = SizeCosts()
     for _ in range(100):
         costs.observe_drafted(5, 2.0)
-    assert [costs.ratio(nodes) for nodes in (0, 5, 10)] == pytest.approx([1.0, 2.0, 3.0])
-    costs.observe_drafted(2, 1.9)
-    assert costs.ratio(1) == pytest.approx(1.45)
+    assert [costs.ratio(nodes) for nodes in (0, 2, 5, 10)] == pytest.approx([1.0, 1.4, 2.0, 2.25])
+    costs.observe_drafted(2, 1.7)
+    assert [costs.ratio(nodes) for nodes in (1, 3, 10)] == pytest.approx([1.35, 1.8, 2.5])
+    for _ in range(100):  # whatever the clock says, a larger size is not cheaper
+        costs.observe_drafted(2, 9.9)
+    assert costs.ratio(10) == pytest.approx(2.0)
 
 
 def test_after_a_rest_nothing_is_certain() -> None:
@@ -245,3 +258,36 @@ def test_timer_measures_rounds_that_follow_each_other_only() -> None:
     timer.interrupt()
     assert timer.begin_round(frozenset("d"), 9.5) is None
     assert timer.begin_round(frozenset("d"), 9.75) == 0.25
+
+
+class CountedIds(list[int]):
+    """Ids that count how many of them are read."""
+
+    num_read = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.num_read += len(range(*index.indices(len(self)))) if isinstance(index, slice) else 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[int]:
+        self.num_read += len(self)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("context", [500, 16_000])
+def test_a_round_reads_the_last_ids_of_a_request_however_many_it_has(context: int) -> None:
+    ids, reader, rounds = (
+        CountedIds([1, 2, 3, 4] * (context // 4)),
+        RequestReader(),
+        ServerRounds(make_parts(11, "coupled"), None),
+    )
+    served = SimpleNamespace(
+        rid="r", origin_input_ids=ids, output_ids=[], sampling_params=ServedSampling(1 << 19, 7, None)
+    )
+    for _ in range(20):
+        ids.num_read = 0
+        planned = rounds.plan_round(reader.to_branches([served]), 0.01)
+        verified = rounds.verify_round(planned, torch.zeros(len(planned.trees.tokens), 10))
+        rounds.end_round(planned, verified)
+        ids += verified.outcomes[0].tokens
+    assert 0 < ids.num_read < 100

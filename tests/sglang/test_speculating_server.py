@@ -12,6 +12,8 @@ import torch
 from scipy.stats import chisquare
 
 from decoding.core import GenerationRequest, SamplingParams, Usage
+from decoding.sglang_plugin.adaptive_nodes import list_sizes
+from reason.bench.servers import flush_cache
 from reason.solver import Solver
 from tests.support.sglang_servers import TARGET, RealServer, SharedServers
 from tests.support.sglang_solvers import QUESTIONS, generate_all, load_local, load_remote, sglang_engine
@@ -60,6 +62,22 @@ def test_a_batch_of_mixed_parameters_equals_local_decoding(local_solver: Solver,
         return [generation.tokens for generation in await solver.engine.generate(requests)]
 
     assert asyncio.run(generate_tokens(local_solver)) == asyncio.run(generate_tokens(remote_solver))
+
+
+def test_rounds_of_an_adaptive_server_have_several_sizes_and_the_same_tokens(
+    local_solver: Solver, speculating_servers: Pair
+) -> None:
+    adaptive, params = speculating_servers[1], SamplingParams(max_tokens=100)
+    flush_cache(adaptive.url, adaptive.log)
+    with load_remote([adaptive], "scorer=none", "search=self_consistency") as remote_solver:
+        theirs = generate_all(remote_solver, params, each=16)
+    rounds = flush_cache(adaptive.url, adaptive.log)
+    assert [generation.tokens for generation in generate_all(local_solver, params, each=16)] == [
+        generation.tokens for generation in theirs
+    ]
+    assert set(rounds) <= {0, *list_sizes(11)}
+    assert rounds[0] > 0, "no round was plain"
+    assert len(rounds) > 1, "no round had drafts"
 
 
 def test_retracted_requests_generate_the_same_tokens(local_solver: Solver, speculating_servers: Pair) -> None:

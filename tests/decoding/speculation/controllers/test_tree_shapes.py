@@ -123,7 +123,7 @@ def test_memory_is_bounded() -> None:
     selector = DelayedSelector()
     draft = Draft((1,), (-1,))
     for first in range(0, 6000, 50):
-        running = [one.__class__(first + i, *list(vars(one).values())[1:]) for i, one in enumerate(branches(50))]
+        running = [one._replace(request_id=first + i) for i, one in enumerate(branches(50))]
         selector.observe([Feedback(one, draft, ()) for one in running], None)
     assert len(selector.acceptance_rates) <= 4096
 
