@@ -97,6 +97,39 @@ def test_launch_refuses_a_model_that_cannot_fit_before_anything_else(tmp_path: P
     assert command[command.index("--speculative-algorithm") + 1] == "REASON"
 
 
+def test_a_draft_model_and_a_table_reach_the_command_and_the_sums(tmp_path: Path) -> None:
+    gpus = ("target.gpus=[0,1]", "target.tp=2", "serve_models.gpu_gib=80")
+    target = (f"target.path={write_thinker(tmp_path)}", *gpus, "target.speculation=REASON")
+    alone = dry_run(*target)
+    drafting = ("target.draft=standalone", "target.draft_path=bundled:draft", "target.table=tables")
+    spec = dry_run(*target, *drafting)
+    command = spec.commands["target"].command
+    values = {flag: command[command.index(flag) + 1] for flag in command if flag.startswith(("--reason", "--spec"))}
+    assert Path(values.pop("--speculative-draft-model-path")).name == "draft"
+    assert values == {
+        "--speculative-algorithm": "REASON",
+        "--reason-draft": "standalone",
+        "--reason-table": str(Path("tables").absolute()),
+    }
+    pools = [int(one.memory[0].split("a pool of ")[1].split(" ")[0].replace(",", "")) for one in (alone, spec)]
+    assert pools[1] < pools[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["target.table=tables"], r"^target\.table.*needs speculation=REASON"),
+        (["target.draft=eagle", "target.draft_path=bundled:draft"], r"^target\.draft.*needs speculation=REASON"),
+        (["target.speculation=REASON", "target.draft=medusa"], r"^target\.draft.*standalone, eagle, eagle3"),
+        (["target.speculation=REASON", "target.draft=eagle"], r"^target\.draft_path"),
+        (["target.speculation=REASON", "target.draft=eagle", "target.draft_path=nowhere"], r"target\.draft_path"),
+    ],
+)
+def test_a_draft_model_that_cannot_be_used_is_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dry_run(*settings)
+
+
 @pytest.mark.parametrize("recipe", sorted(file.stem for file in Path(str(files("conf") / "recipe")).glob("*.yaml")))
 def test_every_recipe_composes_and_fits_by_dry_run(tmp_path: Path, recipe: str) -> None:
     thinker = write_thinker(tmp_path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from reason.config.compose import as_config_error, compose_settings
 from reason.config.errors import ConfigError, rejected_setting
 from reason.engines.launcher.settings import (
+    GeneratorSettings,
     ListenerSettings,
     RewardModelSettings,
     SmallModelSettings,
@@ -25,11 +26,14 @@ _NO_SERVER = "http://localhost:1"  # a scorer needs an address; this one is neve
 class ServedCheckpoints:
     """Folders or hub ids, and their config.json, by name of server.
 
+    draft_*         of the draft models, of the servers that have one
     needs_our_head  whether SGLang needs our class for the reward model
     """
 
     sources: Mapping[str, str]
     configs: Mapping[str, Mapping[str, object]]
+    draft_sources: Mapping[str, str]
+    draft_configs: Mapping[str, Mapping[str, object]]
     needs_our_head: bool = False
 
 
@@ -46,8 +50,18 @@ def find_checkpoints(sections: Mapping[str, ListenerSettings]) -> ServedCheckpoi
         elif isinstance(section, RewardModelSettings):
             scorer = _build_scorer(section, target)
             checkpoints[name], needs_our_head = scorer.checkpoint, isinstance(scorer.adapter.head, ServedHead)
-    sources = {name: checkpoint.source for name, checkpoint in checkpoints.items()}
-    return ServedCheckpoints(sources, {name: one.config for name, one in checkpoints.items()}, needs_our_head)
+    drafts = {
+        name: find_model(section.draft_path, key=f"{name}.draft_path")
+        for name, section in sections.items()
+        if isinstance(section, GeneratorSettings) and section.draft_path is not None
+    }
+    return ServedCheckpoints(
+        {name: one.source for name, one in checkpoints.items()},
+        {name: one.config for name, one in checkpoints.items()},
+        {name: one.source for name, one in drafts.items()},
+        {name: one.config for name, one in drafts.items()},
+        needs_our_head,
+    )
 
 
 def _find_target(section: TargetSettings) -> Checkpoint:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -66,6 +66,15 @@ class ModelSize:
             kv=2 * layers * kv_heads * head_size * item_bytes,
             kv_heads=kv_heads,
             window=window if isinstance(window, int) else None,
+        )
+
+    def with_draft(self, draft: ModelSize) -> ModelSize:
+        """Returns the size of this model beside a draft model, which has KV of each token, too."""
+        return replace(
+            self,
+            weights=self.weights + draft.weights,
+            kv=self.kv + draft.kv,
+            kv_heads=min(self.kv_heads, draft.kv_heads),
         )
 
 

@@ -22,11 +22,13 @@ _FLOAT32 = 4  # servers without a GPU compute in it
 def plan_memory(
     sections: Mapping[str, ListenerSettings],
     configs: Mapping[str, Mapping[str, object]],
+    draft_configs: Mapping[str, Mapping[str, object]],
     *,
     gpu_gib: float | None,
 ) -> tuple[str, ...]:
     """Returns a line for each model; `gpu_gib` is the memory of a GPU, None asks the driver.
 
+    A draft model counts in the line of its target: its weights are beside the target's, and each token has KV in both.
     A model whose config.json does not tell its size, and GPUs that cannot be asked, have a line that says so.
     Raises: ConfigError naming the setting, where weights or the requested tokens do not fit.
     """
@@ -35,10 +37,15 @@ def plan_memory(
     models = {name: section for name, section in sections.items() if isinstance(section, ModelServerSettings)}
     driver = read_gpu_bytes() if gpu_gib is None and any(section.gpus for section in models.values()) else None
     for name, section in models.items():
-        size = ModelSize.from_config(configs[name], None if section.gpus else _FLOAT32)
+        item_bytes = None if section.gpus else _FLOAT32
+        size = ModelSize.from_config(configs[name], item_bytes)
+        if name in draft_configs:
+            draft = ModelSize.from_config(draft_configs[name], item_bytes)
+            size = None if size is None or draft is None else size.with_draft(draft)
         workers = f"{section.workers} workers, each: " if section.workers > 1 else ""
         if size is None:
-            lines.append(f"{name}: its config.json does not tell how large it is")
+            with_draft = ", or that of its draft model," if name in draft_configs else ""
+            lines.append(f"{name}: its config.json{with_draft} does not tell how large it is")
             continue
         if section.gpus:
             device_bytes = _find_gpu_bytes(name, section, gpu_gib, driver)

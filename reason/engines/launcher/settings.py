@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from decoding.validation import is_count, require_count, require_positive, require_switch
+from decoding.sglang_plugin import COUPLED_ALGORITHM, OUR_ALGORITHMS
+from decoding.sglang_plugin.settings import DRAFTS
+from decoding.validation import is_count, require_choice, require_count, require_positive, require_switch
 from reason.config.renamed_settings import warn_renamed
 
 SERVER_NAMES = ("target", "small", "prm", "router")
@@ -133,14 +135,44 @@ class ModelServerSettings(ListenerSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetSettings(ModelServerSettings):
+class GeneratorSettings(ModelServerSettings):
+    """Servers that generate, so that they may speculate.
+
+    table       folder of draft tables that last (--reason-table)
+    draft       kind of the draft model or head whose trees are merged with n-grams (--reason-draft)
+    draft_path  its checkpoint
+
+    Raises: ValueError naming the setting.
+    """
+
+    table: str | None = None
+    draft: str | None = None
+    draft_path: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("table", "draft_path"):
+            if getattr(self, name) is not None and not (isinstance(getattr(self, name), str) and getattr(self, name)):
+                raise ValueError(f"{name} must be a path or null, got {getattr(self, name)!r}")
+        if self.table is not None and self.speculation not in OUR_ALGORITHMS:
+            raise ValueError(f"table needs speculation={COUPLED_ALGORITHM}, got {self.speculation}")
+        if self.draft is not None:
+            require_choice("draft", self.draft, DRAFTS)
+            if self.speculation != COUPLED_ALGORITHM:
+                raise ValueError(f"draft needs speculation={COUPLED_ALGORITHM}, got {self.speculation}")
+        if (self.draft is None) != (self.draft_path is None):
+            raise ValueError(f"draft_path goes with draft={'|'.join(DRAFTS)}, got {self.draft_path} with {self.draft}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSettings(GeneratorSettings):
     """Servers of the target model; `model` is an option of conf/model, whose checkpoint is served."""
 
     model: str = "bundled"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallModelSettings(ModelServerSettings):
+class SmallModelSettings(GeneratorSettings):
     """Servers of the small model that a router chooses for some steps.
 
     router      an option of conf/router

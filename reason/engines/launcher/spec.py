@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from decoding.sglang_plugin import OUR_ALGORITHMS
@@ -15,6 +16,7 @@ from reason.engines.launcher.python_environment import PythonEnvironment
 from reason.engines.launcher.resources import assign_ports, validate_gpus
 from reason.engines.launcher.server_command import RouterCommand, ServerCommand
 from reason.engines.launcher.settings import (
+    GeneratorSettings,
     LauncherSettings,
     ListenerSettings,
     ModelServerSettings,
@@ -61,7 +63,7 @@ def validate_launch(config: Mapping[str, Mapping[str, object]]) -> LaunchSpec:
     sections = {name: section for name, section in all_sections.items() if name in common.servers}
     validate_gpus(sections)
     checkpoints = find_checkpoints(sections)
-    memory = plan_memory(sections, checkpoints.configs, gpu_gib=common.gpu_gib)
+    memory = plan_memory(sections, checkpoints.configs, checkpoints.draft_configs, gpu_gib=common.gpu_gib)
     if common.dry_run:
         environment = PythonEnvironment.unchecked(common.python)
     else:
@@ -130,6 +132,7 @@ def _build_workers(
     variables = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"}  # saves `reason.engines.sglang_client` a forward pass
     if name == "prm" and checkpoints.needs_our_head:
         variables = {"SGLANG_EXTERNAL_MODEL_PACKAGE": OUR_MODELS}
+    flags = _build_flags(section, checkpoints.draft_sources.get(name))
     return [
         ServerCommand(
             python=environment.python,
@@ -137,7 +140,7 @@ def _build_workers(
             host=host,
             port=port,
             gpus=tuple(section.gpus[i * section.tp : (i + 1) * section.tp]),
-            flags=(*_build_flags(section), *map(str, section.flags)),
+            flags=(*flags, *map(str, section.flags)),
             packages=environment.packages,
             variables=variables,
         )
@@ -145,13 +148,20 @@ def _build_workers(
     ]
 
 
-def _build_flags(section: ModelServerSettings) -> list[str]:
+def _build_flags(section: ModelServerSettings, draft_source: str | None) -> list[str]:
     tokens = section.tokens if section.gpus or section.tokens else CPU_TOKENS
-    return [
+    flags = [
         *(["--tp-size", str(section.tp)] if section.tp > 1 else []),
         *(["--max-total-tokens", str(tokens)] if tokens else []),
         *(["--speculative-algorithm", section.speculation] if section.speculation else []),
     ]
+    if isinstance(section, GeneratorSettings):
+        if section.table is not None:
+            # the servers of all machines must see it, so a relative path is this process's
+            flags += ["--reason-table", str(Path(section.table).absolute())]
+        if section.draft is not None and draft_source is not None:
+            flags += ["--reason-draft", section.draft, "--speculative-draft-model-path", draft_source]
+    return flags
 
 
 def _build_router(

@@ -15,7 +15,7 @@ from decoding.speculation.controllers.delayed import DelayedController, make_del
 from decoding.speculation.controllers.delayed_selector import DelayedSelector
 from decoding.speculation.draft import Draft, TreeTemplate
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
-from decoding.speculation.interfaces import DraftPlan, Feedback, RoundCost
+from decoding.speculation.interfaces import Branch, DraftPlan, Feedback, RoundCost
 from tests.support.draft_sources import PRUNABLE, FakeSource, paths, random_branches, random_template
 from tests.support.simulated_machine import AMPLE, branches, spare
 
@@ -123,7 +123,7 @@ def test_memory_is_bounded() -> None:
     selector = DelayedSelector()
     draft = Draft((1,), (-1,))
     for first in range(0, 6000, 50):
-        running = [one._replace(request_id=first + i) for i, one in enumerate(branches(50))]
+        running = [Branch(first + i, *one[1:]) for i, one in enumerate(branches(50))]
         selector.observe([Feedback(one, draft, ()) for one in running], None)
     assert len(selector.acceptance_rates) <= 4096
 
