@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,16 @@ class RunOutcome:
         return float(self.totals[name]) / max(1, solved)
 
 
+@cache
+def plan_run(spec: RunSpec) -> SolveSpec:
+    """Returns the checked settings of a run; loads no model. Raises: ConfigError for the first wrong setting."""
+    return validate_settings(*compose_settings(spec.overrides))
+
+
 def validate_runs(specs: Sequence[RunSpec]) -> None:
-    """Validates the settings of all runs; loads no model. Raises: ConfigError for the first wrong setting."""
+    """Validates the settings of all runs; loads no model. Raises: as `plan_run`."""
     for spec in specs:
-        validate_settings(*compose_settings(spec.overrides))
+        plan_run(spec)
 
 
 def execute_runs(specs: Sequence[RunSpec], folder: Path, console: Console) -> list[RunOutcome]:

@@ -139,12 +139,12 @@ def test_costs_are_interpolated_between_the_widths_around_the_accuracy() -> None
     assert reached["ets"].costs == pytest.approx(dict.fromkeys(COSTS, 800))
     assert reached["ets"].widths == (4, 16)
     assert (reached["best_of_n"].widths, reached["best_of_n"].is_upper_bound) == ((64,), True)
-    assert "| ets | 4 to 16 | 800 (0.12) | 800.0 (0.12) |" in reach_table(runs)
+    assert "| ets | 4 to 16 | 800 (0.12) | 800.0 (0.12) |" in reach_table(runs, runs[0])
 
 
 def test_search_that_is_ahead_at_its_narrowest_has_a_bound_and_one_that_never_is_none() -> None:
     runs = [summary("best_of_n", 64, 0.5, 6400), summary("dvts", 4, 0.55, 320), summary("mcts", 64, 0.45, 9000)]
-    text = reach_table(runs)
+    text = reach_table(runs, runs[0])
     assert "| dvts | 4 | at most 320 (0.05)" in text
     assert "| mcts | not reached, 0.450 at best | - | - | - | - |" in text
 
