@@ -38,10 +38,10 @@ def choose_goal(specs: Sequence[RunSpec], reach: tuple[str, int] | None, widths:
     Raises: ConfigError if the run asked for is not among them.
     """
     if reach is not None:
-        asked = [spec for spec in specs if (spec.search, spec.width) == reach]
-        if not asked:
+        named = [spec for spec in specs if (spec.search, spec.width) == reach]
+        if not named:
             raise ConfigError(f"--reach {reach[0]}:{reach[1]} is none of the runs; add it to --searches and --widths")
-        return asked[0]
+        return named[0]
     samples = [spec for spec in specs if spec.search == "best_of_n"]
     return max(samples, key=lambda spec: (spec.width in widths, spec.width), default=None)
 

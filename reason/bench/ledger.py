@@ -64,13 +64,9 @@ class Ledger:
 
     def find_other_settings(self, specs: Sequence[RunSpec]) -> list[str]:
         """Returns how the settings of lines differ that are of the same searches and widths, each way once."""
-        wanted = {(spec.search, spec.width): _typed(spec) for spec in specs}
-        lines = ((line, wanted.get((line["search"], line["width"]))) for line in self._lines)
-        return sorted({
-            " ".join(sorted(set(line["common"]) ^ set(typed["common"])))
-            for line, typed in lines
-            if typed and line["common"] != typed["common"]
-        })  # fmt: skip
+        common = {(spec.search, spec.width): set(_typed(spec)["common"]) for spec in specs}
+        pairs = ((set(line["common"]), common.get((line["search"], line["width"]))) for line in self._lines)
+        return sorted({" ".join(sorted(one ^ other)) for one, other in pairs if other is not None and one != other})
 
     def describe_machines(self, specs: Sequence[RunSpec]) -> dict[str, object]:
         """Returns the machines and versions of these runs, several values joined by "and"."""

@@ -29,7 +29,7 @@ def problem_values(outcome: RunOutcome) -> Mapping[str, Floats]:
     written = [row.usage.tokens + row.usage.discarded_tokens for row in rows]
     columns: dict[str, Sequence[float]] = {
         "accuracy": [row.is_correct for row in rows],
-        "tokens": [kept + lost for kept, lost in zip(written, cancelled, strict=True)],
+        "tokens": [count + lost for count, lost in zip(written, cancelled, strict=True)],
         "forwards": [row.usage.forwards for row in rows],
         "small_tokens": [row.usage.small_tokens for row in rows],
         "small_forwards": [row.usage.small_forwards for row in rows],

@@ -109,12 +109,12 @@ def _first_costs(accuracies: Floats, costs: Floats, goal: float) -> Floats:
     if not reached[at]:
         return np.full(costs.shape[1], np.inf)
     if at == 0:
-        return costs[0]
+        return np.asarray(costs[0])
     before, after = costs[at - 1], costs[at]
     share = (goal - accuracies[at - 1]) / (accuracies[at] - accuracies[at - 1])
     is_positive = (before > 0) & (after > 0)
     ratio = np.divide(after, before, out=np.ones_like(after), where=is_positive)
-    return np.where(is_positive, before * ratio**share, before + share * (after - before))
+    return np.asarray(np.where(is_positive, before * ratio**share, before + share * (after - before)))
 
 
 def _resample(run: RunOutcome) -> Floats:

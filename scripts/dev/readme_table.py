@@ -1,7 +1,7 @@
 """Write the figures of the README's table of searches from its report: `python scripts/dev/readme_table.py`.
 
-The table is between two comments, `<!-- figures of REPORT, width N -->` and `<!-- end of figures -->`. Tokens and
-accuracy, its last two columns, are those of the search in the first one; a search that the report has not stays.
+It is the table after the comment `<!-- figures of REPORT, width N -->`. Tokens and accuracy, its last two columns, are
+those of the search in the first one; a search that is not in the report stays as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-TABLE = re.compile(r"(<!-- figures of (\S+), width (\d+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- figures of (\S+), width (\d+) -->\n\n)((?:\|.*\n)+)")
 Figures = dict[str, tuple[float, float]]
 
 
@@ -32,10 +32,10 @@ def fill_table(text: str) -> str:
     """Returns the README with the figures of the reports that it names."""
 
     def fill(match: re.Match[str]) -> str:
-        start, file, width, table, end = match.groups()
+        start, file, width, table = match.groups()
         report = (ROOT / file).read_text(encoding="utf-8").rpartition("```json")[2].partition("```")[0]
         figures = read_figures(json.loads(report), int(width))
-        return start + "".join(_fill_row(line, figures) for line in table.splitlines(keepends=True)) + end
+        return start + "".join(_fill_row(line, figures) for line in table.splitlines(keepends=True))
 
     return TABLE.sub(fill, text)
 

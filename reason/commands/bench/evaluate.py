@@ -109,9 +109,11 @@ def compare_searches(args: argparse.Namespace, console: Console) -> str:
     missing: list[str] = []
     if ledger is not None:
         lacking = {spec: text for spec in specs if (text := source.find_missing(spec, args.problems))}
-        console.print(f"{args.ledger}: has {len(specs) - len(lacking)} of {len(specs)} searches", markup=False)
+        console.print(
+            f"{args.ledger}: has {len(specs) - len(lacking)} of {len(specs)} searches", markup=False, soft_wrap=True
+        )
         for difference in ledger.find_other_settings(specs):
-            console.print(f"{args.ledger}: runs that differ by {difference} are not read", markup=False)
+            console.print(f"{args.ledger}: runs that differ by {difference} are not read", markup=False, soft_wrap=True)
         if args.report_only:
             specs, missing = [spec for spec in specs if spec not in lacking], list(lacking.values())
     if not specs:

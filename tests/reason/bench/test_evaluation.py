@@ -124,6 +124,17 @@ def test_whole_comparison_resumes_and_refuses_other_settings(tmp_path: Path) -> 
         return json.loads(text.split("```json")[1].split("```")[0])["runs"]
 
     assert runs(again.stdout) == runs(first.stdout)
+    ledger, elsewhere = ["--ledger", str(tmp_path / "ledger.jsonl")], ["--folder", str(tmp_path / "none")]
+    assert "has 0 of 3 searches" in (imported := evaluate(*ledger)).stderr
+    assert "[1/2]" not in imported.stderr
+    report = evaluate(*ledger, *elsewhere, "--report-only")
+    assert runs(report.stdout) == runs(imported.stdout)
+    assert [(run["search"], run["accuracy"], run["tokens"]) for run in runs(report.stdout)] == [
+        (run["search"], run["accuracy"], run["tokens"]) for run in runs(first.stdout)
+    ]
+    more = evaluate(*ledger, *elsewhere, "--report-only", "--widths", "2", "4", "--baseline", "3")
+    assert "Not run yet: best_of_n 4; ets 4." in more.stdout
+    assert not (tmp_path / "none").exists()
     other = evaluate("seed=5")
     assert other.returncode == 2
     assert "holds results of other settings" in other.stderr

@@ -19,14 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.core import Usage
-from reason.bench.evaluation import (
-    RunSummary,
-    compare_at_equal_tokens,
-    correct_answers,
-    summarize_run,
-)
+from reason.bench.evaluation import RunSummary, compare_at_equal_tokens, summarize_run
 from reason.bench.evaluation_report import format_report
 from reason.bench.halving import find_behind, halve, plan_rungs
+from reason.bench.problem_values import correct_answers
 from reason.bench.reach import COSTS, reach_accuracy, reach_table
 from reason.bench.runs import RunOutcome, RunSpec, merge_seeds
 from reason.grading import Grade

@@ -103,9 +103,9 @@ def test_longer_run_takes_the_place_of_a_shorter_one(tmp_path: Path) -> None:
         ledger.add(make_run("ets", 4, num_problems=4), MACHINE, has_all=False)
     again = Ledger(tmp_path / "ledger.jsonl")
     assert len((tmp_path / "ledger.jsonl").read_bytes().splitlines()) == 2
-    found = again.find(spec, 5)
-    assert found is not None
-    assert len(found.rows) == 5
+    run = again.find(spec, 5)
+    assert run is not None
+    assert len(run.rows) == 5
     assert again.find(spec, 9) is not None
     assert again.find(spec, 10) is None
     assert again.find(RunSpec("ets", 4, COMMON), 5) is None
@@ -114,9 +114,9 @@ def test_longer_run_takes_the_place_of_a_shorter_one(tmp_path: Path) -> None:
 def test_task_with_few_problems_is_whole_with_them(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.add(make_run("rebase", 4), MACHINE, has_all=True)
-    found = ledger.find(RunSpec("rebase", 4, COMMON), 400)
-    assert found is not None
-    assert len(found.rows) == 9
+    run = ledger.find(RunSpec("rebase", 4, COMMON), 400)
+    assert run is not None
+    assert len(run.rows) == 9
 
 
 def test_number_of_problems_is_no_setting_and_everything_else_is(tmp_path: Path) -> None:
