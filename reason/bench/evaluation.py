@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from reason.runs.metrics import (
     paired_bootstrap,
     weighted_at_n,
 )
-from reason.runs.result import ProblemResult
 
 SAMPLING = ("best_of_n", "self_consistency")
 """Searches that sample whole solutions: without settings of their own they are the baselines of the others."""
@@ -130,12 +130,13 @@ def compare_at_equal_tokens(outcome: RunOutcome, samples: RunOutcome) -> list[Eq
             name,
             k,
             affordable <= drawn,
-            paired_bootstrap(correct_answers(outcome.rows), _baseline_values(samples.rows, rule, k)),
+            paired_bootstrap(correct_answers(outcome.rows), _baseline_values(samples, name, k)),
         )
-        for name, rule in BASELINE_RULES.items()
+        for name in BASELINE_RULES
     ]
 
 
+@cache
 def baseline_curve(samples: RunOutcome, rule: str) -> tuple[list[float], list[float]]:
     """Returns tokens per problem and accuracy of a baseline at 1, 2, 4, ... of these samples."""
     per_sample = tokens_per_problem(samples) / count_samples(samples)
@@ -176,5 +177,6 @@ def format_points(difference: PairedDifference) -> str:
     return f"{100 * difference.value:+.1f} ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
 
 
-def _baseline_values(rows: Sequence[ProblemResult], rule: Callable[[Sequence[GradedSample]], float], k: int) -> Floats:
-    return mean_by_problem(rows, lambda row: mean_over_subsets(row.graded_samples, rule, k))
+@cache
+def _baseline_values(samples: RunOutcome, rule: str, k: int) -> Floats:
+    return mean_by_problem(samples.rows, lambda row: mean_over_subsets(row.graded_samples, BASELINE_RULES[rule], k))

@@ -16,6 +16,7 @@ from reason.runs.result import ProblemResult
 Floats = npt.NDArray[np.float64]
 
 
+@cache
 def problem_values(outcome: RunOutcome) -> Mapping[str, Floats]:
     """Returns numbers of each problem by name, `[P]` each; with several seeds their means.
 
@@ -61,8 +62,9 @@ def tokens_per_problem(outcome: RunOutcome) -> float:
 
 
 def restrict_problems(outcome: RunOutcome, ids: Collection[str]) -> RunOutcome:
-    """Returns the rows of these problems; the totals are still those of the run."""
-    return replace(outcome, rows=[row for row in outcome.rows if row.id in ids])
+    """Returns a run with the rows of these problems, and the totals of all; itself where it has no other rows."""
+    rows = [row for row in outcome.rows if row.id in ids]
+    return outcome if len(rows) == len(outcome.rows) else replace(outcome, rows=rows)
 
 
 @cache

@@ -68,9 +68,9 @@ class RunSpec:
         return "-".join([*(re.sub(r"[^\w.-]+", "_", part)[:40] for part in parts), str(self.width), *seed])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunOutcome:
-    """The result of a run: its rows in the order of the problems, and the totals of the engine.
+    """The result of a run: its rows in the order of the problems, and the totals of the engine; equal to itself alone.
 
     With several seeds (`merge_seeds`) a problem has a row for each.
     `timeline` holds rows of (seconds since the start, running branches, waiting branches), one per round.
