@@ -111,6 +111,17 @@ def test_longer_run_takes_the_place_of_a_shorter_one(tmp_path: Path) -> None:
     assert again.find(RunSpec("ets", 4, COMMON), 5) is None
 
 
+def test_lines_of_two_copies_can_be_put_together(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.jsonl" for name in ("one", "other", "both")]
+    for file, num_problems in zip(files, (9, 4), strict=False):
+        Ledger(file).add(make_run("rebase", 4, num_problems=num_problems), MACHINE, has_all=False)
+    for order in (files[:2], files[1::-1]):
+        files[2].write_bytes(b"".join(file.read_bytes() for file in order))
+        run = Ledger(files[2]).find(RunSpec("rebase", 4, COMMON), 9)
+        assert run is not None
+        assert len(run.rows) == 9
+
+
 def test_task_with_few_problems_is_whole_with_them(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.add(make_run("rebase", 4), MACHINE, has_all=True)
