@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from reason.bench.evaluation import count_samples, index_by_width, summarize_run, tokens_per_problem
-from reason.bench.runs import RunOutcome
-from reason.config.compose import compose_settings
+from reason.bench.evaluation import count_samples, find_baseline, summarize_run
+from reason.bench.problem_values import tokens_per_problem
+from reason.bench.runs import RunOutcome, plan_run
 from reason.config.front import FrontEntry
-from reason.settings.validate import validate_settings
 
 CHOSEN = ("search.", "step", "early_exit")
 """Beginnings of the common settings that belong to a search; the others belong to the run that was measured."""
@@ -20,10 +19,9 @@ def measure_search(outcome: RunOutcome, outcomes: Sequence[RunOutcome], source: 
 
     Its cost in solutions is its tokens over those of a solution in the widest best-of-N of `outcomes`.
     """
-    config, choices = compose_settings(outcome.spec.overrides)
-    strategy = validate_settings(config, choices).strategy
-    samples = index_by_width(outcomes, "best_of_n")
-    widest = samples[max(samples)]
+    plan = plan_run(outcome.spec)
+    baseline = find_baseline(outcomes)
+    assert baseline is not None  # the command refuses a table without one
     summary = summarize_run(outcome)
     search, *settings = shlex.split(outcome.spec.search)
     common = [setting for setting in outcome.spec.common if setting.startswith(CHOSEN)]
@@ -32,7 +30,7 @@ def measure_search(outcome: RunOutcome, outcomes: Sequence[RunOutcome], source: 
         search=search,
         settings=(*common, *settings),
         width=outcome.spec.width,
-        samples=round(summary.tokens * count_samples(widest) / tokens_per_problem(widest.rows), 2),
+        samples=round(summary.tokens * count_samples(baseline) / tokens_per_problem(baseline), 2),
         tokens=round(summary.tokens, 1),
         seconds=round(summary.seconds, 2),
         kept_kv=round(summary.kept_kv, 1),
@@ -42,7 +40,7 @@ def measure_search(outcome: RunOutcome, outcomes: Sequence[RunOutcome], source: 
         problems=summary.problems,
         task=str(metadata["task"]),
         model=str(metadata["model"]),
-        thinking=bool(config["model"].get("thinking")),
-        scorer=choices["scorer"] if strategy.needs_scorer else None,
+        thinking=bool(plan.config["model"].get("thinking")),
+        scorer=plan.names["scorer"] if plan.strategy.needs_scorer else None,
         source=source,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reason.bench.evaluation import SAMPLING, compare_accuracy, correct_answers, tokens_per_problem
+from reason.bench.evaluation import SAMPLING, compare_accuracy
+from reason.bench.problem_values import correct_answers, tokens_per_problem
 from reason.bench.runs import RunOutcome, RunSpec
 from reason.runs.metrics import PairedDifference
 
@@ -51,8 +52,8 @@ def find_behind(outcomes: Sequence[RunOutcome]) -> list[DroppedRun]:
     candidates = [outcome for outcome in outcomes if outcome.spec.search not in SAMPLING]
     behind = []
     for outcome in candidates:
-        limit = SAME_COST * tokens_per_problem(outcome.rows)
-        rivals = [o for o in outcomes if o is not outcome and tokens_per_problem(o.rows) <= limit]
+        limit = SAME_COST * tokens_per_problem(outcome)
+        rivals = [o for o in outcomes if o is not outcome and tokens_per_problem(o) <= limit]
         leader = max(rivals, key=lambda rival: float(correct_answers(rival.rows).mean()), default=None)
         if leader is not None and (difference := compare_accuracy(leader, outcome)).low > 0:
             behind.append(DroppedRun(outcome, leader.spec, difference))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,9 @@ class RunSpec:
         return "-".join([*(re.sub(r"[^\w.-]+", "_", part)[:40] for part in parts), str(self.width), *seed])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunOutcome:
-    """The result of a run: its rows in the order of the problems, and the totals of the engine.
+    """The result of a run: its rows in the order of the problems, and the totals of the engine; equal to itself alone.
 
     With several seeds (`merge_seeds`) a problem has a row for each.
     `timeline` holds rows of (seconds since the start, running branches, waiting branches), one per round.
@@ -86,10 +87,16 @@ class RunOutcome:
         return float(self.totals[name]) / max(1, solved)
 
 
+@cache
+def plan_run(spec: RunSpec) -> SolveSpec:
+    """Returns the checked settings of a run; loads no model. Raises: ConfigError for the first wrong setting."""
+    return validate_settings(*compose_settings(spec.overrides))
+
+
 def validate_runs(specs: Sequence[RunSpec]) -> None:
-    """Validates the settings of all runs; loads no model. Raises: ConfigError for the first wrong setting."""
+    """Validates the settings of all runs; loads no model. Raises: as `plan_run`."""
     for spec in specs:
-        validate_settings(*compose_settings(spec.overrides))
+        plan_run(spec)
 
 
 def execute_runs(specs: Sequence[RunSpec], folder: Path, console: Console) -> list[RunOutcome]:

@@ -10,7 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
-from reason.bench.evaluation import Floats, correct_answers, tokens_per_problem
+from reason.bench.problem_values import Floats, correct_answers, tokens_per_problem
 from reason.bench.runs import RunOutcome, RunSpec
 from reason.runs.metrics import (
     GradedSample,
@@ -78,7 +78,7 @@ def join_seeds(outcomes: Mapping[RunSpec, RunOutcome], runs: Mapping[RunSpec, tu
             search,
             width,
             np.mean([correct_answers(outcome.rows) for outcome in group], axis=0),
-            fmean(tokens_per_problem(outcome.rows) for outcome in group),
+            fmean(tokens_per_problem(outcome) for outcome in group),
         )
         for (search, width), group in grouped.items()
     ]
@@ -90,7 +90,7 @@ def pool_thoughts(settings: str, outcomes: Sequence[RunOutcome], width: int) -> 
     for outcome in outcomes:
         for samples, row in zip(pooled, outcome.rows, strict=True):
             samples.extend(row.graded_samples)
-    return ThoughtPool(settings, pooled, fmean(tokens_per_problem(outcome.rows) for outcome in outcomes) / width)
+    return ThoughtPool(settings, pooled, fmean(tokens_per_problem(outcome) for outcome in outcomes) / width)
 
 
 def choose_opponents(run: ComparedSearch, pools: Sequence[ThoughtPool]) -> list[Opponent]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reason.bench.evaluation import correct_answers, tokens_per_problem
 from reason.bench.plots import draw_panels
+from reason.bench.problem_values import correct_answers, tokens_per_problem
 from reason.bench.runs import RunOutcome, RunSpec
 from reason.runs.metrics import avg_at_n, paired_bootstrap, per_problem_values
 from reason.runs.tables import format_markdown
@@ -73,7 +73,7 @@ def summarize_budget(outcome: RunOutcome, search: str, ending: str, budget: int)
         single=single.value,
         single_low=single.low,
         single_high=single.high,
-        tokens=tokens_per_problem(rows),
+        tokens=tokens_per_problem(outcome),
         unanswered=sum(row.answer is None for row in rows) / len(rows),
     )
 

@@ -63,6 +63,11 @@ class FrontEntry:
         return [f"search={self.search}", f"search.n={self.width}", *self.settings]
 
     @property
+    def origin(self) -> tuple[str, str | None, str]:
+        """What it was measured on."""
+        return self.model, self.scorer, self.task
+
+    @property
     def label(self) -> str:
         """The search with its settings and its width."""
         return " ".join([self.search, *self.settings, f"search.n={self.width}"])
@@ -83,10 +88,18 @@ def read_front(path: Path | None) -> list[FrontEntry]:
 
 
 def write_front(path: Path, rows: Iterable[FrontEntry]) -> None:
-    """Writes a table of measured searches, a line each. *Mutates* the file."""
-    lines = [json.dumps(asdict(row) | {"settings": shlex.join(row.settings)}) for row in rows]
+    """Writes measured searches into a table, a line each: in place of those of the same model, scorer and task.
+
+    The other rows stay. *Mutates* the file, at once. Raises: ConfigError if the file is no such table.
+    """
+    new = list(rows)
+    measured = {row.origin for row in new}
+    others = [row for row in read_front(path) if row.origin not in measured] if path.exists() else []
+    lines = [json.dumps(asdict(row) | {"settings": shlex.join(row.settings)}) for row in (*others, *new)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join([f"{HEAD}\nsearches:\n", *(f"- {line}\n" for line in lines)]), encoding="utf-8")
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text("".join([f"{HEAD}\nsearches:\n", *(f"- {line}\n" for line in lines)]), encoding="utf-8")
+    unfinished.replace(path)
 
 
 @dataclass(frozen=True)

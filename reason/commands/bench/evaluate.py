@@ -6,6 +6,8 @@ reason bench evaluate model=qwen2.5-math-1.5b +task=math500 --widths 16
 reason bench evaluate model=thinker +task=puzzles --think-tokens 100 200 400 800 --widths 1 8
 
 --halving drops searches that are behind after some problems; --write-front saves what was measured for search=auto.
+--ledger FILE keeps each finished run as a line of a file that can be committed: runs of several sessions and machines
+add up, and --report-only reports on those that are there.
 With --think-tokens the searches are compared over budgets of the thought, ended by force and cut, and a plot shows it.
 Arguments of the form NAME=VALUE are settings of `reason solve`, for all runs. Every run is resumable and has its own
 folder: the same command continues a stopped comparison.
@@ -15,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -47,6 +48,10 @@ def make_parser() -> argparse.ArgumentParser:
     searches = "options of search, each with its own settings; default: those that any model can do"
     top.add_argument("--searches", nargs="+", help=searches)
     top.add_argument("--widths", nargs="+", type=positive_int, default=[4, 16, 64], help="values of search.n")
+    samples = "samples of best-of-N to compare with at equal tokens; default: 1.25 times the widest; 0: no run for it"
+    top.add_argument("--baseline", type=int, metavar="N", help=samples)
+    reach = "run whose accuracy the others are to reach; default: the widest best-of-N"
+    top.add_argument("--reach", type=search_at_width, metavar="SEARCH:WIDTH", help=reach)
     top.add_argument("--problems", type=positive_int, default=200)
     top.add_argument("--seeds", nargs="+", type=int, help="run everything once for each of these seeds of the run")
     top.add_argument(
@@ -65,48 +70,73 @@ def make_parser() -> argparse.ArgumentParser:
         "--think-tokens", nargs="+", type=positive_int, help="budgets of the thought, for a model that thinks"
     )
     top.add_argument("--folder", type=Path, default=Path("outputs/evaluate"), help="where the runs are kept")
+    top.add_argument("--ledger", type=Path, metavar="FILE", help="finished runs: read first, and added to")
+    top.add_argument("--report-only", action="store_true", help="run nothing: report on what the ledger has")
+    older = "read runs of the ledger also where defaults of settings have changed since"
+    top.add_argument("--accept-older", action="store_true", help=older)
     top.add_argument("--out", type=Path, help="write the report here, its plots beside it")
     return top
 
 
+def search_at_width(text: str) -> tuple[str, int]:
+    """`best_of_n:64` as a search and a width. Raises: ValueError or ArgumentTypeError."""
+    search, _, width = text.rpartition(":")
+    return search, positive_int(width)
+
+
 def compare_searches(args: argparse.Namespace, console: Console) -> str:
     """Returns the report on searches at equal compute; writes its plots."""
-    from reason.bench.engine import describe_machine
-    from reason.bench.evaluation_report import draw_plots, format_report
+    from reason.bench.comparison import RunSource, choose_goal, plan_specs
+    from reason.bench.evaluation_plots import draw_plots
+    from reason.bench.evaluation_report import format_report
     from reason.bench.front import measure_search
     from reason.bench.halving import halve, plan_rungs
-    from reason.bench.runs import RunOutcome, RunSpec, execute_run, merge_seeds, validate_runs
-    from reason.config.front import write_front
+    from reason.bench.ledger import Ledger
+    from reason.bench.runs import validate_runs
+    from reason.config.front import read_front, write_front
 
-    settings, seeds = common_settings(args), args.seeds or [None]
     searches = args.searches or [name for name in list_options("search") if name not in NOT_BY_DEFAULT]
-    if "best_of_n" not in searches:
-        searches = ["best_of_n", *searches]
-    specs = [RunSpec(search, width, settings) for width in args.widths for search in searches]
+    specs = plan_specs(searches, args.widths, args.baseline, common_settings(args))
+    goal = choose_goal(specs, args.reach, args.widths)
+    if args.write_front and not any(spec.search == "best_of_n" for spec in specs):
+        raise ConfigError("--write-front counts costs in solutions of best-of-N: leave out --baseline 0")
+    if args.write_front and args.write_front.exists():
+        read_front(args.write_front)  # a broken one is refused before hours of runs
     validate_runs(specs)
-    length = describe_length(searches=len(searches), widths=len(args.widths), seeds=len(seeds), problems=args.problems)
-    console.print(f"{'at most ' if args.halving else ''}{length}; the same command continues a stopped comparison")
-
-    def execute(spec: RunSpec, num_problems: int) -> RunOutcome:
-        console.print(f"{spec.label}: {num_problems} problems", style="bold", markup=False)
-        runs = [replace(spec, seed=seed) for seed in seeds]
-        return merge_seeds(
-            [execute_run(run, args.folder / run.folder_name, console, num_problems=num_problems) for run in runs]
+    ledger = Ledger(args.ledger, accepts_older=args.accept_older) if args.ledger else None
+    machine = {} if args.report_only else describe_this_machine()
+    source = RunSource(args.folder, ledger, args.seeds or [None], machine, console)
+    missing: list[str] = []
+    if ledger is not None:
+        lacking = {spec: text for spec in specs if (text := source.find_missing(spec, args.problems))}
+        console.print(
+            f"{args.ledger}: has {len(specs) - len(lacking)} of {len(specs)} searches", markup=False, soft_wrap=True
         )
+        for difference in ledger.find_other_settings(specs):
+            console.print(f"{args.ledger}: runs that differ by {difference} are not read", markup=False, soft_wrap=True)
+        if args.report_only:
+            specs, missing = [spec for spec in specs if spec not in lacking], list(lacking.values())
+    if not specs:
+        raise ConfigError(f"{args.ledger} has none of these runs")
+    if not args.report_only:
+        length = describe_length(runs=len(specs), seeds=len(source.seeds), problems=args.problems)
+        at_most = "at most " if args.halving else ""
+        console.print(f"{at_most}{length}; the same command continues a stopped comparison")
 
     rungs = [args.problems] if args.halving is None else plan_rungs(args.halving, args.problems)
-    outcomes, dropped = halve(specs, rungs, execute)
+    outcomes, dropped = halve(specs, rungs, source.execute)
     command = typed.join_command("bench evaluate")
     if args.write_front:
-        source = str(args.out) if args.out else command
-        write_front(args.write_front, [measure_search(outcome, outcomes, source) for outcome in outcomes])
-    plots = draw_plots(outcomes, args.out.with_suffix("")) if args.out else {}
+        origin = str(args.out) if args.out else command
+        write_front(args.write_front, [measure_search(outcome, outcomes, origin) for outcome in outcomes])
     return format_report(
         outcomes,
         command=command,
-        machine=describe_machine(),
-        plots=plots,
+        machine=machine if ledger is None else ledger.describe_machines(source.list_runs(specs)),
+        plots=draw_plots(outcomes, args.out.with_suffix("")) if args.out else {},
+        goal=next((outcome for outcome in outcomes if outcome.spec == goal), None),
         dropped=dropped,
+        missing=missing,
         seeds=args.seeds or (),
     )
 
@@ -126,6 +156,13 @@ def compare_budgets(args: argparse.Namespace, console: Console) -> str:
         draw_budgets(points, plot)
     command, machine = typed.join_command("bench evaluate"), describe_machine()
     return format_budgets(points, command=command, machine=machine, num_problems=len(outcomes[0].rows), plot=plot)
+
+
+def describe_this_machine() -> dict[str, object]:
+    """Returns this machine as reports and the ledger have it; the load of a moment says little of hours."""
+    from reason.bench.engine import describe_machine
+
+    return {name: value for name, value in describe_machine().items() if name != "load"}
 
 
 def common_settings(args: argparse.Namespace) -> tuple[str, ...]:
@@ -154,8 +191,12 @@ def compare(args: argparse.Namespace, console: Console) -> str:
 
     if args.out:
         require_matplotlib()
-    if args.think_tokens and (args.halving or args.seeds or args.write_front):
-        raise ConfigError("--think-tokens compares budgets of one search: leave out --halving, --seeds, --write-front")
+    if args.think_tokens and (args.halving or args.seeds or args.write_front or args.ledger):
+        raise ConfigError(
+            "--think-tokens compares budgets of one search: leave out --halving, --seeds, --write-front, --ledger"
+        )
+    if args.report_only and (args.ledger is None or args.halving):
+        raise ConfigError("--report-only reports on a ledger: add --ledger FILE, leave out --halving")
     return compare_budgets(args, console) if args.think_tokens else compare_searches(args, console)
 
 

@@ -81,16 +81,14 @@ def test_run_summary_has_means_per_problem() -> None:
     assert (summary.tokens, summary.forwards, summary.scorer_calls, summary.kept_kv) == (400, 400, 4, 100)
 
 
-def test_sentences_name_the_best_search_the_others_and_what_ets_saves() -> None:
+def test_sentences_name_the_best_search_and_the_others() -> None:
     good = outcome("rebase", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)]) for i in range(40)])
-    frugal = outcome("ets", 4, [row(i, "right", tokens=200, samples=[("1", 0.9)], mean_kv=40.0) for i in range(40)])
     bad = outcome("mcts", 4, [row(i, "wrong", tokens=200, samples=[("2", 0.9)]) for i in range(40)])
-    outcomes = [BEST_OF_4, good, frugal, bad]
+    outcomes = [BEST_OF_4, good, bad]
     text = "\n".join(summary_sentences(outcomes, compare_with_samples(outcomes)))
     assert "furthest ahead of best-of-N is rebase 4: +50.0" in text
     assert "cheapest other search to reach that is rebase 4: 1.000 with 0.50 times the tokens" in text
     assert "Not better than samples for as many tokens or fewer, by the interval: mcts 4" in text
-    assert "ets 4 against rebase 4: KV smaller by 2.50x kept" in text
 
 
 def test_samples_with_settings_of_their_own_are_compared_with_the_baseline() -> None:
@@ -99,7 +97,9 @@ def test_samples_with_settings_of_their_own_are_compared_with_the_baseline() -> 
     )
     compared = compare_with_samples([BEST_OF_4, early])
     assert list(compared) == ["best_of_n early_exit=converged 4"]
-    assert summary_sentences([BEST_OF_4], compare_with_samples([BEST_OF_4])) == ["Only baselines ran."]
+    assert summary_sentences([BEST_OF_4], compare_with_samples([BEST_OF_4])) == [
+        "Nothing is compared at equal tokens: only baselines ran, or no best-of-N."
+    ]
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_whole_comparison_resumes_and_refuses_other_settings(tmp_path: Path) -> 
     first = evaluate()
     assert first.returncode == 0, first.stderr
     assert "| ets | 2 |" in first.stdout
-    assert first.stderr.startswith("2 searches x 2 problems = 4; the same command continues a stopped comparison\n")
+    assert first.stderr.startswith("3 runs x 2 problems = 6; the same command continues a stopped comparison\n")
     assert (tmp_path / "report-accuracy.png").stat().st_size > 1000
     assert (tmp_path / "runs" / "ets-2" / "index.html").exists()
     again = evaluate()
@@ -124,6 +124,17 @@ def test_whole_comparison_resumes_and_refuses_other_settings(tmp_path: Path) -> 
         return json.loads(text.split("```json")[1].split("```")[0])["runs"]
 
     assert runs(again.stdout) == runs(first.stdout)
+    ledger, elsewhere = ["--ledger", str(tmp_path / "ledger.jsonl")], ["--folder", str(tmp_path / "none")]
+    assert "has 0 of 3 searches" in (imported := evaluate(*ledger)).stderr
+    assert "[1/2]" not in imported.stderr
+    report = evaluate(*ledger, *elsewhere, "--report-only")
+    assert runs(report.stdout) == runs(imported.stdout)
+    assert [(run["search"], run["accuracy"], run["tokens"]) for run in runs(report.stdout)] == [
+        (run["search"], run["accuracy"], run["tokens"]) for run in runs(first.stdout)
+    ]
+    more = evaluate(*ledger, *elsewhere, "--report-only", "--widths", "2", "4", "--baseline", "3")
+    assert "Not run yet: best_of_n 4; ets 4." in more.stdout
+    assert not (tmp_path / "none").exists()
     other = evaluate("seed=5")
     assert other.returncode == 2
     assert "holds results of other settings" in other.stderr

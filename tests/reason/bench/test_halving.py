@@ -19,14 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.core import Usage
-from reason.bench.evaluation import (
-    RunSummary,
-    compare_at_equal_tokens,
-    correct_answers,
-    summarize_run,
-)
+from reason.bench.evaluation import RunSummary, compare_at_equal_tokens, summarize_run
 from reason.bench.evaluation_report import format_report
 from reason.bench.halving import find_behind, halve, plan_rungs
+from reason.bench.problem_values import correct_answers
 from reason.bench.reach import COSTS, reach_accuracy, reach_table
 from reason.bench.runs import RunOutcome, RunSpec, merge_seeds
 from reason.grading import Grade
@@ -139,12 +135,12 @@ def test_costs_are_interpolated_between_the_widths_around_the_accuracy() -> None
     assert reached["ets"].costs == pytest.approx(dict.fromkeys(COSTS, 800))
     assert reached["ets"].widths == (4, 16)
     assert (reached["best_of_n"].widths, reached["best_of_n"].is_upper_bound) == ((64,), True)
-    assert "| ets | 4 to 16 | 800 (0.12) | 800.0 (0.12) |" in reach_table(runs)
+    assert "| ets | 4 to 16 | 800 (0.12) | 800.0 (0.12) |" in reach_table(runs, runs[0])
 
 
 def test_search_that_is_ahead_at_its_narrowest_has_a_bound_and_one_that_never_is_none() -> None:
     runs = [summary("best_of_n", 64, 0.5, 6400), summary("dvts", 4, 0.55, 320), summary("mcts", 64, 0.45, 9000)]
-    text = reach_table(runs)
+    text = reach_table(runs, runs[0])
     assert "| dvts | 4 | at most 320 (0.05)" in text
     assert "| mcts | not reached, 0.450 at best | - | - | - | - |" in text
 

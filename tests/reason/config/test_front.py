@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -66,6 +67,35 @@ def test_table_that_was_written_is_read_again(tmp_path: Path) -> None:
     rows = [ROW, replace(ROW, settings=("step=fixed_length", "search.note=a b"), scorer=None, thinking=True)]
     write_front(tmp_path / "new" / "front.yaml", rows)
     assert read_front(tmp_path / "new" / "front.yaml") == rows
+
+
+def build_row(search: str, width: int, scorer: str | None, model: str, task: str) -> FrontEntry:
+    return replace(ROW, search=search, width=width, scorer=scorer, model=model, task=task)
+
+
+some_names = st.sampled_from(["one", "other"])
+measured_rows = st.builds(
+    build_row, some_names, st.integers(1, 9), st.sampled_from(["prm", None]), some_names, some_names
+)
+
+
+@given(st.lists(st.lists(measured_rows, min_size=1, max_size=5), min_size=2, max_size=4))
+def test_rows_of_another_origin_stay_in_a_table(tables: list[list[FrontEntry]]) -> None:
+    with TemporaryDirectory() as folder:
+        for rows in tables:
+            write_front(Path(folder, "front.yaml"), rows)
+        left = read_front(Path(folder, "front.yaml"))
+    origins = {(row.model, row.scorer, row.task): rows for rows in tables for row in rows}  # the last table with it
+    for origin, rows in origins.items():
+        assert [row for row in left if row.origin == origin] == [row for row in rows if row.origin == origin]
+    assert {row.origin for row in left} == set(origins)
+
+
+def test_broken_table_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "front.yaml").write_text("mine: 1\n")
+    with pytest.raises(ConfigError, match="it has no list `searches`"):
+        write_front(tmp_path / "front.yaml", [ROW])
+    assert (tmp_path / "front.yaml").read_text() == "mine: 1\n"
 
 
 def test_table_of_the_package_composes_to_searches_that_exist() -> None:
