@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, islice
 
 import pytest
 
@@ -17,7 +18,7 @@ from reason.settings.validate import validate_settings
 from reason.tasks.selection import select_task
 from reason.tasks.synthetic import Synthetic
 from reason.tasks.synthetic.draw import distinct_exercises
-from reason.tasks.synthetic.exercise import DELIMITER, ExactWriter
+from reason.tasks.synthetic.exercise import DELIMITER, ExactWriter, Exercise
 from reason.tasks.synthetic.families import FAMILIES
 from reason.tasks.synthetic.step_checker import check_prefix, check_solution
 from search.tree import Step
@@ -77,35 +78,43 @@ def test_oracle_and_a_bare_question_are_a_wrong_setting() -> None:
 
 
 class TestSteps:
-    TASK = Synthetic(size=40, seed=5, difficulty=(2, 4))
+    EXERCISES = tuple(
+        islice(
+            distinct_exercises(
+                5, "heldout", weights=dict.fromkeys(FAMILIES, 1.0), difficulties=(2, 4), families=FAMILIES
+            ),
+            40,
+        )
+    )
 
     @staticmethod
-    def score(problem: Problem, *texts: str) -> list[float | None]:
+    def score(exercise: Exercise, *texts: str) -> list[float | None]:
+        checker = partial(check_prefix, exercise)
+        problem = Problem(id="p", question=exercise.question, answer=str(exercise.answer), check_prefix=checker)
         paths = OracleScorer(steps=True).bind_problem(problem, extract_answer)
         (scores,) = asyncio.run(paths.score([[Step((1,), text) for text in texts]])).scores
         assert scores is not None
         return list(scores)
 
     def test_steps_are_right_up_to_the_first_error_and_the_last_one_by_its_answer(self) -> None:
-        for number, problem in enumerate(self.TASK):
-            exercise = self.TASK._exercises[problem.id]
+        for number, exercise in enumerate(self.EXERCISES):
             steps = [
                 step + DELIMITER for step in exercise.write_solution(ExactWriter(), random.Random(7)).split(DELIMITER)
             ]
             steps[-1] = steps[-1].removesuffix(DELIMITER)
-            assert self.score(problem, *steps) == [1.0] * len(steps)
+            assert self.score(exercise, *steps) == [1.0] * len(steps)
             wrong_at = number % (len(steps) - 1)
             steps[wrong_at] = "Nonsense." + DELIMITER
             expected = [1.0] * wrong_at + [0.0] * (len(steps) - 1 - wrong_at) + [1.0]  # its answer is right by luck
-            assert self.score(problem, *steps) == expected
+            assert self.score(exercise, *steps) == expected
             steps[-1] = "The answer is \\boxed{x}."
-            assert self.score(problem, *steps[:-1]) == expected[:-1]
+            assert self.score(exercise, *steps[:-1]) == expected[:-1]
 
     def test_step_that_is_not_complete_has_no_score_unless_all_is_lost(self) -> None:
-        problem = self.TASK[0]
-        first = self.TASK._exercises[problem.id].gold_steps[0]
-        assert self.score(problem, first[:3], first[3:], DELIMITER, "And then") == [None, None, 1.0, None]
-        assert self.score(problem, "Nonsense." + DELIMITER, "And then") == [0.0, 0.0]
+        exercise = self.EXERCISES[0]
+        first = exercise.gold_steps[0]
+        assert self.score(exercise, first[:3], first[3:], DELIMITER, "And then") == [None, None, 1.0, None]
+        assert self.score(exercise, "Nonsense." + DELIMITER, "And then") == [0.0, 0.0]
 
     def test_beginning_is_correct_exactly_where_the_whole_check_says_so(self) -> None:
         drawn = distinct_exercises(
@@ -123,10 +132,11 @@ class TestSteps:
         settings = ["search=beam_search", "search.n=8", "scorer=oracle", "speculation=off"]
         right = dict.fromkeys(("false", "true"), 0)
         for steps in right:
+            task = Synthetic(size=16, seed=9, difficulty=(3, 4))
             with reason.load(*settings, f"scorer.steps={steps}") as solver:
-                for problem, outcome in solver.solve_many(Synthetic(size=16, seed=9, difficulty=(3, 4))):
+                for problem, outcome in solver.solve_many(task):
                     assert not isinstance(outcome, Exception)
-                    right[steps] += self.TASK.grade(problem, outcome.answer).value == "right"
+                    right[steps] += task.grade(problem, outcome.answer).value == "right"
         assert right["true"] > right["false"]
 
     def test_task_without_a_checker_is_refused(self) -> None:

@@ -78,12 +78,12 @@ def search_like_its_hub(tree: GivenTree, num_kept: int, num_copies: int) -> list
     """
     written = level = [(child,) for child in range(num_kept * num_copies)]
     while True:
-        kept = sorted(level, key=lambda place: -(tree.path_score(place) or 0.0))[:num_kept]
-        if all(map(tree.ends, kept)):
+        beam = sorted(level, key=lambda place: -(tree.path_score(place) or 0.0))[:num_kept]
+        if all(map(tree.ends, beam)):
             return written
-        fresh = [(*place, child) for place in kept if not tree.ends(place) for child in range(num_copies)]
+        fresh = [(*place, child) for place in beam if not tree.ends(place) for child in range(num_copies)]
         written = written + fresh
-        level = [place for place in kept if tree.ends(place) for _ in range(num_copies)] + fresh
+        level = [place for place in beam if tree.ends(place) for _ in range(num_copies)] + fresh
 
 
 def beam_agrees(tree: GivenTree, num_kept: int, num_copies: int) -> bool:
