@@ -51,7 +51,7 @@ def report_calibration(args: argparse.Namespace, console: Console) -> str:
     with settings_of_run(args.folder):
         task, _ = select_task(config, choices, NoScorer())
     with closing(task):
-        check_saved_rows(args.folder, task, about)
+        check_saved_rows(args.folder, list(task), about)
         solutions = read_solutions(args.folder, task)
     steps = list_steps(solutions)
     lines = [

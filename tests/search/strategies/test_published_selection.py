@@ -76,13 +76,14 @@ def search_like_its_hub(tree: GivenTree, num_kept: int, num_copies: int) -> list
 
     Not as there: it begins with `num_copies` first steps, this one with as many as later levels have.
     """
-    written = level = [(child,) for child in range(num_kept * num_copies)]
+    level: list[Place] = [(child,) for child in range(num_kept * num_copies)]
+    written = list(level)
     while True:
         beam = sorted(level, key=lambda place: -(tree.path_score(place) or 0.0))[:num_kept]
         if all(map(tree.ends, beam)):
             return written
-        fresh = [(*place, child) for place in beam if not tree.ends(place) for child in range(num_copies)]
-        written = written + fresh
+        fresh: list[Place] = [(*place, child) for place in beam if not tree.ends(place) for child in range(num_copies)]
+        written += fresh
         level = [place for place in beam if tree.ends(place) for _ in range(num_copies)] + fresh
 
 
