@@ -25,6 +25,8 @@ class Problem:
     `num_alternatives` likely tokens are recorded at every place, for `Solution.top_tokens`; only engines with
     `EngineSettings.names_tokens` take more than 0. `json_schema` constrains what is generated; only engines with
     `EngineSettings.constrains_json` take one.
+    `check_prefix` checks the beginning of a solution exactly: whether it is correct so far, None where its last step is
+    not complete. None: the task has no such checker.
 
     Raises: ValueError naming a field whose text is not Unicode.
     """
@@ -37,6 +39,7 @@ class Problem:
     read_answer: Callable[[str], str | None] | None = None
     json_schema: str | None = None
     num_alternatives: int = 0
+    check_prefix: Callable[[str], bool | None] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("id", "question", "answer", "meta"):

@@ -12,7 +12,7 @@ from reason.engines.spec import EngineSpec
 from reason.runs.allocation import SampleAllocation
 from reason.runs.sample_rounds import require_divisible
 from reason.scorers.base import LoadableEmbedder
-from reason.scorers.embedders.hidden_states import HiddenStateEmbedder
+from reason.scorers.embedders.measured_threshold import MeasuredThreshold
 from search.strategy import Strategy
 
 
@@ -21,7 +21,7 @@ def make_embedder(config: Settings, choices: Mapping[str, str]) -> LoadableEmbed
     embedder: LoadableEmbedder = instantiate("embedder", config["embedder"])
     with as_config_error("embedder"):
         embedder.validate()
-    if isinstance(embedder, HiddenStateEmbedder):
+    if isinstance(embedder, MeasuredThreshold):
         embedder.warn_of_other_model(config["model"]["path"])
     if embedder.needs_hidden_states and choices.get("router", "off") != "off":
         raise ConfigError(

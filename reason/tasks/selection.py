@@ -8,14 +8,23 @@ from reason.config.compose import Settings, as_config_error, instantiate, list_o
 from reason.config.errors import ConfigError
 from reason.problem import Problem
 from reason.scorers.base import Scorer
+from reason.scorers.oracle import OracleScorer
 from reason.tasks.base import Task
 
 
 def select_task(config: Settings, choices: Mapping[str, str], scorer: Scorer) -> tuple[Task, str | None]:
-    """Returns the task to solve, and the name of the task that it stands in for, or None. Raises: ConfigError.
+    """Returns the task to solve, and the name of the task that it stands in for, or None. Raises: ConfigError."""
+    task, stands_in_for = _choose_task(config, choices, scorer)
+    if isinstance(scorer, OracleScorer):
+        with as_config_error():
+            for problem in task:
+                scorer.validate_problem(problem)
+    return task, stands_in_for
 
-    In this order: the question; the chosen task, or the bundled set that the model declares as its stand-in (never for
-    a file of the user); the model's default task.
+
+def _choose_task(config: Settings, choices: Mapping[str, str], scorer: Scorer) -> tuple[Task, str | None]:
+    """Returns the first that is set: the question; the chosen task, or the bundled set that the model declares as its
+    stand-in (never for a file of the user); the model's default task.
     """
     question, model, node = config["question"], config["model"], config.get("task")
     if question is not None:

@@ -83,7 +83,7 @@ class ParticleFilter(StepSearch):
             particles, copies = [*free, *prefixes], [1] * len(free) + [0] * len(references)
             shares = self.find_shares(state, particles, range(first_level, level + 1))
             ess = effective_sample_size(shares)
-            if ess < self.ess_threshold * self.n:
+            if self.ess_threshold == 1 or ess < self.ess_threshold * self.n:
                 offset = random.Random(derive_seed(state.expander.resources.seed, "resample", number, level)).random()
                 copies = resample_systematically(shares, self.n - len(references), offset)
                 first_level = level + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from search.level_search import LevelSearch
 from search.selection import REASONS
 from search.step_search import StepSearch
 from search.strategies.beam_search import BeamSearch
+from search.strategies.cntp import Cntp
+from search.strategies.pg_td import PgTd
 from search.strategy import Budget, ScoredPaths, SearchResult, StepScores
 from search.tree import Step
 from tests.support.searches import search_classes
@@ -28,10 +31,12 @@ from tests.support.toy_search import (
 
 STRATEGIES = search_classes(StepSearch)
 every_strategy = pytest.mark.parametrize("name", STRATEGIES)
+SCORED = STRATEGIES | {"cntp": partial(Cntp, select="weighted", trial_tokens=24), "pg_td": PgTd}
+"""Searches over single tokens, too, in whose votes or values scores count; budgets of all: `tests/test_conf.py`."""
 
 
 def run(strategy: Any, **changes: Any) -> SearchResult:
-    return run_search(strategy, **{"engine": ToyEngine(write_five_steps)} | changes)
+    return run_search(strategy, **{"engine": ToyEngine(write_five_steps, hesitates=True)} | changes)
 
 
 def last_digit(text: str) -> str:
@@ -97,7 +102,7 @@ class TestEarlyStop:
             STRATEGIES[name](early_stop=1, select="best")
 
 
-@every_strategy
+@pytest.mark.parametrize("name", SCORED)
 class TestScorers:
     def test_missing_and_invalid_scores_do_not_end_a_search(self, name: str) -> None:
         class Moody(ToyScorer):
@@ -109,14 +114,14 @@ class TestScorers:
                 ]
                 return ScoredPaths(odd, scored.usage)
 
-        assert run(STRATEGIES[name](n=8), scorer=Moody()).best is not None
+        assert run(SCORED[name](n=8), scorer=Moody()).best is not None
 
     def test_search_without_any_score_still_has_an_answer(self, name: str) -> None:
         class Silent(ToyScorer):
             async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
                 return ScoredPaths([None] * len(paths))
 
-        result = run(STRATEGIES[name](n=8), scorer=Silent())
+        result = run(SCORED[name](n=8), scorer=Silent())
         assert result.best is not None
         assert all(node.score is None for node in result.tree.nodes)
 
@@ -131,7 +136,8 @@ class TestScorers:
                 return await super().score(paths)
 
         scorer = Hangs()
-        result = run(STRATEGIES[name](n=8), scorer=scorer, scorer_timeout=0.05)
+        engine = ToyEngine(hesitates=True)  # its solutions differ in length, so that there are several calls
+        result = run(SCORED[name](n=8), engine=engine, scorer=scorer, scorer_timeout=0.05)
         assert scorer.hung
         assert result.best is not None
         assert any(node.score is not None for node in result.tree.nodes)
@@ -143,14 +149,14 @@ class TestScorers:
 
         async def tasks_left() -> int:
             with pytest.raises(RuntimeError, match="no more scores"):
-                await STRATEGIES[name](n=8)(ROOT, toy_resources(scorer=Broken()))
+                await SCORED[name](n=8)(ROOT, toy_resources(engine=ToyEngine(hesitates=True), scorer=Broken()))
             await asyncio.sleep(0)
             return len(asyncio.all_tasks()) - 1
 
         assert asyncio.run(tasks_left()) == 0
 
     def test_ties_of_scores_are_repeatable(self, name: str) -> None:
-        one, other = (run(STRATEGIES[name](n=8), scorer=ConstantScorer()) for _ in range(2))
+        one, other = (run(SCORED[name](n=8), scorer=ConstantScorer()) for _ in range(2))
         assert one.best is not None
         assert one.tree.to_dict() == other.tree.to_dict()
 

@@ -5,6 +5,7 @@ So a search can be compared with a few lines that walk the same tree by the form
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ Place = tuple[int, ...]
 """Node of the tree: which child is taken at each step from the prompt."""
 
 SCORES = (0.0, 0.25, 0.5, 0.5, 0.75, 1.0)  # many ties
+BROKEN_SCORES = (*SCORES, None, None, -math.inf, math.nan)
+"""With missing ones, and with those for which a search takes a path as not scored."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,19 @@ class GivenTree:
 
     seed: int
     depth: int = 4
+    scores: Sequence[float | None] = SCORES
 
-    def score(self, place: Place) -> float:
-        """Score of the last step of a path."""
-        return random.Random(f"score {self.seed} {place}").choice(SCORES)
+    def score(self, place: Place) -> float | None:
+        """What the scorer says of the last step of a path."""
+        return random.Random(f"score {self.seed} {place}").choice(self.scores)
+
+    def path_score(self, place: Place, fold: str = "last") -> float | None:
+        """The scores of a path as one; None where its last step has none, or where one of them is no number."""
+        scores = [score for end in range(len(place)) if (score := self.score(place[: end + 1])) is not None]
+        if self.score(place) is None or not all(map(math.isfinite, scores)):
+            return None
+        product = math.prod(scores)
+        return {"last": scores[-1], "min": sorted(scores)[0], "prod": product, "mean": sum(scores) / len(scores)}[fold]
 
     def logprob(self, place: Place) -> float:
         """Log-probability of each token of the last step."""
@@ -54,7 +66,10 @@ def read_place(text: str) -> Place:
 
 
 class GivenEngine(ToyEngine):
-    """Writes one step at a time: the first request behind a path gets its first child, the next one its second."""
+    """Writes one step at a time: the first request behind a path gets its first child, the next one its second.
+
+    A request for a whole solution gets first children from there on.
+    """
 
     def __init__(self, tree: GivenTree) -> None:
         super().__init__()
@@ -62,14 +77,18 @@ class GivenEngine(ToyEngine):
         self._num_written: Counter[Place] = Counter()
 
     def continue_prefix(self, request: GenerationRequest) -> Generation:
-        above = read_place(decode_bytes(request.prefix[len(ROOT) :]))
-        place = (*above, self._num_written[above])
-        self._num_written[above] += 1
-        ends = self._tree.ends(place)
-        tokens = (*self._tree.write(place).encode("latin-1"), *([EOS] if ends else []))
+        place = read_place(decode_bytes(request.prefix[len(ROOT) :]))
+        tokens, logprobs, ends = list[int](), list[float](), False
+        while not ends and not (tokens and request.params.stop):
+            place, above = (*place, self._num_written[place]), place
+            self._num_written[above] += 1
+            ends = self._tree.ends(place)
+            written = [*self._tree.write(place).encode("latin-1"), *([EOS] if ends else [])]
+            tokens += written
+            logprobs += [self._tree.logprob(place)] * len(written)
         return Generation(
-            tokens=tokens,
-            logprobs=(self._tree.logprob(place),) * len(tokens),
+            tokens=tuple(tokens),
+            logprobs=tuple(logprobs),
             finish="eos" if ends else "stop",
             usage=Usage(calls=1, tokens=len(tokens), forwards=len(tokens)),
         )
@@ -84,7 +103,7 @@ class GivenScorer:
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
         return ScoredPaths([self._score_path(path) for path in paths])
 
-    def _score_path(self, path: Sequence[Step]) -> list[float]:
+    def _score_path(self, path: Sequence[Step]) -> list[float | None]:
         place = read_place("".join(step.text.replace("\x00", "") for step in path))
         return [self.tree.score(place[: i + 1]) for i in range(len(place))]
 

@@ -1,4 +1,4 @@
-"""Calibrate the distance threshold of an embedder, and print the setting.
+"""Calibrate the distance threshold of an embedder, and print the settings.
 
 reason bench calibrate                                          hidden states of the bundled model
 reason bench calibrate embedder=sentence_transformers embedder.path=FOLDER
@@ -20,6 +20,7 @@ from reason import ConfigError
 from reason.bench.calibrate import DistanceRecorder, best_threshold, rate_thresholds
 from reason.commands import typed
 from reason.config.compose import compose_settings
+from reason.scorers.embedders.measured_threshold import MeasuredThreshold
 from reason.settings.validate import validate_settings
 from reason.tasks.selection import select_task
 
@@ -51,5 +52,8 @@ def run_program() -> int:
         table.add_row(*(f"{x:.4g}" for x in (cut.distance, cut.same_below, cut.different_above, cut.balanced_accuracy)))
     console.print(table)
     console.print(f"{len(recorder.same):,} pairs, {sum(recorder.same):,} of them equal")
-    console.print(f"embedder.distance_threshold={best.distance:.2g}", style="bold")
+    settings = f"embedder.distance_threshold={best.distance:.2g}"
+    if isinstance(plan.embedder, MeasuredThreshold):
+        settings += f" embedder.measured_on={plan.embedder.find_measured_path(config['model']['path'])}"
+    console.print(settings, style="bold")
     return 0

@@ -11,28 +11,32 @@ from typing import Any
 import numpy as np
 
 from decoding.core import Vector
-from decoding.validation import require_positive
+from reason.scorers.embedders.measured_threshold import MeasuredThreshold
 from search.tree import Step
 
 
-class SentenceTransformerEmbedder:
+class SentenceTransformerEmbedder(MeasuredThreshold):
     """Embeds the text of a step, without the steps before it.
 
-    path                a folder or hub id in the sentence-transformers format
-    distance_threshold  cosine distance below which two steps have the same meaning; `scripts/bench/calibrate.py`
-                        measures it for a model
-    device              `auto` leaves the choice to the library
+    path         a folder or hub id in the sentence-transformers format
+    device       `auto` leaves the choice to the library
+    measured_on  the `path` of the encoder that the threshold belongs to
     """
 
     needs_hidden_states = False
 
-    def __init__(self, *, path: str, distance_threshold: float, device: str = "auto") -> None:
-        require_positive("distance_threshold", distance_threshold)
+    def __init__(
+        self, *, path: str, distance_threshold: float, measured_on: str | None = None, device: str = "auto"
+    ) -> None:
+        super().__init__(distance_threshold=distance_threshold, measured_on=measured_on)
         self.path = path
-        self.distance_threshold = float(distance_threshold)
         self.device = device
         self._model: Any = None
         self._lock = threading.Lock()
+
+    def find_measured_path(self, model_path: str) -> str:
+        """Returns the path of the encoder, whatever model writes the steps."""
+        return self.path
 
     def validate(self) -> None:
         """Raises: ValueError if the library is not installed."""

@@ -10,26 +10,27 @@ from itertools import pairwise
 import numpy as np
 
 from decoding.core import Vector
-from decoding.validation import require_count, require_positive
+from decoding.validation import require_count
+from reason.scorers.embedders.measured_threshold import MeasuredThreshold
 from search.tree import Step
 
 _WORDS = re.compile(r"\d+(?:\.\d+)?|\w+|[^\w\s]")
 
 
-class WordEmbedder:
+class WordEmbedder(MeasuredThreshold):
     """Counts each word, number and sign of a step, and each pair of neighbours among them.
 
-    distance_threshold  cosine distance below which two steps have the same meaning; `scripts/bench/calibrate.py`
-                        measures it
-    size                entries of a vector; words are mapped to them by their hash (CRC-32, equal on every machine)
+    How far apart steps lie depends on how many words the model writes to say the same.
+
+    size    entries of a vector; words are mapped to them by their hash (CRC-32, equal on every machine)
     """
 
     needs_hidden_states = False
 
-    def __init__(self, *, distance_threshold: float, size: int = 1024) -> None:
-        require_positive("distance_threshold", distance_threshold)
+    def __init__(self, *, distance_threshold: float, measured_on: str | None = None, size: int = 1024) -> None:
+        super().__init__(distance_threshold=distance_threshold, measured_on=measured_on)
         require_count("size", size, at_least=1)
-        self.distance_threshold, self.size = float(distance_threshold), size
+        self.size = size
 
     def validate(self) -> None:
         """Checks nothing: there is no model and no library that could be missing."""

@@ -48,3 +48,14 @@ def check_solution(exercise: Exercise, text: str) -> SolutionCheck:
         right.append(wrong_at is None)
         start += len(step) + len(DELIMITER)
     return SolutionCheck(right, wrong_at, solved and wrong_at is None)
+
+
+def check_prefix(exercise: Exercise, text: str) -> bool | None:
+    """Checks the beginning of a solution: whether its complete steps are correct; None where the last is not complete.
+
+    A step is complete with the blank line behind it.
+    """
+    complete = text[: text.rfind(DELIMITER) + len(DELIMITER)] if DELIMITER in text else ""
+    if complete and not all(check_solution(exercise, complete).correct_steps):
+        return False
+    return True if complete == text else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from reason.tasks.base import RIGHT, WRONG, Task, validate_subset
 from reason.tasks.synthetic.draw import SPLITS, Split, distinct_exercises
 from reason.tasks.synthetic.exercise import Exercise
 from reason.tasks.synthetic.families import FAMILIES
-from reason.tasks.synthetic.step_checker import check_solution
+from reason.tasks.synthetic.step_checker import check_prefix, check_solution
 
 
 class Synthetic(Task):
@@ -35,6 +36,8 @@ class Synthetic(Task):
     default_name: ClassVar[str] = "synthetic"
     table: ClassVar[Mapping[str, type[Exercise]]] = FAMILIES
     """The families to draw from, by name; a subclass has others."""
+    checks_steps: ClassVar[bool] = True
+    """Whether the beginning of a solution can be checked."""
 
     def __init__(
         self,
@@ -73,8 +76,21 @@ class Synthetic(Task):
                 f"task.size must be at most {len(self._exercises)}, the number of different problems of these families "
                 f"and difficulties, got {size}"
             )
-        problems = [_problem(id_, exercise) for id_, exercise in self._exercises.items()]
+        problems = [self._make_problem(id_, exercise) for id_, exercise in self._exercises.items()]
         super().__init__(name, problems, limit=limit, offset=offset, shuffle_seed=shuffle_seed)
+
+    def _make_problem(self, id_: str, exercise: Exercise) -> Problem:
+        return Problem(
+            id=id_,
+            question=exercise.question,
+            answer=str(exercise.answer),
+            meta={
+                "family": exercise.family,
+                "difficulty": exercise.difficulty,
+                "verifier_only": exercise.verifier_only,
+            },
+            check_prefix=partial(check_prefix, exercise) if self.checks_steps else None,
+        )
 
     def grade_text(self, problem: Problem, text: str) -> Grade:
         """Grades the answer; a verifier-only problem is right only if every step is correct."""
@@ -83,11 +99,6 @@ class Synthetic(Task):
         if grade == RIGHT and exercise.verifier_only and not check_solution(exercise, text).is_solved:
             return WRONG
         return grade
-
-
-def _problem(id_: str, exercise: Exercise) -> Problem:
-    meta = {"family": exercise.family, "difficulty": exercise.difficulty, "verifier_only": exercise.verifier_only}
-    return Problem(id=id_, question=exercise.question, answer=str(exercise.answer), meta=meta)
 
 
 def _span(difficulty: int | Sequence[int]) -> tuple[int, int]:

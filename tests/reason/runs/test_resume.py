@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reason.config.compose import compose_settings, instantiate
 from reason.config.errors import ConfigError
 from reason.problem import Problem
 from reason.runs import resume
+from reason.runs.result import UNSTABLE_USAGE_FIELDS, ProblemResult
 from reason.runs.run import TaskRun, check_saved_rows
 from reason.tasks.base import Task
+from search.strategy import Strategy
+from tests.support.searches import option_names
+from tests.support.toy_search import ToyEmbedder, ToyEngine
 from tests.support.toy_solver import toy_solver
 
 CONFIG: dict[str, Any] = {
@@ -190,3 +196,38 @@ def test_last_of_two_rows_of_a_problem_counts(run_folder: Path) -> None:
 def test_second_run_in_a_folder_is_refused(run_folder: Path) -> None:
     with pytest.raises(ConfigError, match="holds a run already"):
         resume.save_settings(run_folder, config=CONFIG, choices={}, about=ABOUT)
+
+
+def solve_task(folder: Path, strategy: Strategy, *, stop_after: int | None = None) -> list[ProblemResult]:
+    """Runs a search on five problems, several at once, or stops it as a kill does: in the middle of a row."""
+    problems = [Problem(id=f"p{i}", question=f"What is {i}?", answer="1") for i in range(5)]
+    engine = ToyEngine(hesitates=True)
+    with toy_solver(strategy, engine=engine, embedder=ToyEmbedder(), concurrency=2) as solver:
+        run = TaskRun(solver, Task("toy", problems), folder, run_metadata=ABOUT)
+        for number, _ in enumerate(run.solve_missing(), 1):
+            if number == stop_after:
+                with run.file.path.open("a") as file:
+                    file.write('{"id": "p4", "half')
+                return []
+        return run.finish_run()
+
+
+def read_trees(folder: Path) -> dict[str, Any]:
+    trees = {file.name: json.loads(file.read_text()) for file in (folder / "trees").iterdir()}
+    return {name: (tree["nodes"], tree["best"], tree["candidates"]) for name, tree in trees.items()}
+
+
+@pytest.mark.parametrize("name", option_names("search"))
+def test_every_search_resumes_a_killed_run_to_the_same_rows(name: str, tmp_path: Path) -> None:
+    knobs = ["search.trial_tokens=64"] if name == "cntp" else []  # the toy writes another text behind every part
+    settings, _ = compose_settings([f"search={name}", *knobs, "model.path=somewhere"])
+    strategy = instantiate("search", settings["search"])
+    unbroken = solve_task(tmp_path / "unbroken", strategy)
+    solve_task(tmp_path / "killed", strategy, stop_after=2)
+    resumed = solve_task(tmp_path / "killed", strategy)
+    assert all(row.error is None and row.answer is not None for row in resumed)
+    untimed = dict.fromkeys(UNSTABLE_USAGE_FIELDS, 0)
+    assert [replace(row, usage=replace(row.usage, **untimed)) for row in resumed] == [
+        replace(row, usage=replace(row.usage, **untimed)) for row in unbroken
+    ]
+    assert read_trees(tmp_path / "killed") == read_trees(tmp_path / "unbroken")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ import torch
 import reason
 from decoding.core import GenerationRequest, SamplingParams
 from reason import ConfigError
+from reason.config.compose import compose_settings
 from reason.scorers.embedders.hidden_states import HiddenStateEmbedder
 from reason.scorers.embedders.sentence_transformers import SentenceTransformerEmbedder
 from reason.scorers.embedders.words import WordEmbedder
+from reason.settings.optional_groups import make_embedder
 from search.clustering import cosine_distances
 from search.tree import Step
 
@@ -127,6 +130,32 @@ def test_threshold_of_another_model_is_warned_of(caplog: pytest.LogCaptureFixtur
     HiddenStateEmbedder(distance_threshold=0.1).warn_of_other_model("hub/model")
     assert not caplog.text
     HiddenStateEmbedder(distance_threshold=0.1, measured_on="bundled:target").warn_of_other_model("hub/model")
-    assert "measured on bundled:target, and model.path is hub/model" in caplog.text
-    with pytest.raises(ConfigError, match=r"embedder\.measured_on must be the model.path of a model"):
+    assert "measured on bundled:target, not on hub/model" in caplog.text
+    with pytest.raises(ConfigError, match=r"embedder\.measured_on must be the path of a model"):
         reason.load("search=ets", "embedder.measured_on=7")
+
+
+@pytest.mark.parametrize(
+    ("settings", "measured", "used"),
+    [
+        (["embedder=words"], "bundled:target", None),
+        (["embedder=words", "embedder.measured_on=null", "model.path=hub/model"], None, None),
+        (["embedder=words", "model.path=hub/model"], "bundled:target", "hub/model"),
+        (["embedder=zbmath", "model.path=hub/model"], "math-similarity/Bert-MLM_arXiv-MP-class_zbMath", None),
+        (
+            ["embedder=sentence_transformers", "embedder.path=all-MiniLM-L6-v2"],
+            "math-similarity/Bert-MLM_arXiv-MP-class_zbMath",
+            "all-MiniLM-L6-v2",
+        ),
+    ],
+)
+@pytest.mark.parametrize("search", [["search=ets"], ["search=beam_search", "search.merge=true"]])
+def test_every_shipped_threshold_names_what_it_was_measured_on(
+    search: list[str], settings: list[str], measured: str | None, used: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, choices = compose_settings([*search, *settings])
+    assert config["embedder"]["measured_on"] == measured
+    with patch("importlib.util.find_spec"):  # the package need not be there
+        make_embedder(config, choices)
+    assert caplog.text.count("was measured on") == (used is not None)
+    assert used is None or f"measured on {measured}, not on {used}" in caplog.text

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from functools import partial
+from itertools import accumulate, islice
 
 import pytest
 
@@ -14,6 +17,10 @@ from reason.scorers.oracle import OracleScorer
 from reason.settings.validate import validate_settings
 from reason.tasks.selection import select_task
 from reason.tasks.synthetic import Synthetic
+from reason.tasks.synthetic.draw import distinct_exercises
+from reason.tasks.synthetic.exercise import DELIMITER, ExactWriter, Exercise
+from reason.tasks.synthetic.families import FAMILIES
+from reason.tasks.synthetic.step_checker import check_prefix, check_solution
 from search.tree import Step
 from tests.support.toy_search import extract_answer
 
@@ -68,3 +75,76 @@ def test_oracle_and_a_bare_question_are_a_wrong_setting() -> None:
     spec = validate_settings(settings, choices)
     with pytest.raises(ConfigError, match="scorer=oracle scores by the gold answers of a task, and a question has"):
         select_task(spec.config, choices, spec.scorer)
+
+
+class TestSteps:
+    EXERCISES = tuple(
+        islice(
+            distinct_exercises(
+                5, "heldout", weights=dict.fromkeys(FAMILIES, 1.0), difficulties=(2, 4), families=FAMILIES
+            ),
+            40,
+        )
+    )
+
+    @staticmethod
+    def score(exercise: Exercise, *texts: str) -> list[float | None]:
+        checker = partial(check_prefix, exercise)
+        problem = Problem(id="p", question=exercise.question, answer=str(exercise.answer), check_prefix=checker)
+        paths = OracleScorer(steps=True).bind_problem(problem, extract_answer)
+        (scores,) = asyncio.run(paths.score([[Step((1,), text) for text in texts]])).scores
+        assert scores is not None
+        return list(scores)
+
+    def test_steps_are_right_up_to_the_first_error_and_the_last_one_by_its_answer(self) -> None:
+        for number, exercise in enumerate(self.EXERCISES):
+            steps = [
+                step + DELIMITER for step in exercise.write_solution(ExactWriter(), random.Random(7)).split(DELIMITER)
+            ]
+            steps[-1] = steps[-1].removesuffix(DELIMITER)
+            assert self.score(exercise, *steps) == [1.0] * len(steps)
+            wrong_at = number % (len(steps) - 1)
+            steps[wrong_at] = "Nonsense." + DELIMITER
+            expected = [1.0] * wrong_at + [0.0] * (len(steps) - 1 - wrong_at) + [1.0]  # its answer is right by luck
+            assert self.score(exercise, *steps) == expected
+            steps[-1] = "The answer is \\boxed{x}."
+            assert self.score(exercise, *steps[:-1]) == expected[:-1]
+
+    def test_step_that_is_not_complete_has_no_score_unless_all_is_lost(self) -> None:
+        exercise = self.EXERCISES[0]
+        first = exercise.gold_steps[0]
+        assert self.score(exercise, first[:3], first[3:], DELIMITER, "And then") == [None, None, 1.0, None]
+        assert self.score(exercise, "Nonsense." + DELIMITER, "And then") == [0.0, 0.0]
+
+    def test_beginning_is_correct_exactly_where_the_whole_check_says_so(self) -> None:
+        drawn = distinct_exercises(
+            3, "train", weights=dict.fromkeys(FAMILIES, 1.0), difficulties=(1, 4), families=FAMILIES
+        )
+        for exercise, seed in zip(drawn, range(200), strict=False):
+            rng = random.Random(seed)
+            steps = exercise.write_solution(ExactWriter(), rng).split(DELIMITER)
+            steps[rng.randrange(len(steps))] += rng.choice(["", "", "0"])
+            whole = check_solution(exercise, DELIMITER.join(steps)).correct_steps
+            prefixes = accumulate(step + DELIMITER for step in steps)
+            assert [check_prefix(exercise, prefix) for prefix in prefixes] == whole
+
+    def test_search_over_steps_follows_right_ones(self) -> None:
+        settings = ["search=beam_search", "search.n=8", "scorer=oracle", "speculation=off"]
+        right = dict.fromkeys(("false", "true"), 0)
+        for steps in right:
+            task = Synthetic(size=16, seed=9, difficulty=(3, 4))
+            with reason.load(*settings, f"scorer.steps={steps}") as solver:
+                for problem, outcome in solver.solve_many(task):
+                    assert not isinstance(outcome, Exception)
+                    right[steps] += task.grade(problem, outcome.answer).value == "right"
+        assert right["true"] > right["false"]
+
+    def test_task_without_a_checker_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"scorer\.steps=true needs a task that can check steps, .* and p has no"):
+            OracleScorer(steps=True).bind_problem(PROBLEM, extract_answer)
+        with pytest.raises(ValueError, match="steps must be"):
+            OracleScorer(steps="yes")  # type: ignore[arg-type]
+        settings, choices = compose_settings(["+task=puzzles", "scorer=oracle", "scorer.steps=true"], "solve")
+        spec = validate_settings(settings, choices)
+        with pytest.raises(ConfigError, match=r"scorer\.steps=true needs a task that can check steps"):
+            select_task(spec.config, choices, spec.scorer)

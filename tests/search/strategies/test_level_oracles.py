@@ -8,18 +8,31 @@ import random
 from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.allocation import allocate_by_softmax
+from search.allocation import allocate_by_softmax, allocate_to_best
+from search.level_search import LevelSearch
+from search.strategies import beam_search, dvts, rebase
 from search.strategies.beam_search import BeamSearch
 from search.strategies.dvts import Dvts
 from search.strategies.ets import Ets
 from search.strategies.rebase import Rebase
 from search.strategy import SearchResult, Strategy
-from tests.support.given_tree import GivenEngine, GivenScorer, GivenTree, Place, list_places, read_place
+from tests.support.given_tree import (
+    BROKEN_SCORES,
+    SCORES,
+    GivenEngine,
+    GivenScorer,
+    GivenTree,
+    Place,
+    list_places,
+    read_place,
+)
+from tests.support.score_scales import fill_missing, scale_scores
 from tests.support.toy_search import run_search
 
 Rule = Callable[[Sequence[Place], Sequence[float], int, Sequence[Place]], Sequence[int]]
@@ -45,17 +58,22 @@ def allocate_by_largest_remainder(scores: Sequence[float], width: int, temperatu
     return widths
 
 
-def search_by_levels(tree: GivenTree, n: int, rule: Rule) -> list[Place]:
+def score_places(tree: GivenTree, places: Sequence[Place], knobs: LevelSearch) -> list[float]:
+    """The scores by which the width of a level is given."""
+    return scale_scores(fill_missing([tree.path_score(place, knobs.agg_strategy) for place in places]), knobs.normalise)
+
+
+def search_by_levels(tree: GivenTree, knobs: LevelSearch, rule: Rule) -> list[Place]:
     """All places that a search by levels writes, in order: n first steps, then by the rule's widths."""
     written: list[Place] = []
     ended: list[Place] = []
-    level: list[Place] = [(child,) for child in range(n)]
+    level: list[Place] = [(child,) for child in range(knobs.n)]
     while level:
         written += level
         ended += [place for place in level if tree.ends(place)]
         places = [place for place in level if not tree.ends(place)]
-        width = n - len(ended)
-        widths = rule(places, [tree.score(place) for place in places], width, ended) if places else []
+        width = knobs.n - len(ended)
+        widths = rule(places, score_places(tree, places, knobs), width, ended) if places else []
         level = [(*place, child) for place, count in zip(places, widths, strict=True) for child in range(count)]
     return written
 
@@ -92,17 +110,68 @@ def walk(strategy: Strategy, tree: GivenTree) -> SearchResult:
     return run_search(strategy, engine=GivenEngine(tree), scorer=GivenScorer(tree))
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_search_writes_what_its_rule_says(seed: int) -> None:
+def draw_tree(seed: int, rng: random.Random) -> tuple[GivenTree, dict[str, Any]]:
+    """A tree, and how its scores are read."""
+    tree = GivenTree(seed, scores=rng.choice([SCORES, BROKEN_SCORES, (0.5,)]))
+    return tree, {
+        "agg_strategy": rng.choice(["last", "min", "prod", "mean"]),
+        "normalise": rng.choice(["none", "rank", "zscore"]),  # logarithms of odds tie within their rounding errors
+    }
+
+
+def find_differences(seed: int) -> list[str]:
+    """The searches that do not write what their rules say."""
     rng = random.Random(seed)
-    tree, beam_width = GivenTree(seed), rng.choice([1, 2, 3, 4])
+    beam_width = rng.choice([1, 2, 3, 4])
     n, temperature = beam_width * rng.randint(1, 4), rng.choice([0.05, 0.2, 1.0])
-    for strategy, rule in (
-        (BeamSearch(n=n, beam_width=beam_width), beam_rule(beam_width)),
-        (Dvts(n=n, beam_width=beam_width), dvts_rule(beam_width)),
-        (Rebase(n=n, temperature=temperature, normalise="none"), rebase_rule(temperature)),
-    ):
-        assert list_places(walk(strategy, tree)) == search_by_levels(tree, n, rule)
+    tree, scale = draw_tree(seed, rng)
+    pairs: list[tuple[LevelSearch, Rule]] = [
+        (BeamSearch(n=n, beam_width=beam_width, **scale), beam_rule(beam_width)),
+        (Dvts(n=n, beam_width=beam_width, **scale), dvts_rule(beam_width)),
+        (Rebase(n=n, temperature=temperature, **scale), rebase_rule(temperature)),
+    ]
+    return [
+        type(strategy).__name__
+        for strategy, rule in pairs
+        if list_places(walk(strategy, tree)) != search_by_levels(tree, strategy, rule)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_search_writes_what_its_rule_says(seed: int) -> None:
+    assert not find_differences(seed)
+
+
+def last_of_equals(allocate: Callable[..., list[int]]) -> Callable[..., list[int]]:
+    return lambda scores, *rest, **knobs: allocate(scores[::-1], *rest, **knobs)[::-1]
+
+
+MUTANTS: dict[str, Any] = {
+    "BeamSearch, the last of equals first": (beam_search, "allocate_to_best", last_of_equals(allocate_to_best)),
+    "BeamSearch, one branch less is kept": (
+        beam_search,
+        "allocate_to_best",
+        lambda scores, width, num_kept: allocate_to_best(scores, width, max(1, num_kept - 1)),
+    ),
+    "Dvts, the last of equals first": (dvts, "allocate_to_best", last_of_equals(allocate_to_best)),
+    "Rebase, the last of equals first": (rebase, "allocate_by_softmax", last_of_equals(allocate_by_softmax)),
+    "Rebase, one continuation less": (
+        rebase,
+        "allocate_by_softmax",
+        lambda scores, width, temperature: allocate_by_softmax(scores, max(1, width - 1), temperature),
+    ),
+    "Rebase, a temperature a tenth too high": (
+        rebase,
+        "allocate_by_softmax",
+        lambda scores, width, temperature: allocate_by_softmax(scores, width, 1.1 * temperature),
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_broken_rule_would_be_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTANTS[mutant])
+    assert {name for seed in range(40) for name in find_differences(seed)} == {mutant.partition(",")[0]}
 
 
 @given(
@@ -148,11 +217,12 @@ def test_ets_keeps_the_best_of_all_subsets_and_shares_the_width_out_among_them(s
     rng = random.Random(seed)
     n, temperature = rng.randint(2, 8), rng.choice([0.05, 0.2, 1.0])
     penalty, coverage = rng.choice([0.5, 1.0, 2.0]), rng.choice([0.0, 0.5, 1.5])
-    tree = GivenTree(seed)
-    result = walk(Ets(n=n, temperature=temperature, normalise="none", penalty=penalty, coverage=coverage), tree)
+    tree, scale = draw_tree(seed, rng)
+    knobs = Ets(n=n, temperature=temperature, penalty=penalty, coverage=coverage, **scale)
+    result = walk(knobs, tree)
     for decision in result.selections:
         places = [read_place(result.tree.path_text(node)) for node in decision.nodes]
-        scores, width = [tree.score(place) for place in places], sum(decision.widths)
+        scores, width = score_places(tree, places, knobs), sum(decision.widths)
         values = allocate_by_largest_remainder(scores, width, temperature)
         kept_leaves = [i for i, node in enumerate(decision.nodes) if decision.reasons.get(node, "score") == "score"]
         subsets = [
