@@ -23,6 +23,7 @@ from decoding.speculation.drafters.ngram_table import SavedEntries
 
 FORMAT = "n-gram table, version 2"
 SUFFIX = ".safetensors"
+PARTIAL = ".partial"
 
 
 class TableOrigin(NamedTuple):
@@ -63,7 +64,7 @@ def write_table(file: Path, contents: TableContents) -> None:
         **contents.origin._asdict(),
         "digest": _digest_arrays(arrays),
     }
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    partial = file.with_name(f"{file.name}.{os.getpid()}{PARTIAL}")
     partial.write_bytes(save(arrays, about))
     partial.replace(file)
 

@@ -10,6 +10,7 @@ of all. To keep that exact at any moment, and after a kill at any moment:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -19,19 +20,31 @@ from pathlib import Path
 from uuid import uuid4
 
 from decoding.speculation.drafters.ngram_table import NGramTable
-from decoding.speculation.drafters.table_file import SUFFIX, TableContents, TableOrigin, read_table, write_table
+from decoding.speculation.drafters.table_file import (
+    PARTIAL,
+    SUFFIX,
+    TableContents,
+    TableOrigin,
+    read_table,
+    write_table,
+)
 
 _LOCK = ".lock"
 _LOCK_WAIT_S = 10.0  # an engine that saves stands still meanwhile
 _PAUSE_S = 0.05
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _MAX_READS = 100  # the names in a folder change when an engine saves for the first time, or starts
+
+
+class LocksNotSupported(OSError):
+    """The file system of a folder has no locks; so no engine merges tables there."""
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other engines from writing tables. The system takes the lock from a process that ends.
 
-    Raises: TimeoutError, an OSError, while another engine keeps it; OSError where it cannot be locked.
+    Raises: LocksNotSupported; TimeoutError, an OSError too, while another engine keeps it; OSError.
     """
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -44,6 +57,10 @@ def lock_folder(folder: Path) -> Iterator[None]:
                 if time.monotonic() >= until:
                     raise TimeoutError(f"another engine has locked {folder}") from None
                 time.sleep(_PAUSE_S)
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    raise LocksNotSupported(error.errno, f"{folder} cannot be locked: {error.strerror}") from error
+                raise
         yield
     finally:
         os.close(lock)
@@ -87,7 +104,8 @@ def merge_tables(folder: Path, origin: TableOrigin, decay: float, merged: NGramT
             uuid4().hex, newest.origin, replaces, newest.epoch, newest.written, merged.save_entries()
         )
         write_table(folder / f"{contents.id}{SUFFIX}", contents)
-        for file in renamed:
+        # nothing is written while the folder is locked: they are of engines that were killed
+        for file in (*renamed, *folder.glob(f"*{PARTIAL}")):
             file.unlink(missing_ok=True)
 
 

@@ -111,11 +111,14 @@ class KeptTable:
 
     def save(self) -> None:
         """Writes what was learned since the start to this engine's file, in its place. A failure is a warning."""
-        from decoding.speculation.drafters.table_folder import lock_folder
+        from decoding.speculation.drafters.table_folder import LocksNotSupported, lock_folder
 
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with lock_folder(self.folder):
+            try:
+                with lock_folder(self.folder):
+                    self._write_file()
+            except LocksNotSupported:  # then no other engine merges this file meanwhile
                 self._write_file()
         except OSError as error:
             log.warning("the table of drafts is not saved: %s", error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -149,7 +151,8 @@ def test_a_kill_in_a_merge_loses_nothing_and_counts_nothing_twice(
     running[1].learn(4).save()
     running[2].save()
     assert_has(Replica(tmp_path).table, range(5))
-    assert len(files_of(tmp_path)) == 1
+    (file,) = files_of(tmp_path)
+    assert {other.name for other in tmp_path.iterdir()} == {file.name, ".lock"}  # nor what was being written
 
 
 def test_a_table_that_vanishes_while_it_is_read_is_found_in_the_one_that_has_it(
@@ -188,6 +191,18 @@ def test_tables_are_read_where_the_folder_cannot_be_locked(tmp_path: Path, monke
         assert files_of(tmp_path) == before
     late.save()
     assert_has(Replica(tmp_path).table, range(3))
+
+
+def test_where_there_are_no_locks_tables_are_saved_and_not_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lock_nothing(file: int, operation: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", lock_nothing)
+    for text in range(3):
+        assert_has(Replica(tmp_path).learn(text).save().table, range(text + 1))
+    assert len(files_of(tmp_path)) == 3
 
 
 def test_merged_tables_that_share_one_are_not_added(tmp_path: Path) -> None:
