@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # these import torch, which the error for a wrong setting els
 GROUPS = ("speculation", "acceptance", "controller")
 Settings = Mapping[str, Any]
 
-_SAVING_S = 60.0  # between savings of what the drafter has learned: no more is lost when a run is killed
+SAVING_S = 60.0  # between savings of what the drafter has learned: no more is lost when a run is killed
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class SpeculationSpec:
                     save = self.memory.open_table(table, origin).save
                 except ValueError as error:
                     raise ConfigError(f"speculation.remember: {error}") from error
-                saving = SavingSchedule(save, time.monotonic(), _SAVING_S)
+                saving = SavingSchedule(save, time.monotonic(), SAVING_S)
         else:
             drafter = instantiate("speculation", self.node)
         drafter = self._add_check(drafter, tokenizer)

@@ -14,7 +14,7 @@ from decoding.speculation.saving import SavingSchedule
 from tests.support.ngram_tables import HERE, counts_of, new_table, observe_text, table_of
 
 
-class Ranks:
+class RanksInTurn:
     """Hands on what the first rank has sent."""
 
     def __init__(self) -> None:
@@ -27,20 +27,20 @@ class Ranks:
         return self.sent
 
 
-def open_rank(folder: Path, table: NGramTable, ranks: Ranks) -> SavingSchedule:
+def open_rank(folder: Path, table: NGramTable, ranks: RanksInTurn) -> SavingSchedule:
     return open_server_table(TableMemory(folder), table, lambda: HERE, ranks)
 
 
 def test_ranks_have_the_same_table_though_the_folder_changes_while_they_start(tmp_path: Path) -> None:
     for text in (1, 2):
         other = new_table()
-        kept = TableMemory(tmp_path).open_table(other, HERE)
+        kept_table = TableMemory(tmp_path).open_table(other, HERE)
         observe_text(other, text)
-        kept.save()
-    ranks, first, second = Ranks(), new_table(), new_table()
+        kept_table.save()
+    ranks, first, second = RanksInTurn(), new_table(), new_table()
     saving = open_rank(tmp_path, first, ranks)
     observe_text(other, 3)
-    kept.save()  # a replica, before the second rank begins
+    kept_table.save()  # a replica, before the second rank begins
     ranks.is_first_rank = False
     silent = open_rank(tmp_path, second, ranks)
     assert counts_of(first) == counts_of(second) == counts_of(table_of([1, 2]))
@@ -58,7 +58,7 @@ def test_ranks_have_the_same_table_though_the_folder_changes_while_they_start(tm
 
 def test_a_broken_table_ends_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "broken.safetensors").write_bytes(b"x")
-    ranks = Ranks()
+    ranks = RanksInTurn()
     for is_first in (True, False):
         ranks.is_first_rank = is_first
         with pytest.raises(ValueError, match=r"^--reason-table: .* is no table"):

@@ -30,7 +30,7 @@ from decoding.speculation.drafters.table_file import (
 )
 
 _LOCK = ".lock"
-_LOCK_WAIT_S = 10.0  # an engine that saves stands still meanwhile
+LOCK_WAIT_S = 10.0  # an engine that saves stands still meanwhile
 _PAUSE_S = 0.05
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _MAX_READS = 100  # the names in a folder change when an engine saves for the first time, or starts
@@ -48,7 +48,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        until = time.monotonic() + _LOCK_WAIT_S
+        until = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

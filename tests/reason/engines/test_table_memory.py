@@ -45,7 +45,7 @@ def test_second_run_drafts_better_and_leaves_what_it_has_learned(tmp_path: Path)
 
 def test_run_saves_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a killed one leaves something."""
-    monkeypatch.setattr("reason.engines.speculation._SAVING_S", 0.0)
+    monkeypatch.setattr("reason.engines.speculation.SAVING_S", 0.0)
     with reason.load(*SETTINGS, f"speculation.remember={tmp_path}") as solver:
         solver.solve(QUESTION)
         (file,) = tables_of(tmp_path)

@@ -23,8 +23,8 @@ class Replica:
 
     def __init__(self, folder: Path, *, weights: str = "these weights", decay: float = 1.0) -> None:
         self.table = new_table()
-        origin = HERE._replace(weights=weights)
-        self.kept: KeptTable = TableMemory(folder, decay).open_table(self.table, origin)
+        origin = TableOrigin("a model", weights, "a vocabulary")
+        self.kept_table: KeptTable = TableMemory(folder, decay).open_table(self.table, origin)
 
     def learn(self, *texts: int) -> Replica:
         for text in texts:
@@ -32,7 +32,7 @@ class Replica:
         return self
 
     def save(self) -> Replica:
-        self.kept.save()
+        self.kept_table.save()
         return self
 
 
@@ -180,7 +180,7 @@ def test_a_table_that_vanishes_while_it_is_read_is_found_in_the_one_that_has_it(
 
 
 def test_tables_are_read_where_the_folder_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_folder, "_LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr(table_folder, "LOCK_WAIT_S", 0.0)
     for text in range(2):
         Replica(tmp_path).learn(text).save()
     before = files_of(tmp_path)
@@ -223,8 +223,14 @@ def test_merged_tables_that_share_one_are_not_added(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("origin", "message"),
     [
-        (HERE._replace(weights="b"), "another model: a model with weights these weights, and here it is a model with"),
-        (HERE._replace(vocabulary="b"), "another vocabulary: a vocabulary of a model, and here it is b of a model"),
+        (
+            TableOrigin("a model", "b", "a vocabulary"),
+            "another model: a model with weights these weights, and here it is a model with",
+        ),
+        (
+            TableOrigin("a model", "these weights", "b"),
+            "another vocabulary: a vocabulary of a model, and here it is b of a model",
+        ),
     ],
 )
 def test_foreign_table_is_refused_and_the_folder_stays(tmp_path: Path, origin: TableOrigin, message: str) -> None:
