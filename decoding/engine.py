@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -74,7 +75,7 @@ class LocalEngine:
             self._stats,
             records_attention=records_attention,
         )
-        self._on_close = None if speculation is None else speculation.on_close
+        self._saving = None if speculation is None else speculation.saving
         self._loop: EngineLoop[Request, Generation] = EngineLoop(
             self._scheduler, self._round.run_round, name="engine", stream=DeviceStream(backend, self._round.device)
         )
@@ -100,9 +101,8 @@ class LocalEngine:
         """Cancels what is in flight, ends the worker thread and frees the KV pool. Calling it twice is harmless."""
         self._loop.close()  # first: a round in flight still writes to the pool
         self._round.release_pool()
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
-            on_close()
+        if self._saving is not None:
+            self._saving.save_now(time.monotonic())
 
     def assert_invariants(self) -> None:
         """Asserts every invariant of queue, cache and slots. Waits until nothing is in flight."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -52,6 +52,7 @@ from decoding.speculation.interfaces import (
     RoundCost,
     reads_hidden,
 )
+from decoding.speculation.saving import SavingSchedule
 from decoding.speculation.target_logits import TargetLogits
 from decoding.stats import EngineStats, RoundSnapshot
 from decoding.stopping import StopRule
@@ -63,13 +64,13 @@ log = logging.getLogger(__name__)
 class Speculation:
     """The three parts of a speculative round; the defaults make it plain decoding.
 
-    on_close  called once, when the engine has run its last round
+    saving  saves what the drafter has learned, now and then and when the engine is closed
     """
 
     drafter: Drafter = field(default_factory=NoDraft)
     controller: Controller = field(default_factory=FixedController)
     acceptance: AcceptanceRule = field(default_factory=Coupled)
-    on_close: Callable[[], None] | None = None
+    saving: SavingSchedule | None = None
 
 
 class RoundRunner:
@@ -165,6 +166,8 @@ class RoundRunner:
         is_last = len(ended) == len(self._scheduler.running) and not self._scheduler.waiting
         clock.add_passed(waits=is_last)
         self._stats.seconds_rounds += time.perf_counter() - begin
+        if self._speculation.saving is not None and plan.collect_feedback:
+            self._speculation.saving.note_round(time.monotonic())  # not a part of the round: controllers time those
         for request, reason in ended:
             yield self._end_request(request, reason)
 

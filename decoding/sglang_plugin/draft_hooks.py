@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decoding.sglang_plugin.hooks import Hook
+from decoding.sglang_plugin.hooks import HOOKS, REGISTRATION_HOOKS, Hook
 
 _EAGLE = "sglang.srt.speculative.eagle_worker_v2"
 _COMMON = "sglang.srt.speculative.eagle_worker_common"
@@ -30,3 +30,4 @@ DRAFT_HOOKS = (
     Hook(_COMMON, "run_eagle_verify", ("batch",), ("eagle_sample", "_finalize_accept_tree_path")),
     Hook(_COMMON, "eagle_sample", ("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state")),
 )
+ALL_HOOKS = (*REGISTRATION_HOOKS, *HOOKS, *DRAFT_HOOKS)

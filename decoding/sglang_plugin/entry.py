@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from decoding.sglang_plugin import COUPLED_ALGORITHM, OUR_ALGORITHMS, RECURSIVE_ALGORITHM
 from decoding.sglang_plugin.draft_hooks import DRAFT_HOOKS
-from decoding.sglang_plugin.hooks import HOOKS, TESTED, explain_version, require_hooks
+from decoding.sglang_plugin.hooks import (
+    HOOKS,
+    REGISTRATION_HOOKS,
+    TESTED,
+    explain_changes,
+    explain_version,
+    require_hooks,
+)
 from decoding.sglang_plugin.server_args import check_server_args, set_server_args
 from decoding.sglang_plugin.settings import VARIABLES, PluginSettings, add_flags
 
@@ -25,11 +32,12 @@ def register() -> None:
     """Registers both algorithms, in the supported versions of SGLang only.
 
     A server of another version that is started with one of the algorithms ends with an error. One of a supported
-    version that has changed something that the plugin relies on ends with the names of that.
+    version that has changed something that the plugin relies on ends with the names of that. Servers without them run.
     """
     import sglang
 
-    if (reason := explain_version(sglang.__version__)) is not None:
+    reason = explain_version(sglang.__version__) or explain_changes(sglang.__version__, REGISTRATION_HOOKS)
+    if reason is not None:
         log.warning("%s are not registered: %s", " and ".join(OUR_ALGORITHMS), reason)
         return
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm

@@ -48,6 +48,23 @@ class Hook:
         return None
 
 
+_ALGORITHM = "sglang.srt.speculative.spec_registry"
+REGISTRATION_HOOKS = (
+    Hook(
+        "sglang.srt.speculative.spec_info",
+        "SpeculativeAlgorithm.register",
+        ("name", "supports_overlap", "spec_class"),
+    ),
+    Hook(_ALGORITHM, "CustomSpecAlgo", ("name",)),
+    *(
+        Hook(_ALGORITHM, f"CustomSpecAlgo.{name}")
+        for name in ("is_ngram", "is_standalone", "is_eagle", "is_eagle3", "has_draft_kv")
+    ),
+    Hook(_ALGORITHM, "CustomSpecAlgo.handle_server_args", ("server_args",)),
+    Hook("sglang.srt.server_args", "ServerArgs.add_cli_args", ("parser",)),
+)
+"""What every process that loads the plugin needs, also of a server that does not use it."""
+
 _WORKER = "sglang.srt.speculative.ngram_worker"
 HOOKS = (
     Hook(_WORKER, "NgramCorpus"),
@@ -83,7 +100,10 @@ HOOKS = (
         ("draft_token_num", "new_seq_lens", "accept_tokens", "accept_lens"),
     ),
     Hook("sglang.srt.managers.utils", "GenerationBatchResult", ("next_draft_input", "speculative_output_stride")),
+    Hook("sglang.srt.speculative.base_spec_worker", "BaseSpecWorker"),
     Hook("sglang.srt.managers.scheduler", "Scheduler.on_idle"),
+    Hook("sglang.srt.managers.scheduler", "Scheduler.maybe_init_draft_worker", uses=("draft_worker",)),
+    Hook("sglang.srt.managers.schedule_batch", "ScheduleBatch.grammar_needs_sync"),
     Hook("sglang.srt.managers.overlap_utils", "FutureMap"),
     Hook("sglang.srt.layers.sampler", "Sampler._sample_from_probs", ("probs", "sampling_info", "positions")),
     Hook("sglang.srt.distributed.parallel_state", "GroupCoordinator.broadcast_object", ("obj",)),
@@ -119,10 +139,14 @@ def explain_version(version: str) -> str | None:
     return f"the plugin needs SGLang >= {OLDEST} and < {BELOW}, and this is {version}"
 
 
-def require_hooks(version: str, hooks: Sequence[Hook] = HOOKS) -> None:
+def require_hooks(version: str, hooks: Sequence[Hook]) -> None:
     """Raises RuntimeError with the names of everything that this version has changed and the plugin relies on."""
+    if (changes := explain_changes(version, hooks)) is not None:
+        raise RuntimeError(f"{changes}. Install SGLang {TESTED}, or decode without --speculative-algorithm REASON")
+
+
+def explain_changes(version: str, hooks: Sequence[Hook]) -> str | None:
+    """Returns everything that this version has changed and the plugin relies on, or None."""
     if changes := [change for hook in hooks if (change := hook.explain_change()) is not None]:
-        raise RuntimeError(
-            f"SGLang {version} differs from {TESTED}, with which the plugin was tested: {'; '.join(changes)}. "
-            f"Install SGLang {TESTED}, or decode without --speculative-algorithm REASON"
-        )
+        return f"SGLang {version} differs from {TESTED}, with which the plugin was tested: {'; '.join(changes)}"
+    return None

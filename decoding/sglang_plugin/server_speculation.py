@@ -11,7 +11,6 @@ import time
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -29,11 +28,12 @@ from decoding.sglang_plugin.adaptive_nodes import AdaptiveNodes
 from decoding.sglang_plugin.parts import RuleName, SpeculativeParts
 from decoding.sglang_plugin.requests import RequestReader
 from decoding.sglang_plugin.rounds import PlannedRound, RoundTimer, ServerRounds, VerifiedRound
-from decoding.sglang_plugin.saving import SavingSchedule
+from decoding.sglang_plugin.server_table import open_server_table
 from decoding.sglang_plugin.settings import PluginSettings
 from decoding.sglang_plugin.trees import to_committed_arrays
 from decoding.speculation.drafters.table_memory import TableMemory, make_origin
 from decoding.speculation.interfaces import Branch
+from decoding.speculation.saving import SavingSchedule
 
 if TYPE_CHECKING:
     from sglang.srt.constrained.base_grammar_backend import GrammarMask
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
     from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
+    from decoding.speculation.drafters.table_file import TableOrigin
 
 log = logging.getLogger(__name__)
 
@@ -138,19 +140,16 @@ class ServerSpeculation(BaseSpecWorker):  # type: ignore[misc]
             self._saving.note_round(time.monotonic())
 
     def _open_table(self, parts: SpeculativeParts) -> SavingSchedule | None:
-        """Reads the tables of `--reason-table`; returns what saves this server's, which the first rank alone does."""
+        """Reads the tables of `--reason-table`; returns what saves this server's. Raises: ValueError."""
         if self._settings.table is None:
             return None
-        tokenizer = self.target_worker.tokenizer
-        model = Path(self.server_args.model_path).name
         memory = TableMemory(self._settings.table, self._settings.table_decay)
-        try:
-            kept_table = memory.open_table(
-                parts.table, make_origin(model, {} if tokenizer is None else tokenizer.get_vocab())
-            )
-        except ValueError as error:
-            raise ValueError(f"--reason-table: {error}") from error
-        return SavingSchedule(kept_table.save if get_tp_group().is_first_rank else _save_nothing, time.monotonic())
+        return open_server_table(memory, parts.table, self._make_origin, get_tp_group())
+
+    def _make_origin(self) -> TableOrigin:
+        tokenizer = self.target_worker.tokenizer
+        vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
+        return make_origin(self.server_args.model_path, vocabulary, self.server_args.revision)
 
     def _sample_first_tokens(
         self, probs_BV: Tensor, sampling_info: SamplingBatchInfo, positions: Tensor, simple: bool
@@ -199,10 +198,6 @@ def verify_tree_batch(
         grammar_mask.apply(logits_WV)
     worker: ServerSpeculation = tree.verifier
     return worker.verify_logits(logits_WV)
-
-
-def _save_nothing() -> None:
-    pass
 
 
 _wait_idle = Scheduler.on_idle

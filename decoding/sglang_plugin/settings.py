@@ -36,8 +36,8 @@ class PluginSettings:
                  (a small model), eagle (a head, MTP too) or eagle3; None: n-grams alone
     draft_agree  minimum probability that the draft model gives to a token of an n-gram, where it has drafted; 0: any
     table        folder from which the server reads what was learned, and in which it leaves what it learns
-    table_decay  weight of what is read over what is learned now; below 1 tables of other models with the same
-                 vocabulary are read too
+    table_decay  weight of what was learned with the weights before, once for each change of weights; below 1 tables of
+                 other weights with the same vocabulary are read too
 
     Raises: ValueError with the flag, its valid values and the value given.
     """
@@ -82,7 +82,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "standalone, eagle or eagle3: merge the trees of --speculative-draft-model-path with n-grams",
         "drop tokens of n-grams to which the draft model gives a lower probability than this, in [0, 1]",
         "folder: read what earlier servers have learned, and leave what this one learns",
-        "weight of what is read over what is learned now, in (0, 1]; below 1 other checkpoints' tables are read too",
+        "weight of what was learned with the weights before, in (0, 1]; below 1 other checkpoints' tables are read",
     )
     for flag, text in zip(VARIABLES, helps, strict=True):
         group.add_argument(flag, action=_KeepInEnvironment, help=text)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from decoding.speculation.drafters.table_memory import TableMemory, make_origin
+from decoding.speculation.saving import SavingSchedule
 from decoding.validation import require_share
 from reason.config.compose import as_config_error, check_trusted_targets, instantiate, load_target
 from reason.config.errors import ConfigError, rejected_setting
@@ -26,6 +28,8 @@ if TYPE_CHECKING:  # these import torch, which the error for a wrong setting els
 
 GROUPS = ("speculation", "acceptance", "controller")
 Settings = Mapping[str, Any]
+
+SAVING_S = 60.0  # between savings of what the drafter has learned: no more is lost when a run is killed
 
 
 @dataclass(frozen=True)
@@ -77,23 +81,24 @@ class SpeculationSpec:
 
         if not self.drafts_tokens:
             return Speculation(instantiate("speculation", self.node), acceptance=self.acceptance)
-        on_close: Callable[[], None] | None = None
+        saving: SavingSchedule | None = None
         if "source" in self.node:
             model = {"target_tokenizer": tokenizer, "target_path": target_path, "target_backend": target_backend}
             source = _make_source(self.node["source"], model)
             drafter = _make_tree_drafter(self.node, source)
             if self.memory is not None:
                 table = _find_table(source)
-                origin = make_origin(Path(target_path).name, {} if tokenizer is None else tokenizer.get_vocab())
+                origin = make_origin(target_path, {} if tokenizer is None else tokenizer.get_vocab())
                 try:
-                    on_close = self.memory.open_table(table, origin).save
+                    save = self.memory.open_table(table, origin).save
                 except ValueError as error:
                     raise ConfigError(f"speculation.remember: {error}") from error
+                saving = SavingSchedule(save, time.monotonic(), SAVING_S)
         else:
             drafter = instantiate("speculation", self.node)
         drafter = self._add_check(drafter, tokenizer)
         controller = copy.deepcopy(self.controller)  # it learns the cost of its own engine's rounds
-        return Speculation(drafter, controller, self.acceptance, on_close)
+        return Speculation(drafter, controller, self.acceptance, saving)
 
     def _add_check(self, drafter: Drafter, tokenizer: PretrainedTokenizer | None) -> Drafter:
         """Returns the drafter that a rule reads twice, if this is one. Raises: ConfigError without a tokenizer."""

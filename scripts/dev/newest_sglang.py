@@ -22,10 +22,11 @@ CPU_STAND_INS = ROOT / "decoding" / "sglang_plugin" / "cpu_stand_ins"
 CHECK = """
 import sys
 import sglang
+from reason.decoding.sglang_plugin.draft_hooks import ALL_HOOKS
 from reason.decoding.sglang_plugin.hooks import explain_version, require_hooks
 if (reason := explain_version(sglang.__version__)) is not None:
     sys.exit(reason)
-require_hooks(sglang.__version__)
+require_hooks(sglang.__version__, ALL_HOOKS)
 print("every hook is there")
 """
 

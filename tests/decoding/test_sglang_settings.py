@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from decoding.sglang_plugin.hooks import BELOW, OLDEST, TESTED, Hook, explain_version, require_hooks
-from decoding.sglang_plugin.saving import SavingSchedule
 from decoding.sglang_plugin.server_args import check_server_args, set_server_args
 from decoding.sglang_plugin.settings import VARIABLES, PluginSettings, add_flags
+from decoding.speculation.saving import SavingSchedule
 from tests.support.paths import ROOT
 
 
@@ -130,7 +130,7 @@ def test_hooks_that_are_there_pass() -> None:
     hooks = [
         Hook("decoding.token_view", "TokenView.__init__", ("parts",)),
         Hook("decoding.sglang_plugin.rounds", "ServerRounds.verify_round", ("planned",), ("drafter", "top_logprobs")),
-        Hook("decoding.sglang_plugin.saving", "SavingSchedule", ("save", "begin")),
+        Hook("decoding.speculation.saving", "SavingSchedule", ("save", "begin")),
     ]
     require_hooks(TESTED, hooks)
 
@@ -139,10 +139,10 @@ def test_hooks_that_are_there_pass() -> None:
     ("hook", "change"),
     [
         (Hook("decoding.no_such_module", "f"), "decoding.no_such_module.f is gone"),
-        (Hook("decoding.sglang_plugin.saving", "SavingSchedule.no_such"), "SavingSchedule.no_such is gone"),
-        (Hook("decoding.sglang_plugin.saving", "SavingSchedule", ("end",)), "does not take end any more"),
+        (Hook("decoding.speculation.saving", "SavingSchedule.no_such"), "SavingSchedule.no_such is gone"),
+        (Hook("decoding.speculation.saving", "SavingSchedule", ("end",)), "does not take end any more"),
         (
-            Hook("decoding.sglang_plugin.saving", "SavingSchedule.note_round", ("now",), ("other",)),
+            Hook("decoding.speculation.saving", "SavingSchedule.note_round", ("now",), ("other",)),
             "SavingSchedule.note_round does not use other any more",
         ),
     ],
@@ -167,7 +167,7 @@ def test_the_tested_version_is_supported() -> None:
 
 def test_a_table_is_saved_when_something_was_learned_and_no_request_waits() -> None:
     saved: list[str] = []
-    schedule = SavingSchedule(lambda: saved.append("table"), 100.0)
+    schedule = SavingSchedule(lambda: saved.append("table"), 100.0, busy_s=600.0)
     schedule.note_idle(200.0)
     assert not saved  # nothing was learned
     schedule.note_round(201.0)

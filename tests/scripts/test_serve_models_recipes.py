@@ -141,6 +141,7 @@ def test_every_recipe_composes_and_fits_by_dry_run(tmp_path: Path, recipe: str) 
     assert sorted(",".join(gpus).split(",")) == [str(i) for i in range(8)]
     assert list(spec.commands) == ["target-1", "target-2", "target-3", "small", "prm"]
     urls = next(setting for setting in spec.solve_settings if setting.startswith("engine.urls="))
+    assert "router=entropy" in spec.solve_settings  # the other routers need training for a pair
     assert urls.count("http://") == 3 * max(1, 2 * len(nodes))
     assert all(f"http://{node}:30002" in urls for node in ("node1", "node2") if nodes)
 

@@ -25,6 +25,8 @@ from decoding.speculation.drafters.ngram_hash_table import (
 from decoding.speculation.drafters.ngram_update import merge_entries, update_table
 
 _MAX_LOAD = 0.6  # maximum share of used slots; beyond it probing is slow
+# A prior of 1/2 with the weight of one trial: an order without trials gets half of the remaining probability.
+_PRIOR_HITS, _PRIOR_TRIALS = 0.5, 1.0
 _LEAST_COUNT = 0.5  # observations; an entry that has decayed below is left out
 
 
@@ -47,14 +49,15 @@ class NGramTable:
 
     def __init__(self, *, width: int, capacity: int, orders: int, salts: int) -> None:
         self.width, self.capacity = width, capacity
-        # A prior of 1/2 with the weight of one trial: an order without trials gets half of the remaining probability.
-        self._hits = np.full((orders, salts, 3), 0.5)
-        self._trials = np.ones((orders, salts, 3))
+        self._hits: Counts = np.full((orders, salts, 3), _PRIOR_HITS)
+        self._trials: Counts = np.full((orders, salts, 3), _PRIOR_TRIALS)
         self.entries = NGramEntries.allocate_slots(1 << 12, width)
         self._used = 0
         self._stamp = 0
         self.num_added = 0
         """Entries that were added from other tables."""
+        self.increments: NGramTable | None = None
+        """Learns the same observations beside this table, without what was added from other tables."""
 
     def __len__(self) -> int:
         return self._used
@@ -87,27 +90,30 @@ class NGramTable:
             self._stamp += 1
             observed = salts_FZ[rows], tails_FO[rows], least, ids_FK[rows], p_FK[rows]
             self._used += update_table(self.entries, *observed, self._stamp, self._hits, self._trials)
+        if self.increments is not None:
+            self.increments.add_observations(salts_FZ, tails_FO, least, ids_FK, p_FK)
+
+    def new_empty(self, capacity: int) -> NGramTable:
+        """Returns an empty table of the same shape."""
+        orders, salts, _ = self._trials.shape
+        return NGramTable(width=self.width, capacity=capacity, orders=orders, salts=salts)
 
     def save_entries(self) -> SavedEntries:
-        """Returns copies of all entries, the oldest update first."""
+        """Returns copies of all entries, the oldest update first. The prior of the reliability is not in them."""
         used = np.flatnonzero(self.entries.key_S)
         used = used[np.argsort(self.entries.stamp_S[used], kind="stable")]
         e = self.entries
         columns = e.key_S[used], e.count_S[used], e.ids_SK[used], e.p_SK[used]
-        return SavedEntries(*columns, self._hits.copy(), self._trials.copy())
+        # Sums of tables would have the prior once for each; of many trials nothing is left of it.
+        hits, trials = np.maximum(self._hits - _PRIOR_HITS, 0), np.maximum(self._trials - _PRIOR_TRIALS, 0)
+        return SavedEntries(*columns, hits, trials)
 
     def add_entries(self, saved: SavedEntries, decay: float = 1.0) -> None:
         """Averages the entries of another table into this one, as if it had made `decay` times their observations.
 
         At most half of the capacity, the newest. *Mutates*. Raises: ValueError for a table of another shape.
         """
-        for what, here, there in (
-            ("width", self.width, saved.ids_NK.shape[1]),
-            ("number of orders", len(self._trials), len(saved.trials)),
-            ("number of tables", self._trials.shape[1], saved.trials.shape[1]),
-        ):
-            if here != there:
-                raise ValueError(f"the saved table has another {what}: {there}, and this one {here}")
+        self.check_shape(saved)
         rows = np.flatnonzero(saved.count_N * decay >= _LEAST_COUNT)[-(self.capacity // 2) :]
         self._reserve_entries(len(rows))
         self._stamp += 1
@@ -117,6 +123,16 @@ class NGramTable:
         self._hits += decay * saved.hits
         self._trials += decay * saved.trials
         self.num_added += len(rows)
+
+    def check_shape(self, saved: SavedEntries, name: str = "the saved table") -> None:
+        """Raises: ValueError for the entries of a table of another shape."""
+        for what, here, there in (
+            ("width", self.width, saved.ids_NK.shape[1]),
+            ("number of orders", len(self._trials), len(saved.trials)),
+            ("number of tables", self._trials.shape[1], saved.trials.shape[1]),
+        ):
+            if here != there:
+                raise ValueError(f"{name} has another {what}: {there}, and this one {here}")
 
     def next_tokens(
         self, salts_FZ: Keys, tails_FO: Ints, least: int, *, only_longest: bool = False

@@ -87,7 +87,8 @@ class Stand:
             raise ValueError(f"min_order must be at most max_order={self.max_order}, got {self.min_order}")
         table = NGramTable(
             width=self.width,
-            capacity=self.capacity or LOAD_CAPACITY.start,
+            # until the load is known: what is read before must have room
+            capacity=self.capacity or LOAD_CAPACITY.stop - 1,
             orders=self.max_order,
             salts=2 if self.shared else 1,
         )

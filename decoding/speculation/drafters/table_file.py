@@ -1,12 +1,15 @@
-"""Saves n-gram tables to files and reads them again, so that a run begins with what earlier ones have learned.
+"""Writes n-gram tables to files and reads them again.
 
 A file has the entries of one table, the oldest first, as safetensors: no code is run when it is read. Its metadata say
-for which model and vocabulary it was learned, and have a digest of the arrays.
+for which weights and vocabulary it was learned, which tables are in it, and have a digest of the arrays.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -16,49 +19,87 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from decoding.speculation.drafters.ngram_table import NGramTable, SavedEntries
+from decoding.speculation.drafters.ngram_table import SavedEntries
 
-FORMAT = "n-gram table, version 1"
+FORMAT = "n-gram table, version 2"
 SUFFIX = ".safetensors"
+PARTIAL = ".partial"
 
 
 class TableOrigin(NamedTuple):
-    """What a table belongs to: the name of the model, and a digest of its vocabulary."""
+    """What a table belongs to: digests of the model's weights and of its vocabulary, and its name, for messages."""
 
     model: str
+    weights: str
     vocabulary: str
 
 
-def save_table(table: NGramTable, file: Path, origin: TableOrigin) -> None:
-    """Writes the entries of a table; a kill in between leaves the file as it was. Raises: OSError."""
-    arrays = table.save_entries()._asdict()
-    about = {"format": FORMAT, **origin._asdict(), "digest": _digest_arrays(arrays)}
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+@dataclass(frozen=True)
+class TableContents:
+    """A table as its file has it.
+
+    id        of these contents: a file that is written again has another one
+    replaces  ids of the tables that were merged to this one
+    epoch     number of the weights that it was learned with: one more with each change of weights
+    written   nanoseconds since 1970
+    """
+
+    id: str
+    origin: TableOrigin
+    replaces: frozenset[str]
+    epoch: int
+    written: int
+    entries: SavedEntries
+
+
+def write_table(file: Path, contents: TableContents) -> None:
+    """Writes a table; a kill in between leaves the file as it was. Raises: OSError."""
+    arrays = contents.entries._asdict()
+    about = {
+        "format": FORMAT,
+        "id": contents.id,
+        "replaces": json.dumps(sorted(contents.replaces)),
+        "epoch": str(contents.epoch),
+        "written": str(contents.written),
+        **contents.origin._asdict(),
+        "digest": _digest_arrays(arrays),
+    }
+    partial = file.with_name(f"{file.name}.{os.getpid()}{PARTIAL}")
     partial.write_bytes(save(arrays, about))
     partial.replace(file)
 
 
-def load_table(table: NGramTable, file: Path, origin: TableOrigin, decay: float = 1.0) -> None:
-    """Adds the entries of a file to a table, which counts `decay` times the observations of each. *Mutates* `table`.
+def read_table(file: Path) -> TableContents:
+    """Reads a table.
 
-    With `decay` below 1 it may be of another model with the same vocabulary.
-
-    Raises: ValueError for a file that is no table, is broken, or belongs to another model, vocabulary or table.
+    Raises: FileNotFoundError for a file that is gone; ValueError for one that is no table of this version or is broken.
     """
     try:
         with safe_open(file, framework="numpy") as saved:
             about = saved.metadata() or {}
             arrays = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118  # it is no dict
+    except FileNotFoundError:
+        raise
     except (SafetensorError, OSError) as error:
+        # a network file system says so of a file that another machine has replaced
+        if isinstance(error, OSError) and error.errno == errno.ESTALE:
+            raise FileNotFoundError(error.errno, str(error)) from error
         raise ValueError(f"{file} is no table: {error}") from error
     if about.get("format") != FORMAT:
         raise ValueError(f"{file} is no {FORMAT}, but {about.get('format', 'something else')}")
-    for name, here in origin._asdict().items():
-        if about.get(name) != here and not (name == "model" and decay < 1):
-            raise ValueError(f"{file} was learned with another {name}: {about.get(name)}, and here it is {here}")
     if set(arrays) != set(SavedEntries._fields) or about.get("digest") != _digest_arrays(arrays):
         raise ValueError(f"{file} is broken: its contents do not match their digest")
-    table.add_entries(SavedEntries(**arrays), decay)
+    try:
+        return TableContents(
+            about["id"],
+            TableOrigin(about["model"], about["weights"], about["vocabulary"]),
+            frozenset(json.loads(about["replaces"])),
+            int(about["epoch"]),
+            int(about["written"]),
+            SavedEntries(**arrays),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is broken: {type(error).__name__} in what it says of itself: {error}") from error
 
 
 def _digest_arrays(arrays: dict[str, npt.NDArray[np.generic]]) -> str:

@@ -1,4 +1,4 @@
-"""Decides when a server saves its table: a server is killed without a word, so a last moment to do it does not come."""
+"""Decides when a table is saved: an engine may be killed without a word, so a last moment to do it may not come."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _IDLE_S = 5.0  # between savings while there is nothing else to do
-_BUSY_S = 600.0  # between savings while requests wait for it: it takes up to a second for a large table
 
 
 @dataclass
 class SavingSchedule:
     """Calls `save` when something was learned: soon after the last request, and now and then between requests.
 
-    begin  seconds of the clock at which the server began
+    begin   seconds of the clock at which the engine began
+    busy_s  between savings while requests wait for it: it takes up to a second for a large table
     """
 
     save: Callable[[], None]
     begin: float
+    busy_s: float
     _is_learning: bool = field(default=False, init=False)
     _saved_at: float = field(init=False)
 
@@ -27,7 +28,7 @@ class SavingSchedule:
     def note_round(self, now: float) -> None:
         """Records that the drafter has learned."""
         self._is_learning = True
-        self._save_after(_BUSY_S, now)
+        self._save_after(self.busy_s, now)
 
     def note_idle(self, now: float) -> None:
         """Records that no request runs."""
