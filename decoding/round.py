@@ -73,7 +73,8 @@ class Speculation:
 
 
 class RoundRunner:
-    """Runs rounds over a scheduler's requests. Its state is the KV pool, its table of keys, and what the last round's requests share.
+    """Runs rounds over a scheduler's requests. Its state is the KV pool, its table of keys, and how the last round's
+    requests were grouped and sampled.
 
     device   that of the pool
     """
