@@ -40,6 +40,8 @@ Records = npt.NDArray[np.void]
 _SCORES_PADDING = 40
 """Numbers of a row of scores beyond those of its keys: what whole vectors write too many, and a sum at the end."""
 
+_ZERO = np.int64(0)
+"""Index 0 as an argument: for a literal Numba compiles the called function once more."""
 _CHUNK = 64  # rows that go through a layer together: their numbers stay in the cache
 
 
@@ -212,7 +214,8 @@ def _attend(
     while query < num_queries:
         size = TILE if query + TILE <= num_queries else 1
         first_row, last_row = rows[first + query // per_kv], rows[first + (query + size - 1) // per_kv]
-        common = keys_T[first_row].count
+        # a single query reads all of its keys by itself
+        common = keys_T[first_row].count if size == TILE else 0
         for t in range(first_row + 1, last_row + 1):
             common = min(common, keys_T[t].common)
         start = keys_T[first_row].start
@@ -225,10 +228,7 @@ def _attend(
             for i in range(out_tile, 2 * out_tile):
                 tile[i] = np.float32(0.0)
             if common:
-                if size == TILE:
-                    score_keys(TILE, tile, 0, width, kv, kv_at, key_slots, start, common, scores, 0, capacity)
-                else:
-                    score_keys(1, tile, 0, width, kv, kv_at, key_slots, start, common, scores, 0, capacity)
+                score_keys(TILE, tile, 0, width, kv, kv_at, key_slots, start, common, scores, 0, capacity)
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
                 at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
@@ -245,10 +245,7 @@ def _attend(
                 # the sum waits where the row has no score
                 scores[at + capacity - 1] = exponentiate(scores, at, count + extra)
             if common:
-                if size == TILE:
-                    add_values(TILE, scores, 0, capacity, kv, kv_at, width, key_slots, start, common, tile, out_tile)
-                else:
-                    add_values(1, scores, 0, capacity, kv, kv_at, width, key_slots, start, common, tile, out_tile)
+                add_values(TILE, scores, 0, capacity, kv, kv_at, width, key_slots, start, common, tile, out_tile)
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
                 at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
@@ -288,7 +285,7 @@ def run_layers(
     shapes  one record
     """
     num_tokens, shape = len(tokens_T), shapes[0]
-    capacity = 0
+    capacity = _ZERO
     for t in range(num_tokens):
         capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + _SCORES_PADDING)
     h, k, width = shape.num_heads, shape.num_kv_heads, shape.head
@@ -317,11 +314,11 @@ def run_layers(
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
             multiply(
-                normed, 0, hidden_width, count, matrices, begin.qkv, size, qkv_width,
-                zeros, 0, 0, wide, 0, qkv_width,
+                normed, _ZERO, hidden_width, count, matrices, begin.qkv, size, qkv_width,
+                zeros, _ZERO, _ZERO, wide, _ZERO, qkv_width,
             )  # fmt: skip
             if begin.qkv_bias >= 0:
-                _add_bias(wide, 0, count, qkv_width, vectors, begin.qkv_bias)
+                _add_bias(wide, _ZERO, count, qkv_width, vectors, begin.qkv_bias)
             for i in range(count):
                 t, at = first + i, i * qkv_width
                 for head in range(h + k):
@@ -344,35 +341,35 @@ def run_layers(
                 copy_numbers(x, rows[first + i] * hidden_width, part, i * hidden_width, hidden_width)
             _attend(
                 shape, rows, first, first + count, q, kv, layer_at, num_slots, key_slots, extra_slots, keys_T,
-                tile, scores, capacity, wide, 0,
+                tile, scores, capacity, wide, _ZERO,
             )  # fmt: skip
             multiply(
-                wide, 0, q_width, count, matrices, begin.out, q_width, hidden_width,
-                part, 0, hidden_width, part, 0, hidden_width,
+                wide, _ZERO, q_width, count, matrices, begin.out, q_width, hidden_width,
+                part, _ZERO, hidden_width, part, _ZERO, hidden_width,
             )  # fmt: skip
             if begin.out_bias >= 0:
-                _add_bias(part, 0, count, hidden_width, vectors, begin.out_bias)
+                _add_bias(part, _ZERO, count, hidden_width, vectors, begin.out_bias)
             for i in range(count):
                 _normalise(
                     part, i * hidden_width, vectors, begin.mlp_norm, normed, i * hidden_width,
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
             multiply(
-                normed, 0, hidden_width, count, matrices, begin.gate_up, size, 2 * mlp,
-                zeros, 0, 0, wide, 0, 2 * mlp,
+                normed, _ZERO, hidden_width, count, matrices, begin.gate_up, size, 2 * mlp,
+                zeros, _ZERO, _ZERO, wide, _ZERO, 2 * mlp,
             )  # fmt: skip
             if begin.gate_up_bias >= 0:
-                _add_bias(wide, 0, count, 2 * mlp, vectors, begin.gate_up_bias)
+                _add_bias(wide, _ZERO, count, 2 * mlp, vectors, begin.gate_up_bias)
             active = _CHUNK * 2 * mlp
             for i in range(count):
                 gate_at = i * 2 * mlp
                 gate_values(wide, gate_at, gate_at + mlp, mlp, active + i * mlp)
             multiply(
                 wide, active, mlp, count, matrices, begin.down, mlp, hidden_width,
-                part, 0, hidden_width, part, 0, hidden_width,
+                part, _ZERO, hidden_width, part, _ZERO, hidden_width,
             )  # fmt: skip
             if begin.down_bias >= 0:
-                _add_bias(part, 0, count, hidden_width, vectors, begin.down_bias)
+                _add_bias(part, _ZERO, count, hidden_width, vectors, begin.down_bias)
             for i in range(count):
                 copy_numbers(part, i * hidden_width, x, rows[first + i] * hidden_width, hidden_width)
     for w in range(len(output_indices_W)):
@@ -382,9 +379,9 @@ def run_layers(
             vectors,
             len(vectors) - hidden_width,
             normed,
-            0,
+            _ZERO,
             hidden_width,
             size,
             shape.eps,
         )
-        _copy(normed, 0, hidden, w * size, size)
+        _copy(normed, _ZERO, hidden, w * size, size)
