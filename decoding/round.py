@@ -367,7 +367,8 @@ class RoundRunner:
         self, verified: BatchVerifyResult, plan: DraftPlan, batch: TokenBatch | None, begin: float
     ) -> None:
         """Gives the controller the outcome, and keeps it for the drafter; `batch` is None for a round with prefill."""
-        feedback = verified.collect_feedback() if plan.collect_feedback or plan.max_total else []
+        is_read = plan.max_total or (plan.collect_feedback and not isinstance(self._speculation.drafter, NoDraft))
+        feedback = verified.collect_feedback() if is_read else []
         if plan.collect_feedback:
             self._unlearned += feedback
         # nothing computes beside the host: drafts of the next round may know this one

@@ -23,7 +23,7 @@ class FixedController:
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         total = min(self.nodes * len(branches), load.spare_tokens)
         # The limit of each branch is that of the batch: one branch may get all nodes.
-        return DraftPlan((total,) * len(branches), total, collect_feedback=self.nodes > 0)
+        return DraftPlan((total,) * len(branches), total)
 
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         """Does nothing: the plan is fixed."""
