@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
-from decoding.model.vector_emitter import LANES
-from decoding.model.vector_kernels import exponentiate
+from decoding.vector_emitter import LANES
+from decoding.vector_kernels import exponentiate
 
 _RUN = 512
 """Logits whose exponentials are added in float32, and their sums in float64."""

@@ -35,8 +35,8 @@ from decoding.model.compiled_layers import (
 )
 from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.fused_decoder import FusedDecoder, FusedLayer
-from decoding.model.vector_emitter import LANES
-from decoding.model.vector_kernels import PANEL
+from decoding.vector_emitter import LANES
+from decoding.vector_kernels import PANEL
 
 
 class CompiledDecoder:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
-from decoding.model.vector_kernels import (
+from decoding.vector_kernels import (
     PANEL,
     TILE,
     add_values,
