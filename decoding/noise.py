@@ -45,8 +45,15 @@ def noise_keys(
 ) -> npt.NDArray[np.int32]:
     """Returns the key of each (seed, position), int32 `[T, 2]`. Seeds are taken modulo 2^64."""
     seed_T = seeds if isinstance(seeds, np.ndarray) else wrap_seeds(seeds)
+    return place_keys(mix_uint64(seed_T), positions)
+
+
+def place_keys(
+    mixed_seed_T: npt.NDArray[np.uint64], positions: Sequence[int] | npt.NDArray[np.integer]
+) -> npt.NDArray[np.int32]:
+    """Returns `noise_keys` of seeds that `mix_uint64` has mixed."""
     position_T = np.asarray(positions, dtype=np.uint64)
-    return mix_uint64(mix_uint64(seed_T) ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
+    return mix_uint64(mixed_seed_T ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
 
 
 def _mix_int32_(x: Tensor) -> Tensor:

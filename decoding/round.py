@@ -34,7 +34,7 @@ from decoding.model.key_table import KeyTable
 from decoding.request import Request
 from decoding.round_clock import RoundClock
 from decoding.round_result import BatchVerifyResult
-from decoding.sampling_batch import SamplingBatch
+from decoding.sampling_batch import RoundRows
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.draft_memory import DraftMemory, MemoryLimited
@@ -74,7 +74,8 @@ class Speculation:
 
 
 class RoundRunner:
-    """Runs rounds over a scheduler's requests. Its state is the KV pool, its table of keys and the last grouping.
+    """Runs rounds over a scheduler's requests. Its state is the KV pool, its table of keys, and how the last round's
+    requests were grouped and sampled.
 
     device   that of the pool
     """
@@ -102,6 +103,7 @@ class RoundRunner:
             feedback_k = speculation.drafter.feedback_k
             speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
         self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
+        self._rows: tuple[object, RoundRows] | None = None
         self._unlearned: list[Feedback] = []
 
     def release_pool(self) -> None:
@@ -272,15 +274,15 @@ class RoundRunner:
         if not complete:
             return None
         # one row after the last committed token and one after each draft node
-        counts = np.array([1 + len(item.draft) for item in complete])
-        sampling = SamplingBatch.from_params(
-            [item.sequence.params for item in complete],
-            [item.sequence.seed for item in complete],
-            batch.positions_T[batch.logits_indices] + 1,  # noise belongs to the position of the token to be chosen
-            counts,
-        )
-        first_rows = np.cumsum(counts) - counts
-        return TargetLogits(self._backend.apply_head(hidden), sampling, tuple(first_rows.tolist()), hidden, feedback_k)
+        key = [(item.sequence.arrival, 1 + len(item.draft)) for item in complete]
+        if self._rows is None or self._rows[0] != key:
+            requests = [item.sequence for item in complete]
+            params, seeds = [request.params for request in requests], [request.seed for request in requests]
+            self._rows = key, RoundRows(params, seeds, [count for _, count in key])
+        rows = self._rows[1]
+        # noise belongs to the position of the token to be chosen
+        sampling = rows.place(batch.positions_T[batch.logits_indices] + 1)
+        return TargetLogits(self._backend.apply_head(hidden), sampling, rows.first_rows, hidden, feedback_k)
 
     def _verify_drafts(
         self,
@@ -368,7 +370,8 @@ class RoundRunner:
         self, verified: BatchVerifyResult, plan: DraftPlan, batch: TokenBatch | None, begin: float
     ) -> None:
         """Gives the controller the outcome, and keeps it for the drafter; `batch` is None for a round with prefill."""
-        feedback = verified.collect_feedback()
+        is_read = plan.max_total or (plan.collect_feedback and not isinstance(self._speculation.drafter, NoDraft))
+        feedback = verified.collect_feedback() if is_read else []
         if plan.collect_feedback:
             self._unlearned += feedback
         # nothing computes beside the host: drafts of the next round may know this one

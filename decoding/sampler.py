@@ -27,10 +27,13 @@ NUM_NARROW = 64
 NUM_RANKED = 1024
 """Ids of another row that are ranked before its whole vocabulary is: of 152,000 ids a twentieth of the time."""
 
+_LONG_ROW = 1 << 14
+"""Half of what PyTorch gives a thread at least."""
+
 
 def reduce_rows(reduce: Callable[[Tensor], Tensor], values_TV: Tensor) -> Tensor:
     """Returns what `reduce` makes of each row; a row has the same bits alone and among others."""
-    if values_TV.is_cpu and len(values_TV) == 1:
+    if values_TV.is_cpu and len(values_TV) == 1 and values_TV.shape[1] >= _LONG_ROW:
         # PyTorch divides the sum over a single long row among its threads, and of several rows each has one thread
         return reduce(values_TV.repeat(2, 1))[:1]
     return reduce(values_TV)
@@ -46,12 +49,13 @@ def sample_tokens(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
     if runs_kernels(logits_TV.device):
         return sample_on_gpu(logits_TV, rows)[0]
     logits_TV = logits_TV.float()
-    if not rows.is_sampled.any():
+    if rows.is_greedy:
         return logits_TV.argmax(-1)
     tokens_T = torch.empty(len(logits_TV), dtype=torch.int64, device=logits_TV.device)
-    plain_R = np.flatnonzero(~rows.is_filtered)
-    if len(plain_R):
-        _draw_unfiltered(logits_TV, rows, plain_R, tokens_T)
+    if len(rows.unfiltered_rows):
+        _draw_unfiltered(logits_TV, rows, rows.unfiltered_rows, tokens_T)
+    if len(rows.unfiltered_rows) == len(logits_TV):
+        return tokens_T
     for rows_R, ids_RC, scores_RC in _filter_candidates(logits_TV, rows):
         noise_RC = gumbel_noise(_to_device(rows.keys_T2[rows_R], scores_RC), ids_RC)
         best_R1 = (scores_RC + noise_RC).argmax(-1, keepdim=True)

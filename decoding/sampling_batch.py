@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from decoding.core import SamplingParams
 from decoding.fork import LazyProperty
-from decoding.noise import noise_keys, wrap_seeds
+from decoding.noise import mix_uint64, noise_keys, place_keys, wrap_seeds
 from decoding.sampling_columns import SamplingColumns
 
 
@@ -64,7 +65,43 @@ class SamplingBatch:
         floors_T = np.log(np.maximum(self.min_p_T, 1e-38))  # finite where min-p is 0
         return np.where(self.min_p_T > 0, floors_T, -3.3e38).astype(np.float32)
 
+    @LazyProperty
+    def is_greedy(self) -> bool:
+        """Whether every row takes its most likely token."""
+        return not self.is_sampled.any()
+
+    @LazyProperty
+    def unfiltered_rows(self) -> npt.NDArray[np.int64]:
+        """Numbers of the rows that `is_filtered` does not name."""
+        return np.flatnonzero(~self.is_filtered)
+
+    def with_keys(self, keys_T2: npt.NDArray[np.int32]) -> SamplingBatch:
+        """Returns these rows with other noise keys, and with what has been computed of their parameters."""
+        moved = object.__new__(SamplingBatch)
+        moved.__dict__.update(self.__dict__, keys_T2=keys_T2)
+        return moved
+
     def select_rows(self, rows_R: npt.NDArray[np.int64]) -> SamplingBatch:
         """Returns the parameters of these rows."""
         temperature_R, top_k_R = self.temperature_T[rows_R], self.top_k_T[rows_R]
         return SamplingBatch(temperature_R, top_k_R, self.top_p_T[rows_R], self.min_p_T[rows_R], self.keys_T2[rows_R])
+
+
+class RoundRows:
+    """The logits rows of requests that go on: what they have set is collected once for many rounds.
+
+    counts      rows of each request
+    first_rows  the first row of each request
+    """
+
+    def __init__(self, params: Sequence[SamplingParams], seeds: Sequence[int], counts: Sequence[int]) -> None:
+        self.first_rows = tuple(accumulate(counts, initial=0))[:-1]
+        self._mixed_seed_T = np.repeat(mix_uint64(wrap_seeds(seeds)), counts)
+        no_keys = np.empty((0, 2), dtype=np.int32)
+        self._rows = SamplingBatch(*SamplingColumns.from_params(params).repeat(np.array(counts)), no_keys)
+        # what a sampler asks of every batch: computed here, it is there for all of them
+        _ = self._rows.is_greedy, self._rows.unfiltered_rows, self._rows.inverse_temperature
+
+    def place(self, positions_T: npt.NDArray[np.int64]) -> SamplingBatch:
+        """Returns the rows for tokens to be chosen at these positions."""
+        return self._rows.with_keys(place_keys(self._mixed_seed_T, positions_T))

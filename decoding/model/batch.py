@@ -15,7 +15,7 @@ from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import SharedPrefixGroup
 from decoding.kv.slots import SCRATCH_SLOT, Slots
 from decoding.model.aligned_segments import plan_aligned_segments
-from decoding.model.backend import AttentionBlock, Bools, TokenBatch
+from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
 from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
 from decoding.speculation.draft import Draft
@@ -189,17 +189,25 @@ def _build_block(layout: _BlockLayout[S], groups: Sequence[SharedPrefixGroup], f
             committed_N[n], new_N[n], rows_N[n] = item.num_committed, item.num_tokens, item.num_tokens
             if len(item.draft):
                 drafted.append((n, item))
+    total = sum(item.num_tokens for members in layout.groups.values() for item in members)
+    if rows == 1:  # plain decoding: of its new keys each token sees the only one
+        visible_NRU: Bools = np.ones((len(private), 1, 1), dtype=np.bool_)
+    else:
+        visible_NRU = _show_new_keys(rows, committed_N, new_N, drafted)
+    real_rows = None if total == len(private) * rows else np.flatnonzero(np.arange(rows) < rows_N[:, None])
+    return AttentionBlock(first, total, shared, private, new_N, visible_NRU, real_rows)
+
+
+def _show_new_keys(rows: int, committed_N: Ints, new_N: Ints, drafted: Sequence[tuple[int, SequenceInput[S]]]) -> Bools:
+    """Returns `visible_NRU` of a block; `drafted` are the sequences with a draft."""
     # Row i of the committed tokens sees those before it and itself (hence + 1). Draft rows see all committed
     # tokens: the minimum stops at the last of them, and what they see of each other is set below.
-    row_R = np.arange(rows)
-    limit_NR = np.minimum(row_R, committed_N[:, None] - 1) + 1
+    limit_NR = np.minimum(np.arange(rows), committed_N[:, None] - 1) + 1
     visible_NRU: Bools = np.arange(int(new_N.max())) < limit_NR[:, :, None]
     for n, item in drafted:
         row = item.num_committed
         visible_NRU[n, row : row + len(item.draft), row : row + len(item.draft)] = ancestor_mask(item.draft)
-    total = int(rows_N.sum())
-    real_rows = None if total == len(rows_N) * rows else np.flatnonzero(row_R < rows_N[:, None])
-    return AttentionBlock(first, total, shared, private, new_N, visible_NRU, real_rows)
+    return visible_NRU
 
 
 def ancestor_mask(draft: Draft) -> Bools:

@@ -21,12 +21,13 @@ from decoding.kv.pool_memory import allocate_zeros
 from decoding.kv.slots import NO_SLOTS, Slots
 from decoding.model.backend import AttentionBlock, TokenBatch
 from decoding.model.compiled_layers import (
-    SCORES_PADDING,
+    KEYS_RECORD,
+    LAYER_RECORD,
+    SHAPE_RECORD,
     Floats,
     Ints,
-    KeyLists,
-    LayerOffsets,
     Panels,
+    Records,
     StackShape,
     list_keys,
     multiply,
@@ -34,8 +35,8 @@ from decoding.model.compiled_layers import (
 )
 from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.fused_decoder import FusedDecoder, FusedLayer
-from decoding.model.vector_emitter import LANES
-from decoding.model.vector_kernels import PANEL
+from decoding.vector_emitter import LANES
+from decoding.vector_kernels import PANEL
 
 
 class CompiledDecoder:
@@ -58,6 +59,7 @@ class CompiledDecoder:
             fused.num_layers, fused.num_heads, fused.num_kv_heads, fused.hidden_size, fused.head_size,
             _round_up(fused.hidden_size), _round_up(fused.head_size), _round_up(fused.mlp_size), fused.eps, fused.scale,
         )  # fmt: skip
+        self._shapes = np.array([self._shape], dtype=SHAPE_RECORD)
         self._matrices, self._vectors, self._layers = _lay_out_weights(fused.layers, fused.final_norm, self._shape)
         self._compile()
 
@@ -76,7 +78,8 @@ class CompiledDecoder:
         """Returns a decoder of these layers alone, with the same weights; its KV pools have those layers."""
         view = copy.copy(self)
         view._shape = self._shape._replace(num_layers=len(layers))
-        view._layers = LayerOffsets(*(offsets_L[list(layers)] for offsets_L in self._layers))
+        view._shapes = np.array([view._shape], dtype=SHAPE_RECORD)
+        view._layers = self._layers[list(layers)]
         return view
 
     def new_kv_pool(self, capacity: int) -> Tensor:
@@ -86,14 +89,12 @@ class CompiledDecoder:
 
     def run_batch(self, batch: TokenBatch, pool: Tensor) -> Tensor:
         """Returns normed hidden states `[W, hidden]`. *Mutates* `pool`."""
-        keys = _list_batch_keys(batch)
         cos_sin = self._rotary.extend_to(int(batch.positions_T.max())).numpy().reshape(-1)
         hidden = np.empty((len(batch.logits_indices), self._hidden_size), dtype=np.float32)
-        capacity = int((keys.count_T + keys.extra_count_T).max()) + SCORES_PADDING
         run_layers(
-            self._shape, self._matrices, self._vectors, self._layers, self._embedding, cos_sin,
-            batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, keys,
-            capacity, pool.numpy().reshape(-1), hidden.reshape(-1),
+            self._shapes, self._layers, self._matrices, self._vectors, self._embedding, cos_sin,
+            batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, *_list_batch_keys(batch),
+            pool.numpy().reshape(-1), hidden.reshape(-1),
         )  # fmt: skip
         return torch.from_numpy(hidden)
 
@@ -126,25 +127,21 @@ class CompiledHead:
         return torch.from_numpy(outputs)[:, : self._num_outputs].contiguous()
 
 
-def _list_batch_keys(batch: TokenBatch) -> KeyLists:
-    """Returns the slots that each token attends to."""
-    num_tokens = len(batch.tokens_T)
+def _list_batch_keys(batch: TokenBatch) -> tuple[Ints, Ints, Records]:
+    """Returns slots, slots of draft nodes, and which of them each token attends to (`KEYS_RECORD`)."""
     slots = [part for block in batch.blocks for part in _list_slots(block)]
     # room for as many as there are entries; memory that is not written is not taken
     num_extra = sum(block.visible_NRU.size for block in batch.blocks)
-    counts = [np.empty(num_tokens, dtype=np.int64) for _ in range(5)]
-    keys = KeyLists(np.concatenate(slots), np.empty(num_extra, dtype=np.int64), *counts)
+    key_slots, extra_slots = np.concatenate(slots), np.empty(num_extra, dtype=np.int64)
+    keys_T: Records = np.empty(len(batch.tokens_T), dtype=KEYS_RECORD)
     at = extra_at = 0
     for block in batch.blocks:
         rows = np.arange(block.count) if block.real_rows is None else block.real_rows
-        shared_len_G, private_len_N = _count_slots(block.shared), _count_slots(block.private)
-        ends_N = at + np.cumsum(np.repeat(shared_len_G, len(block.private) // len(block.shared)) + private_len_N)
-        start_N = np.concatenate([[at], ends_N[:-1]])
-        extra_at = list_keys(
-            block.first, shared_len_G, private_len_N - block.num_new_N, block.visible_NRU, rows, start_N, keys, extra_at
-        )
-        at = int(ends_N[-1])
-    return keys
+        at, extra_at = list_keys(
+            block.first, at, extra_at, _count_slots(block.shared), _count_slots(block.private), block.num_new_N,
+            block.visible_NRU, rows, key_slots, extra_slots, keys_T,
+        )  # fmt: skip
+    return key_slots, extra_slots, keys_T
 
 
 def _list_slots(block: AttentionBlock) -> Iterator[Slots]:
@@ -159,9 +156,7 @@ def _count_slots(lists: Sequence[Slots]) -> Ints:
     return np.array([len(slots) for slots in lists], dtype=np.int64)
 
 
-def _lay_out_weights(
-    layers: list[FusedLayer], final_norm: Tensor, shape: StackShape
-) -> tuple[Panels, Floats, LayerOffsets]:
+def _lay_out_weights(layers: list[FusedLayer], final_norm: Tensor, shape: StackShape) -> tuple[Panels, Floats, Records]:
     """Returns all matrices in one array, all vectors in another, and where the parts of each layer begin in theirs.
 
     The vectors end with the final norm. *Mutates*: takes the layers away, so that their memory is free as soon as
@@ -191,12 +186,11 @@ def _lay_out_weights(
                 matrices[matrix_at : matrix_at + part.size] = (_pair_halves(part) if can_pair else part).reshape(-1)
                 matrix_at += part.size
     vectors[vector_at:] = _widen(final_norm, 1, shape.hidden)
-    columns: list[Ints] = [np.array(column, dtype=np.int64) for column in zip(*offsets, strict=True)]
-    return matrices, vectors, LayerOffsets(*columns)
+    return matrices, vectors, np.array([tuple(row) for row in offsets], dtype=LAYER_RECORD)
 
 
 def _lay_out_layer(layer: FusedLayer, shape: StackShape) -> list[Floats | None]:
-    """Returns the parts of a layer in the order of `LayerOffsets`, None for those that the model does not have.
+    """Returns the parts of a layer in the order of `LAYER_RECORD`, None for those that the model does not have.
 
     Vectors have one dimension, matrices are panels.
     """

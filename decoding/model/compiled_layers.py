@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
-from decoding.model.vector_kernels import (
+from decoding.vector_kernels import (
     PANEL,
     TILE,
     add_values,
@@ -35,10 +35,13 @@ from decoding.model.vector_kernels import (
 Floats = npt.NDArray[np.float32]
 Panels = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 Ints = npt.NDArray[np.int64]
+Records = npt.NDArray[np.void]
 
-SCORES_PADDING = 40
+_SCORES_PADDING = 40
 """Numbers of a row of scores beyond those of its keys: what whole vectors write too many, and a sum at the end."""
 
+_ZERO = np.int64(0)
+"""Index 0 as an argument: for a literal Numba compiles the called function once more."""
 _CHUNK = 64  # rows that go through a layer together: their numbers stay in the cache
 
 
@@ -60,76 +63,65 @@ class StackShape(NamedTuple):
     scale: float
 
 
-class LayerOffsets(NamedTuple):
-    """Where the parts of each layer begin, matrices in one array and vectors in another; -1: there is no such part."""
+# Arrays of records for compiled code: Numba takes ten times as long to find the type of a named tuple, at each call.
+SHAPE_RECORD = np.dtype([(name, float if name in ("eps", "scale") else np.int64) for name in StackShape._fields])
+LAYER_RECORD = np.dtype(
+    [
+        (part, np.int64)
+        for part in (
+            "attention_norm", "qkv", "qkv_bias", "q_norm", "k_norm", "out", "out_bias",
+            "mlp_norm", "gate_up", "gate_up_bias", "down", "down_bias",
+        )
+    ]
+)  # fmt: skip
+"""Where the parts of a layer begin, matrices in one array and vectors in another; -1: there is no such part."""
+KEYS_RECORD = np.dtype([(name, np.int64) for name in ("start", "count", "extra_start", "extra_count", "common")])
+"""What a token attends to: `key_slots[start : start + count]`, positions from 0 on, and then
+`extra_slots[extra_start : extra_start + extra_count]`, the draft nodes among its ancestors.
 
-    attention_norm: Ints
-    qkv: Ints
-    qkv_bias: Ints
-    q_norm: Ints
-    k_norm: Ints
-    out: Ints
-    out_bias: Ints
-    mlp_norm: Ints
-    gate_up: Ints
-    gate_up_bias: Ints
-    down: Ints
-    down_bias: Ints
-
-
-class KeyLists(NamedTuple):
-    """The slots that each token of a batch attends to.
-
-    Token t sees `slots[start_T[t] : start_T[t] + count_T[t]]`, positions from 0 on, and then
-    `extra_slots[extra_start_T[t] : extra_start_T[t] + extra_count_T[t]]`: the draft nodes among its ancestors.
-
-    common_T   how many of its first keys token t has in common with token t - 1
-    """
-
-    slots: Ints
-    extra_slots: Ints
-    start_T: Ints
-    count_T: Ints
-    extra_start_T: Ints
-    extra_count_T: Ints
-    common_T: Ints
+common   how many of its first keys it has in common with the token before it
+"""
 
 
 @compiled
 def list_keys(
-    first: int, shared_len_G: Ints, old_N: Ints, visible_NRU: npt.NDArray[np.bool_], row_R: Ints, start_N: Ints,
-    lists: KeyLists, extra_at: int,
-) -> int:  # fmt: skip
-    """Fills in the lists of the tokens of one block, whose flat rows are `row_R`, but for `slots`. *Mutates* `lists`.
+    first: int, at: int, extra_at: int, shared_len_G: Ints, private_len_N: Ints, num_new_N: Ints,
+    visible_NRU: npt.NDArray[np.bool_], row_R: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records,
+) -> tuple[int, int]:  # fmt: skip
+    """Fills in the keys of the tokens of one block, whose flat rows are `row_R`. *Mutates* `keys_T` and `extra_slots`.
 
-    `slots` has the keys of sequence n from `start_N[n]` on: those of its group, `old_N[n]` of its own, and new ones.
-    Returns the new end of `extra_slots`.
+    `key_slots` has the keys of each sequence from `at` on: those of its group, then its own. Returns the ends of what
+    the block has in `key_slots` and in `extra_slots`.
     """
     num_sequences, num_rows, num_new = visible_NRU.shape
     per_group = num_sequences // len(shared_len_G)
-    before = -1
-    for i in range(len(row_R)):
-        t, n, r = first + i, row_R[i] // num_rows, row_R[i] % num_rows
+    i, before = 0, -1
+    for n in range(num_sequences):
         group = n // per_group
         shared = shared_len_G[group]
-        visible = visible_NRU[n, r]
-        count, old = 0, shared + old_N[n]
-        while count < num_new and visible[count]:
-            count += 1
-        lists.start_T[t], lists.count_T[t], lists.extra_start_T[t] = start_N[n], old + count, extra_at
-        for key in range(count, num_new):
-            if visible[key]:
-                lists.extra_slots[extra_at] = lists.slots[start_N[n] + old + key]
-                extra_at += 1
-        lists.extra_count_T[t] = extra_at - lists.extra_start_T[t]
-        if i == 0 or before != group:
-            lists.common_T[t] = 0
-        elif lists.start_T[t - 1] == start_N[n]:
-            lists.common_T[t] = min(lists.count_T[t - 1], lists.count_T[t])
-        else:
-            lists.common_T[t] = shared
-        before = group
-    return extra_at
+        old = shared + private_len_N[n] - num_new_N[n]
+        is_first = True
+        while i < len(row_R) and row_R[i] // num_rows == n:
+            keys, visible = keys_T[first + i], visible_NRU[n, row_R[i] % num_rows]
+            count = 0
+            while count < num_new and visible[count]:
+                count += 1
+            keys.start, keys.count, keys.extra_start = at, old + count, extra_at
+            for key in range(count, num_new):
+                if visible[key]:
+                    extra_slots[extra_at] = key_slots[at + old + key]
+                    extra_at += 1
+            keys.extra_count = extra_at - keys.extra_start
+            if before != group:
+                keys.common = 0
+            elif is_first:
+                keys.common = shared
+            else:
+                keys.common = min(keys_T[first + i - 1].count, keys.count)
+            before, is_first = group, False
+            i += 1
+        at += shared + private_len_N[n]
+    return at, extra_at
 
 
 @compiled
@@ -210,7 +202,8 @@ def _rotate(x: Floats, x_at: int, size: int, cos_sin: Floats, position: int, fac
 @compiled
 def _attend(
     shape: StackShape, rows: Ints, first: int, end: int, q: Floats, kv: Floats, layer_at: int, num_slots: int,
-    keys: KeyLists, tile: Floats, scores: Floats, capacity: int, out: Floats, out_at: int,
+    key_slots: Ints, extra_slots: Ints, keys_T: Records, tile: Floats, scores: Floats, capacity: int,
+    out: Floats, out_at: int,
 ) -> None:  # fmt: skip
     """Computes attention of tokens `rows[first:end]`: `[end - first, H * D]`. *Mutates* `tile` and `scores`."""
     width, per_kv = shape.head, shape.num_heads // shape.num_kv_heads
@@ -221,10 +214,11 @@ def _attend(
     while query < num_queries:
         size = TILE if query + TILE <= num_queries else 1
         first_row, last_row = rows[first + query // per_kv], rows[first + (query + size - 1) // per_kv]
-        common = keys.count_T[first_row]
+        # a single query reads all of its keys by itself
+        common = keys_T[first_row].count if size == TILE else 0
         for t in range(first_row + 1, last_row + 1):
-            common = min(common, keys.common_T[t])
-        start = keys.start_T[first_row]
+            common = min(common, keys_T[t].common)
+        start = keys_T[first_row].start
         for k in range(shape.num_kv_heads):
             kv_at = layer_at + k * num_slots * 2 * width
             for i in range(size):
@@ -234,42 +228,36 @@ def _attend(
             for i in range(out_tile, 2 * out_tile):
                 tile[i] = np.float32(0.0)
             if common:
-                if size == TILE:
-                    score_keys(TILE, tile, 0, width, kv, kv_at, keys.slots, start, common, scores, 0, capacity)
-                else:
-                    score_keys(1, tile, 0, width, kv, kv_at, keys.slots, start, common, scores, 0, capacity)
+                score_keys(TILE, tile, 0, width, kv, kv_at, key_slots, start, common, scores, 0, capacity)
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
-                at, count, extra = i * capacity, keys.count_T[t], keys.extra_count_T[t]
+                at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
                 if count > common:
                     score_keys(
-                        1, tile, i * width, width, kv, kv_at, keys.slots, keys.start_T[t] + common, count - common,
+                        1, tile, i * width, width, kv, kv_at, key_slots, keys_T[t].start + common, count - common,
                         scores, at + common, capacity,
                     )  # fmt: skip
                 if extra:
                     score_keys(
-                        1, tile, i * width, width, kv, kv_at, keys.extra_slots, keys.extra_start_T[t], extra,
+                        1, tile, i * width, width, kv, kv_at, extra_slots, keys_T[t].extra_start, extra,
                         scores, at + count, capacity,
                     )  # fmt: skip
                 # the sum waits where the row has no score
                 scores[at + capacity - 1] = exponentiate(scores, at, count + extra)
             if common:
-                if size == TILE:
-                    add_values(TILE, scores, 0, capacity, kv, kv_at, width, keys.slots, start, common, tile, out_tile)
-                else:
-                    add_values(1, scores, 0, capacity, kv, kv_at, width, keys.slots, start, common, tile, out_tile)
+                add_values(TILE, scores, 0, capacity, kv, kv_at, width, key_slots, start, common, tile, out_tile)
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
-                at, count, extra = i * capacity, keys.count_T[t], keys.extra_count_T[t]
+                at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
                 o_at = out_tile + i * width
                 if count > common:
                     add_values(
-                        1, scores, at + common, capacity, kv, kv_at, width, keys.slots, keys.start_T[t] + common,
+                        1, scores, at + common, capacity, kv, kv_at, width, key_slots, keys_T[t].start + common,
                         count - common, tile, o_at,
                     )  # fmt: skip
                 if extra:
                     add_values(
-                        1, scores, at + count, capacity, kv, kv_at, width, keys.extra_slots, keys.extra_start_T[t],
+                        1, scores, at + count, capacity, kv, kv_at, width, extra_slots, keys_T[t].extra_start,
                         extra, tile, o_at,
                     )  # fmt: skip
                 factor = np.float32(1.0) / scores[at + capacity - 1]
@@ -288,15 +276,18 @@ def _add_bias(x: Floats, x_at: int, num_rows: int, width: int, weights: Floats, 
 
 @compiled
 def run_layers(
-    shape: StackShape, matrices: Panels, vectors: Floats, layers: LayerOffsets, embedding: Floats,
-    cos_sin: Floats, tokens_T: Ints, positions_T: Ints, slots_T: Ints, output_indices_W: Ints, keys: KeyLists,
-    capacity: int, kv: Floats, hidden: Floats,
+    shapes: Records, layers: Records, matrices: Panels, vectors: Floats, embedding: Floats, cos_sin: Floats,
+    tokens_T: Ints, positions_T: Ints, slots_T: Ints, output_indices_W: Ints,
+    key_slots: Ints, extra_slots: Ints, keys_T: Records, kv: Floats, hidden: Floats,
 ) -> None:  # fmt: skip
     """Runs all layers; sets `hidden` to the normed hidden states `[W, hidden]`. *Mutates* the pool `kv` at `slots_T`.
 
-    capacity  numbers of a row of scores: at least the most keys of a token + SCORES_PADDING
+    shapes  one record
     """
-    num_tokens = len(tokens_T)
+    num_tokens, shape = len(tokens_T), shapes[0]
+    capacity = _ZERO
+    for t in range(num_tokens):
+        capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + _SCORES_PADDING)
     h, k, width = shape.num_heads, shape.num_kv_heads, shape.head
     size, hidden_width, mlp = shape.hidden_size, shape.hidden, shape.mlp
     q_width, qkv_width = h * width, (h + 2 * k) * width
@@ -314,25 +305,25 @@ def run_layers(
     for t in range(num_tokens):
         _copy(embedding, tokens_T[t] * size, x, t * hidden_width, size)
     for layer in range(shape.num_layers):
-        layer_at = layer * layer_size
+        layer_at, begin = layer * layer_size, layers[layer]
         for first in range(0, num_tokens, _CHUNK):
             count = min(_CHUNK, num_tokens - first)
             for i in range(count):
                 _normalise(
-                    x, (first + i) * hidden_width, vectors, layers.attention_norm[layer], normed, i * hidden_width,
+                    x, (first + i) * hidden_width, vectors, begin.attention_norm, normed, i * hidden_width,
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
             multiply(
-                normed, 0, hidden_width, count, matrices, layers.qkv[layer], size, qkv_width,
-                zeros, 0, 0, wide, 0, qkv_width,
+                normed, _ZERO, hidden_width, count, matrices, begin.qkv, size, qkv_width,
+                zeros, _ZERO, _ZERO, wide, _ZERO, qkv_width,
             )  # fmt: skip
-            if layers.qkv_bias[layer] >= 0:
-                _add_bias(wide, 0, count, qkv_width, vectors, layers.qkv_bias[layer])
+            if begin.qkv_bias >= 0:
+                _add_bias(wide, _ZERO, count, qkv_width, vectors, begin.qkv_bias)
             for i in range(count):
                 t, at = first + i, i * qkv_width
                 for head in range(h + k):
                     head_at = at + head * width
-                    norm = layers.q_norm[layer] if head < h else layers.k_norm[layer]
+                    norm = begin.q_norm if head < h else begin.k_norm
                     if norm >= 0:
                         _normalise(wide, head_at, vectors, norm, wide, head_at, width, shape.head_size, shape.eps)
                     _rotate(wide, head_at, shape.head_size, cos_sin, positions_T[t], shape.scale if head < h else 1.0)
@@ -349,35 +340,36 @@ def run_layers(
             for i in range(count):
                 copy_numbers(x, rows[first + i] * hidden_width, part, i * hidden_width, hidden_width)
             _attend(
-                shape, rows, first, first + count, q, kv, layer_at, num_slots, keys, tile, scores, capacity, wide, 0
-            )
-            multiply(
-                wide, 0, q_width, count, matrices, layers.out[layer], q_width, hidden_width,
-                part, 0, hidden_width, part, 0, hidden_width,
+                shape, rows, first, first + count, q, kv, layer_at, num_slots, key_slots, extra_slots, keys_T,
+                tile, scores, capacity, wide, _ZERO,
             )  # fmt: skip
-            if layers.out_bias[layer] >= 0:
-                _add_bias(part, 0, count, hidden_width, vectors, layers.out_bias[layer])
+            multiply(
+                wide, _ZERO, q_width, count, matrices, begin.out, q_width, hidden_width,
+                part, _ZERO, hidden_width, part, _ZERO, hidden_width,
+            )  # fmt: skip
+            if begin.out_bias >= 0:
+                _add_bias(part, _ZERO, count, hidden_width, vectors, begin.out_bias)
             for i in range(count):
                 _normalise(
-                    part, i * hidden_width, vectors, layers.mlp_norm[layer], normed, i * hidden_width,
+                    part, i * hidden_width, vectors, begin.mlp_norm, normed, i * hidden_width,
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
             multiply(
-                normed, 0, hidden_width, count, matrices, layers.gate_up[layer], size, 2 * mlp,
-                zeros, 0, 0, wide, 0, 2 * mlp,
+                normed, _ZERO, hidden_width, count, matrices, begin.gate_up, size, 2 * mlp,
+                zeros, _ZERO, _ZERO, wide, _ZERO, 2 * mlp,
             )  # fmt: skip
-            if layers.gate_up_bias[layer] >= 0:
-                _add_bias(wide, 0, count, 2 * mlp, vectors, layers.gate_up_bias[layer])
+            if begin.gate_up_bias >= 0:
+                _add_bias(wide, _ZERO, count, 2 * mlp, vectors, begin.gate_up_bias)
             active = _CHUNK * 2 * mlp
             for i in range(count):
                 gate_at = i * 2 * mlp
                 gate_values(wide, gate_at, gate_at + mlp, mlp, active + i * mlp)
             multiply(
-                wide, active, mlp, count, matrices, layers.down[layer], mlp, hidden_width,
-                part, 0, hidden_width, part, 0, hidden_width,
+                wide, active, mlp, count, matrices, begin.down, mlp, hidden_width,
+                part, _ZERO, hidden_width, part, _ZERO, hidden_width,
             )  # fmt: skip
-            if layers.down_bias[layer] >= 0:
-                _add_bias(part, 0, count, hidden_width, vectors, layers.down_bias[layer])
+            if begin.down_bias >= 0:
+                _add_bias(part, _ZERO, count, hidden_width, vectors, begin.down_bias)
             for i in range(count):
                 copy_numbers(part, i * hidden_width, x, rows[first + i] * hidden_width, hidden_width)
     for w in range(len(output_indices_W)):
@@ -387,9 +379,9 @@ def run_layers(
             vectors,
             len(vectors) - hidden_width,
             normed,
-            0,
+            _ZERO,
             hidden_width,
             size,
             shape.eps,
         )
-        _copy(normed, 0, hidden, w * size, size)
+        _copy(normed, _ZERO, hidden, w * size, size)

@@ -216,7 +216,8 @@ class Controller(Protocol):
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         """Learns from a finished round. *Mutates* the controller only.
 
-        `feedback` is empty for a round without drafts whose plan collects none; `cost` is None for one with prefill.
+        `feedback` is empty for a round without drafts whose plan collects none, and of a drafter that never learns;
+        `cost` is None for one with prefill.
         """
         ...
 

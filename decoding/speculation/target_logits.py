@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoding.compiled import explain_no_numba
 from decoding.fork import LazyProperty
 from decoding.gpu_sampler import runs_kernels, sample_on_gpu
 from decoding.sampler import processed_log_probs, reduce_rows, row_logsumexp, sample_tokens
@@ -49,9 +50,20 @@ class TargetLogits:
         return tokens
 
     @LazyProperty
+    def _floats(self) -> Tensor:
+        """`logits_WV` in float32: sums of a large vocabulary in bfloat16 lose the small terms."""
+        return self.logits_WV.float()
+
+    @LazyProperty
     def _logsumexp(self) -> Tensor:
-        # In float32: bfloat16 sums of a large vocabulary lose the small terms.
-        return row_logsumexp(self.logits_WV.float())
+        if not self.logits_WV.is_cpu or explain_no_numba() is not None:
+            return row_logsumexp(self._floats)
+        # here: it needs Numba
+        from decoding.logsumexp import sum_exponentials
+
+        logsumexp_W1 = np.empty((len(self.logits_WV), 1), dtype=np.float32)
+        sum_exponentials(self._floats.contiguous().numpy(), logsumexp_W1)
+        return torch.from_numpy(logsumexp_W1)
 
     @LazyProperty
     def _top(self) -> tuple[Tensor, Tensor]:
@@ -63,6 +75,10 @@ class TargetLogits:
     def _sampled_on_host(self) -> tuple[Ints, Floats]:
         """Tokens and log-probabilities."""
         sampled = self.sampled  # first: it may measure `_logsumexp` too
+        if self.logits_WV.is_cpu:
+            # as `select_logprobs`, without the calls of four operations
+            tokens = sampled.numpy()
+            return tokens, self._floats.numpy()[np.arange(len(tokens)), tokens] - self._logsumexp.numpy()[:, 0]
         tokens, logprobs = self.read_numbers(sampled, self.select_logprobs(sampled))
         return tokens, logprobs
 
@@ -107,7 +123,7 @@ class TargetLogits:
     @LazyProperty
     def raw_log_p(self) -> Tensor:
         """`[W, V]`, the model's distribution at temperature 1, unfiltered."""
-        return self.logits_WV.float() - self._logsumexp
+        return self._floats - self._logsumexp
 
     def measure_rows(self, rows: Sequence[int], num_top: int) -> tuple[Ints, Floats, Floats]:
         """Returns the `num_top` most likely ids of rows and their raw log-probabilities, best first, and the entropies.

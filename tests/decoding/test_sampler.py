@@ -12,7 +12,7 @@ from torch import Tensor
 from decoding.core import SamplingParams
 from decoding.noise import gumbel_noise
 from decoding.sampler import NUM_NARROW, NUM_RANKED, processed_log_probs, sample_tokens
-from decoding.sampling_batch import SamplingBatch
+from decoding.sampling_batch import RoundRows, SamplingBatch
 from tests.support.enumeration import filtered_distribution
 
 PARAMS = st.builds(
@@ -74,6 +74,24 @@ def test_rows_of_one_request_have_its_parameters() -> None:
     for name, column in vars(expected).items():
         assert vars(got)[name].tolist() == column.tolist()
         assert vars(got)[name].dtype == column.dtype
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(PARAMS, st.integers(-(2**63), 2**64), st.integers(1, 3)), min_size=1, max_size=5),
+    st.lists(st.integers(0, 1 << 20), min_size=1, max_size=3),
+)
+def test_rows_of_later_rounds_are_as_if_collected_anew(
+    requests: list[tuple[SamplingParams, int, int]], starts: list[int]
+) -> None:
+    params, seeds, counts = (list(column) for column in zip(*requests, strict=True))
+    rows = RoundRows(params, seeds, counts)
+    assert rows.first_rows == tuple(np.cumsum([0, *counts])[:-1].tolist())
+    for start in starts:
+        positions = start + np.arange(sum(counts))
+        got, expected = rows.place(positions), SamplingBatch.from_params(params, seeds, positions, np.array(counts))
+        for name in ("temperature_T", "top_k_T", "top_p_T", "min_p_T", "keys_T2", "inverse_temperature", "is_filtered"):
+            assert np.array_equal(getattr(got, name), getattr(expected, name)), name
 
 
 @pytest.mark.parametrize("extreme", [1e30, -1e30, 1e4])

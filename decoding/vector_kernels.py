@@ -21,7 +21,7 @@ from llvmlite.binding import get_host_cpu_features
 from numba.core import types
 from numba.extending import intrinsic
 
-from decoding.model.vector_emitter import LANES, VectorEmitter
+from decoding.vector_emitter import LANES, VectorEmitter
 
 PANEL = 2 * LANES
 """Columns of a matrix that are stored, and computed, together."""
