@@ -13,7 +13,7 @@ Widths are multiples of 32, filled up with zeros. Matrices are stored in panels 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ Records = npt.NDArray[np.void]
 _SCORES_PADDING = 40
 """Numbers of a row of scores beyond those of its keys: what whole vectors write too many, and a sum at the end."""
 
-_ZERO = np.int64(0)
+_ZERO = cast(int, np.int64(0))
 """Index 0 as an argument: for a literal Numba compiles the called function once more."""
 _CHUNK = 64  # rows that go through a layer together: their numbers stay in the cache
 
