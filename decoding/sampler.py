@@ -137,6 +137,8 @@ def _filter_candidates(
             continue
         # a filter keeps the first ranks: where the last one here is not kept, none of those beyond is
         is_wide_R = (kept_RC[:, -1] & (num_ranked < vocab_size)).cpu().numpy() & (part.top_k_T != num_ranked)
+        # top-p is of what top-k leaves, which is more than what is ranked and less than all
+        is_wide_R |= (part.top_k_T > num_ranked) & (part.top_k_T < vocab_size) & (part.top_p_T < 1)
         if not is_wide_R.any():
             yield rows_R, ids_RC, values_RC
             continue

@@ -53,6 +53,16 @@ def test_tokens_are_the_argmax_of_distribution_and_noise(
         assert token == expected, (i, row)
 
 
+@pytest.mark.parametrize("top_k", [NUM_RANKED + 1, 2499, 2500])
+def test_top_p_is_of_what_a_large_top_k_leaves(top_k: int) -> None:
+    """A flat row: the mass beyond the ranked ids, and that beyond top-k, both matter."""
+    logits = 0.3 * torch.randn(1, 2500, generator=torch.Generator().manual_seed(0))
+    params = SamplingParams(top_k=top_k, top_p=0.5)
+    for seed in range(40):
+        rows = SamplingBatch.from_params([params], [seed], range(1))
+        assert sample_tokens(logits, rows).tolist() == [sample_densely(logits[0], params, rows.keys_T2[0])]
+
+
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
 def test_noise_that_is_not_computed_could_not_have_won(temperature: float) -> None:
     """Over a wide flat vocabulary nearly every id is excluded by its bound alone."""
