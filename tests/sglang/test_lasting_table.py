@@ -69,9 +69,11 @@ def test_a_second_server_drafts_better_and_a_broken_table_ends_a_third_one(tmp_p
     local = ("speculation=stand", "controller=fixed", "controller.nodes=4", f"speculation.remember={folder}")
     with load_local(*SETTINGS, *local) as solver:
         solver.solve(QUESTIONS[0])  # leaves one of its own
-    assert len(list(folder.glob("*.safetensors"))) == 2
+    before = set(folder.glob("*.safetensors"))
+    assert len(before) == 2
     with serving(tmp_path / "second.log", "--reason-table", str(folder)) as server:
-        assert len(list(folder.glob("*.safetensors"))) == 1, "the second server makes one of both"
+        # beside that one there may be what it has learned from SGLang's own first request
+        assert before.isdisjoint(folder.glob("*.safetensors")), "the second server makes one of both"
         begin = time.time()
         second = tokens_per_forward(server, 100)
         print(f"tokens per forward pass: {first:.2f} with an empty table, {second:.2f} with another server's")  # -rP
