@@ -8,7 +8,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from decoding.core import MAX_TEMPERATURE, MIN_TEMPERATURE, SamplingParams
@@ -70,10 +69,9 @@ class RequestReader:
         """
         if len(self._constants) > len(requests) + _MOST_ENDED:
             self._constants = {}
-        return [
-            self._to_branch(request, late)
-            for request, late in zip(requests, late_tokens or repeat(()), strict=late_tokens is not None)
-        ]
+        if late_tokens is None:
+            late_tokens = [()] * len(requests)
+        return [self._to_branch(request, late) for request, late in zip(requests, late_tokens, strict=True)]
 
     def _to_branch(self, request: SGLangRequest, late_tokens: Sequence[int]) -> Branch:
         constants = self._constants.get(request.rid)

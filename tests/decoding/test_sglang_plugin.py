@@ -80,6 +80,10 @@ def test_requests_are_read_as_they_are_in_each_round() -> None:
     assert [(tuple(made.tokens), made.remaining) for made in after] == [((1, 2, 3), 19), ((1, 2, 3, 4, 5), 6)]
 
 
+def test_a_batch_without_requests_has_no_branches() -> None:
+    assert RequestReader().to_branches([]) == RequestReader().to_branches([], []) == []
+
+
 def test_an_id_that_comes_again_is_another_request() -> None:
     reader = RequestReader()
     for seed in (5, 6):
