@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,13 +22,14 @@ from decoding.model.backend import TokenBatch
 from decoding.model.families import FAMILIES, LENGTH_DEPENDENT_ROPES, SILU
 from decoding.model.invariant_products import multiply_rows
 from decoding.model.layer_operators import add_and_norm, multiply_by_silu, rotate_and_store
+from decoding.model.packed_products import multiply, multiply_and_add, pack_weight
 from decoding.model.segment_attention import SegmentAttention, list_arrays
 from decoding.threads import with_helper_threads
 
 
 @dataclass(frozen=True)
 class FusedLayer:
-    """One decoder layer. Matrices are `[in, out]`, contiguous, as `addmm` wants them; biases may be None."""
+    """One decoder layer. Matrices are `[in, out]`, contiguous, as `addmm` wants them, or packed; biases may be None."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -149,7 +150,7 @@ class FusedDecoder:
         self._activation = model.layers[0].mlp.act_fn
         self._has_kernels = has_segments and self.activation_name in SILU
         assert self._has_kernels or not is_invariant, "PyTorch's own products depend on the batch"
-        self._multiply = multiply_rows if is_invariant else _apply_linear
+        self._multiply = multiply_rows if is_invariant else multiply
         with torch.no_grad():
             self.embedding = place.move(model.embed_tokens.weight)
             self.final_norm = place.move(model.norm.weight)
@@ -205,6 +206,20 @@ class FusedDecoder:
         view.num_layers, view.attention_seconds = len(view.layers), 0.0
         view.num_weights = self.num_weights * len(view.layers) // self.num_layers
         return view
+
+    def pack_weights(self) -> None:
+        """Packs the matrices of all layers where that makes products faster, a layer at a time. *Mutates*.
+
+        From then on only this decoder's own operations can read them.
+        """
+        for index, layer in enumerate(self.layers):
+            self.layers[index] = replace(
+                layer,
+                qkv=pack_weight(layer.qkv),
+                out=pack_weight(layer.out),
+                gate_up=pack_weight(layer.gate_up),
+                down=pack_weight(layer.down),
+            )
 
     def new_kv_pool(self, capacity: int) -> Tensor:
         """Returns `[layers, kv_heads, 1 + capacity, 2 * head_size]`, a token's key and value side by side.
@@ -305,11 +320,11 @@ class FusedDecoder:
             # after the last attention only the tokens with an output go through the MLP
             if index == last and output_indices_W is not None:
                 x, attended = x.index_select(0, output_indices_W), attended.index_select(0, output_indices_W)
-            x = _add_projection(x, attended, layer.out, layer.out_bias)
+            x = multiply_and_add(x, attended, layer.out, layer.out_bias)
             normed = F.rms_norm(x, (self.hidden_size,), layer.mlp_norm, self.eps)
-            gate, up = _apply_linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            gate, up = multiply(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
             # mul_: the activation's output is a new tensor, `gate` and `up` are views of one
-            x = _add_projection(x, self._activation(gate).mul_(up), layer.down, layer.down_bias)
+            x = multiply_and_add(x, self._activation(gate).mul_(up), layer.down, layer.down_bias)
         return F.rms_norm(x, (self.hidden_size,), self.final_norm, self.eps)
 
     def _run_attention(
@@ -324,7 +339,7 @@ class FusedDecoder:
         # `[T, H + 2 * K, D]`: query heads, then key heads, then value heads
         h, k, d = self.num_heads, self.num_kv_heads, self.head_size
         normed = F.rms_norm(x, (self.hidden_size,), layer.attention_norm, self.eps)
-        qkv = _apply_linear(normed, layer.qkv, layer.qkv_bias).view(-1, h + 2 * k, d)
+        qkv = multiply(normed, layer.qkv, layer.qkv_bias).view(-1, h + 2 * k, d)
         qk = qkv[:, : h + k]
         # Qwen3 normalises queries and keys per head, before the rotation
         if layer.head_norms is not None:
@@ -347,12 +362,3 @@ class FusedDecoder:
 def _free_weights(module: torch.nn.Module) -> None:
     """Replaces the weights of a module by tensors without memory."""
     module.to_empty(device=torch.device("meta"))
-
-
-def _apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x @ weight if bias is None else torch.addmm(bias, x, weight)
-
-
-def _add_projection(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Returns residual + x @ weight (+ bias), with the sum inside the product."""
-    return torch.addmm(residual if bias is None else residual + bias, x, weight)

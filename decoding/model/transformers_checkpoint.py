@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES, NUMERICS_CHOICES, TokenBatch
@@ -24,6 +23,7 @@ from decoding.model.decoder_choice import pick_decoder
 from decoding.model.fused_decoder import FusedDecoder, WeightPlace
 from decoding.model.invariant_products import multiply_rows, require_stable_products
 from decoding.model.numerics import pick_invariant_path, require_invariant_model
+from decoding.model.packed_products import multiply, pack_weight
 from decoding.model.segment_attention import explain_no_segments, pick_tiles
 from decoding.model.segments import SegmentTiles
 from decoding.model.workspace import DecoderSizes, RoundSize, Workspace, estimate_workspace
@@ -163,6 +163,8 @@ class HFBackend:
         if has_segments:
             per_kv = fused.num_heads // fused.num_kv_heads
             self.segment_tiles = pick_tiles(per_kv, fused.head_size, fused.dtype, is_aligned=is_invariant)
+        if self.decoder_kind == "eager" and not has_segments:
+            fused.pack_weights()
         # only CPU rounds choose their number of threads, and the compiled head always has one
         uses_helpers = self.device.type == "cpu" and self.decoder_kind == "eager"
         self._num_head_weights = num_head_weights if uses_helpers else 0
@@ -176,7 +178,8 @@ class HFBackend:
         if head is None:
             self._head = _make_head(linear, place, tied, make_linear, head_ids)
         else:
-            self._head = _replace_linears(head, make_linear) if is_invariant else head
+            is_stable = is_invariant or self.decoder_kind == "compiled"
+            self._head = _replace_linears(head, make_linear, must=is_invariant) if is_stable else head
         self._logit_bytes = 4 if is_invariant else None
         # the compiled decoder takes the fused matrices away, layer by layer: it has its own
         self.decoder = _compile_decoder(fused) if self.decoder_kind == "compiled" else fused
@@ -308,7 +311,8 @@ LinearFactory = Callable[[Tensor, Tensor | None], Head]
 
 
 def _make_linear(weight: Tensor, bias: Tensor | None) -> Head:
-    return lambda hidden: F.linear(hidden, weight, bias)
+    packed = pack_weight(weight.t())
+    return lambda hidden: multiply(hidden, packed, bias)
 
 
 def _compile_linear(weight: Tensor, bias: Tensor | None) -> Head:
@@ -355,14 +359,16 @@ class _LinearModule(torch.nn.Module):
         return self._run(hidden).to(hidden.dtype)
 
 
-def _replace_linears(head: Head, make_linear: LinearFactory) -> Head:
+def _replace_linears(head: Head, make_linear: LinearFactory, *, must: bool) -> Head:
     """Returns a head in which other functions run the linear layers. *Mutates* it.
 
-    Raises: ValueError for a head whose layers are not known.
+    A head whose layers are not known is returned as it is, unless it `must` be replaced. Raises: ValueError then.
     """
     if isinstance(head, torch.nn.Linear):
         return _LinearModule(head, make_linear)
     if not isinstance(head, torch.nn.Sequential):
+        if not must:
+            return head
         raise ValueError(
             f"numerics=invariant cannot run a head of the type {type(head).__name__}: its products are not known; set "
             "numerics=fast"

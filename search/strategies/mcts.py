@@ -222,12 +222,12 @@ class SimulationRunner:
     def _back_up(self, simulation: Simulation) -> None:
         """Ends a simulation: adds the score of its leaf to all nodes on its path and removes its virtual losses."""
         leaf = simulation.path[-1]
+        for node in simulation.path:
+            self.stats[node].virtual_losses -= 1
         score = self.state.find_value(leaf)
-        # Read before the loop below changes the statistics of the leaf.
+        # Before the leaf counts this simulation as a visit, and after its virtual loss: neither is what it is worth.
         value = self.stats[leaf].mean_value if score is None else score
         for node in simulation.path:
-            stats = self.stats[node]
-            stats.virtual_losses -= 1  # the virtual visit becomes a real one: num_visits stays the same
-            stats.visits += 1
-            stats.total_value += value
+            self.stats[node].visits += 1
+            self.stats[node].total_value += value
         self.explored.add(leaf)
