@@ -40,7 +40,7 @@ def test_reward_models_and_routers_follow_the_engine(options: Sequence[str], sco
     ("options", "message"),
     [
         (("engine.numerics=exact",), r"^engine\.numerics must be one of fast, invariant; got 'exact'"),
-        (INVARIANT, r"^scorer\.numerics=invariant cannot run in float64"),
+        ((*INVARIANT, "scorer.dtype=float64"), r"^scorer\.numerics=invariant cannot run in float64"),
         ((*INVARIANT, "scorer.dtype=bfloat16"), r"^scorer\.numerics=invariant cannot run on a CPU but in the compiled"),
         ((*INVARIANT, "engine.dtype=float64"), r"^engine\.numerics=invariant cannot run in float64"),
         ((*INVARIANT, "engine.decoder=eager"), r"^engine\.numerics=invariant cannot run on a CPU but in the compiled"),

@@ -31,7 +31,6 @@ _MOST_REST = 256
 _PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
 _NEWEST = 1 / 8  # weight of the newest round in the factor of plain rounds
 _MOST_LEARNING_INTERVAL = 64
-_FIRST_LEARNING_COST = 0.5  # of a plain round, until it is measured
 _MOST_CHANGE = 1.25  # of a factor that one round may suggest: one that another process slowed down says little
 
 
@@ -43,7 +42,8 @@ class _LoadRecord:
     num_plain       plain rounds that were measured
     stake           seconds that drafting may still lose; None while the size rests
     rest, interval  rounds until the next trial, and as they were after the last one
-    learning_cost   what a round that the drafter learns from takes longer, as a share of a plain round
+    learning_cost   what a round that the drafter learns from takes longer, as a share of a plain round; at first 0, so
+                    that two rounds measure it: next to the rounds of a large model learning is nothing
     """
 
     plain_factor: float = 1.0
@@ -54,7 +54,7 @@ class _LoadRecord:
     since_plain: int = 0
     since_learning: int = 0
     num_learning: int = 0
-    learning_cost: float = _FIRST_LEARNING_COST
+    learning_cost: float = 0.0
 
     def observe_plain(self, ratio: float) -> None:
         """Refines the factor of plain rounds. *Mutates*."""
@@ -67,10 +67,12 @@ class _LoadRecord:
     def observe_learning(self, ratio: float) -> None:
         """Refines the cost of learning by the seconds of such a round over those of a plain one. *Mutates*."""
         self.num_learning += 1
-        cost = _clip_ratio(ratio, 1 + self.learning_cost) - 1
-        self.learning_cost = max(
-            0.0, self.learning_cost + max(_NEWEST, 1 / (1 + self.num_learning)) * (cost - self.learning_cost)
-        )
+        if self.num_learning <= 2:  # a round that another process slowed down must not be the yardstick
+            cost = max(0.0, ratio - 1)
+            self.learning_cost = cost if self.num_learning == 1 else min(cost, self.learning_cost)
+        else:
+            cost = _clip_ratio(ratio, 1 + self.learning_cost) - 1
+            self.learning_cost = max(0.0, self.learning_cost + _NEWEST * (cost - self.learning_cost))
 
     def end_trial(self) -> None:
         """Begins a rest. *Mutates*."""

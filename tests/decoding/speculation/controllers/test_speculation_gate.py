@@ -126,3 +126,12 @@ def test_cheap_learning_happens_in_every_round_and_dear_learning_seldom() -> Non
     dear.run(1000)
     assert cheap.kinds["learning"] > 0.9 * cheap.kinds["plain"]
     assert dear.kinds["learning"] < 0.03 * dear.kinds["plain"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_beside_dear_rounds_the_drafter_learns_before_the_first_trial(seed: int) -> None:
+    """A trial with a drafter that knows nothing would say nothing, and the next one is a hundred rounds away."""
+    rounds = Rounds(1.0, 1.5, learning=0.01, noise=0.005, hiccups=0.0, seed=seed)
+    rounds.run(16)
+    assert rounds.kinds["learning"] >= 4
+    assert rounds.kinds["drafted"] <= 1
