@@ -222,12 +222,11 @@ class SimulationRunner:
     def _back_up(self, simulation: Simulation) -> None:
         """Ends a simulation: adds the score of its leaf to all nodes on its path and removes its virtual losses."""
         leaf = simulation.path[-1]
+        # A leaf that nobody scored counts as no success: half of one would draw simulations where scores are low.
+        value = self.state.find_value(leaf) or 0.0
         for node in simulation.path:
-            self.stats[node].virtual_losses -= 1
-        score = self.state.find_value(leaf)
-        # Before the leaf counts this simulation as a visit, and after its virtual loss: neither is what it is worth.
-        value = self.stats[leaf].mean_value if score is None else score
-        for node in simulation.path:
-            self.stats[node].visits += 1
-            self.stats[node].total_value += value
+            stats = self.stats[node]
+            stats.virtual_losses -= 1  # the virtual visit becomes a real one: num_visits stays the same
+            stats.visits += 1
+            stats.total_value += value
         self.explored.add(leaf)
