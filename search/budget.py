@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from decoding.core import Usage
 from search.strategy import Budget
@@ -32,7 +31,7 @@ class BudgetTracker:
         self._budget = budget
         self._clock = clock
         self._started = clock()
-        self._usage = Usage()
+        self._counts = dict(vars(Usage()))  # added to in place: a search adds up the usage of every request
         self._reserved_tokens = 0
         self.num_reserved = 0
         """Number of requests that are reserved and not committed."""
@@ -44,7 +43,7 @@ class BudgetTracker:
     @property
     def usage(self) -> Usage:
         """Usage of all committed requests, with the wall clock of this search as `seconds`."""
-        return replace(self._usage, seconds=self._clock() - self._started)
+        return Usage(**{**self._counts, "seconds": self._clock() - self._started})
 
     @property
     def deadline(self) -> float | None:
@@ -55,8 +54,8 @@ class BudgetTracker:
     def remaining_tokens(self) -> int | None:
         """Tokens that may still be reserved, also within the limit of forward passes; None without a limit."""
         limits = (
-            (self._budget.tokens, self._usage.tokens),
-            (self._budget.forwards, self._usage.forwards),
+            (self._budget.tokens, self._counts["tokens"]),
+            (self._budget.forwards, self._counts["forwards"]),
         )
         remaining = [limit - used for limit, used in limits if limit is not None]
         return min(remaining) - self._reserved_tokens if remaining else None
@@ -89,7 +88,8 @@ class BudgetTracker:
 
     def add_usage(self, usage: Usage) -> None:
         """Adds usage without a reservation; `seconds` is ignored, because the tracker has a clock. *Mutates*."""
-        self._usage += usage
+        for name, count in vars(usage).items():
+            self._counts[name] += count
 
     def add_earlier(self, usage: Usage) -> None:
         """Adds the usage of an earlier part of this search; its seconds count, as if the clock had run. *Mutates*."""
@@ -104,7 +104,7 @@ class BudgetTracker:
         if num_requests < 1 or (self.deadline is not None and self._clock() >= self.deadline):
             return []
         if self._budget.calls is not None:
-            num_requests = min(num_requests, self._budget.calls - self._usage.calls - self.num_reserved)
+            num_requests = min(num_requests, self._budget.calls - self._counts["calls"] - self.num_reserved)
         tokens = self.remaining_tokens
         if tokens is None:
             return [max_tokens] * max(0, num_requests)

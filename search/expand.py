@@ -42,6 +42,20 @@ class ExpansionPlan:
 
 
 @dataclass(frozen=True)
+class ParentPath:
+    """The path to a node that is continued.
+
+    prefix      ids of prompt and path
+    num_tokens  how many of them the path has
+    """
+
+    parent: int
+    steps: list[Step]
+    prefix: Tokens
+    num_tokens: int
+
+
+@dataclass(frozen=True)
 class PendingExpansion:
     """One continuation that is being generated.
 
@@ -215,8 +229,17 @@ class Expander:
             pauses=pauses,
             thought_tokens=thought_tokens,
         )
-        pending = [self._start_request(parent, limit, plan) for parent, limit in zip(parents, limits, strict=False)]
+        # read once for all its continuations: a parent has several, the prompt all of a best-of-N
+        paths = {parent: self._read_path(parent) for parent in dict.fromkeys(parents[: len(limits)])}
+        pending = [
+            self._start_request(paths[parent], limit, plan) for parent, limit in zip(parents, limits, strict=False)
+        ]
         return ExpansionBatch(pending, plan)
+
+    def _read_path(self, parent: int) -> ParentPath:
+        tree, num_tokens = self.tree, self._count_path_tokens(parent)
+        prefix = tree.prefix_tokens(parent)
+        return ParentPath(parent, tree.path_steps(parent), prefix, num_tokens)
 
     def _share_budget(self, num_paths: int, step_tokens: int, thought: ThoughtBudget) -> int | None:
         """Returns an equal share of the budget for each of some paths where it nears its end, else None.
@@ -291,22 +314,23 @@ class Expander:
             # the first error of a collected batch by itself.
             task.exception()
 
-    def _start_request(self, parent: int, reserved: int, plan: ExpansionPlan) -> PendingExpansion:
+    def _start_request(self, path: ParentPath, reserved: int, plan: ExpansionPlan) -> PendingExpansion:
+        parent = path.parent
         # Counted when the request starts, not when it ends: siblings get their seeds in the order of the calls.
         seed = self._seeds.next_child(parent)
         sampling, one_step, thought_budget = plan.sampling, plan.one_step, plan.thought
         probes = None if thought_budget is None else thought_budget.probes
         limit = reserved if probes is None else min(sampling.max_tokens, probes.rule.without_probes(reserved))
-        room = min(self._remaining_context(parent), self._remaining_path(parent, plan.path_tokens))
+        room = min(self._remaining_context(path), self._remaining_path(path, plan.path_tokens))
         request = GenerationRequest(
-            prefix=self.tree.prefix_tokens(parent),
+            prefix=path.prefix,
             params=limit_tokens(sampling, min(limit, room)),
             seed=seed,
             group=self.resources.group,
             deadline=self._budget.deadline,
             hidden=self._embed,
             num_top=self.resources.num_top,
-            question_length=self.tree.count_prefix_tokens(parent) - self._count_path_tokens(parent),
+            question_length=len(path.prefix) - path.num_tokens,
         )
         may_go_on = sampling.max_tokens <= min(limit, room - 1)  # no other limit cuts the step
         can_pause = plan.pauses and may_go_on
@@ -317,11 +341,10 @@ class Expander:
             thought = replace(thought, remaining=min(thought.remaining, plan.thought_tokens))
         if thought is not None and can_pause:
             thought = replace(thought, remaining=max(thought.remaining, sampling.max_tokens + 1))
-        path = self.tree.path_steps(parent)
         task = asyncio.create_task(
-            plan.writer.write_step(request, path, thought, may_go_on=may_go_on)
+            plan.writer.write_step(request, path.steps, thought, may_go_on=may_go_on)
             if one_step
-            else plan.writer.write_solution(request, path, thought)
+            else plan.writer.write_solution(request, path.steps, thought)
         )
         self._tasks.add(task)
         task.add_done_callback(self._discard_task)
@@ -354,14 +377,15 @@ class Expander:
     def _count_path_tokens(self, node: int) -> int:
         return self.tree.nodes[node].num_path_tokens if node >= 0 else 0
 
-    def _remaining_context(self, parent: int) -> int:
-        """Tokens that fit the model's context window after this node; at least 1, so that the engine refuses it."""
+    def _remaining_context(self, path: ParentPath) -> int:
+        """Tokens that fit the model's context window after this path; at least 1, so that the engine refuses it."""
         window = self.resources.context_window
-        return sys.maxsize if window is None else max(1, window - self.tree.count_prefix_tokens(parent))
+        return sys.maxsize if window is None else max(1, window - len(path.prefix))
 
-    def _remaining_path(self, parent: int, path_tokens: int | None) -> int:
-        """Tokens that a path may still have after this node; at least 1."""
-        return sys.maxsize if path_tokens is None else max(1, path_tokens - self._count_path_tokens(parent))
+    @staticmethod
+    def _remaining_path(path: ParentPath, path_tokens: int | None) -> int:
+        """Tokens that a path may still have after this one; at least 1."""
+        return sys.maxsize if path_tokens is None else max(1, path_tokens - path.num_tokens)
 
     def _attach_steps(self, expansion: PendingExpansion, result: Continuation, batch: ExpansionBatch) -> int:
         """Adds the steps of a generation as a chain below its parent; returns the last node, or the parent."""
@@ -397,7 +421,9 @@ class Expander:
         generation = result.generation
         reported, finish = generation.usage, generation.finish
         tokens = reported.tokens or len(generation.tokens)
-        usage = replace(reported, calls=max(reported.calls, 1), tokens=tokens)
+        usage = reported
+        if not reported.calls or tokens != reported.tokens:
+            usage = replace(reported, calls=max(reported.calls, 1), tokens=tokens)
         self._budget.commit(expansion.reserved, usage + result.probe_usage if result.probe_usage.calls else usage)
         if result.path_scores is not None:
             self._budget.add_usage(result.path_scores.usage)
