@@ -443,6 +443,7 @@ class Expander:
             log.warning("the scorer returned %s; this path counts as not scored", list(scores))
             return
         for index, score in zip(path, scores, strict=True):
-            node, first_score = self.tree.nodes[index], self.tree.nodes[self._same_paths.first_of(index)].score
+            node = self.tree.nodes[index]
             if node.score is None and score is not None:
+                first_score = self.tree.nodes[self._same_paths.first_of(index)].score
                 node.score = float(score) if first_score is None else first_score

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
@@ -21,6 +22,7 @@ LOGPROB_DECIMALS = 4
 SCORE_DIGITS = 6
 
 
+@lru_cache(maxsize=1 << 16)  # a path comes with the scores of all its steps each time that it grows by one
 def round_score(score: float) -> float:
     """Rounds a score to six significant digits: the digits after them depend on the batch, even in float64.
 

@@ -22,7 +22,7 @@ kernels, of another order of additions. So a row has the same bits in any number
 
 def can_pack(weight: Tensor) -> bool:
     """Returns whether this PyTorch on this CPU has packed products for a weight, and they pay."""
-    if weight.device.type != "cpu" or weight.numel() < MIN_PACKED_WEIGHTS or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or weight.numel() < MIN_PACKED_WEIGHTS or not _has_onednn():
         return False
     # what torch.compile uses for frozen weights: no public name, so each is looked for
     operators = torch.ops.mkldnn
@@ -31,6 +31,10 @@ def can_pack(weight: Tensor) -> bool:
     if weight.dtype == torch.bfloat16:
         return bool(operators._is_mkldnn_bf16_supported())
     return weight.dtype == torch.float32
+
+
+def _has_onednn() -> bool:
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def pack_weight(weight: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from reason.scorers.heads import ClosableReader
 from reason.scorers.incremental import IncrementalScorer
 from reason.scorers.read_limit import ReadLimit, find_read_limit, least
 from search.strategy import StepScorer
+from search.voting import validate_aggregation
 
 if TYPE_CHECKING:
     from reason.engines.http.settings import ServerSettings
@@ -50,6 +51,8 @@ class PrmScorer:
                 fast: they may differ by rounding
     max_tokens  longest path that is scored; None for the limit of model and format
     kv_mib      size of the prefix cache, in MiB
+    agg_strategy  how its step scores become the score of a path: the default of search.agg_strategy in searches over
+                steps. `last` where a score is that of the path so far, `min` where it is that of a step alone
     group       the group of settings it is made from, for errors
 
     Making one checks the knobs and nothing else. Raises: ValueError naming the knob.
@@ -69,6 +72,7 @@ class PrmScorer:
         numerics: str = "fast",
         max_tokens: int | None = None,
         kv_mib: int = 1024,
+        agg_strategy: str = "last",
         group: str = "scorer",
     ) -> None:
         if not isinstance(path, str) or not path.strip():
@@ -80,6 +84,7 @@ class PrmScorer:
             require_invariant_settings("auto", "auto", dtype)
         require_count("max_tokens", max_tokens, at_least=1, or_null=True)
         require_count("kv_mib", kv_mib, at_least=1)
+        validate_aggregation(agg_strategy)
         self.adapter = adapter
         self.path = path
         self.device = device
@@ -87,6 +92,7 @@ class PrmScorer:
         self.numerics = numerics
         self.max_tokens = max_tokens
         self.kv_mib = kv_mib
+        self.agg_strategy = agg_strategy
         self.group = group
         self._loaded: LoadedPrm | None = None
 

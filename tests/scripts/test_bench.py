@@ -33,6 +33,21 @@ def test_bench_decoders_reports_ratios_and_ends_with_json(tmp_path: Path) -> Non
     assert [len(point["speedups"]) for point in result["points"]] == [2, 2]
 
 
+def test_bench_start_measures_the_first_line_and_the_end(tmp_path: Path) -> None:
+    report = tmp_path / "report.md"
+    done = run("start.py", "--cases", "help,wrong_setting", "--repeats", "2", "--out", str(report), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    cases = json.loads(done.stdout.splitlines()[-1])["cases"]
+    assert [case["case"] for case in cases] == ["help", "wrong_setting"]
+    for case in cases:
+        assert 0 < case["silence"] <= case["total"]
+        assert case["first_line"] <= case["total"]
+        assert 10 < case["peak_mb"] < 1000
+    assert "| reason solve --help |" in report.read_text()
+    wrong = run("start.py", "--cases", "no_such", cwd=tmp_path)
+    assert "--cases must be of help, wrong_setting, doctor, question, first_run, got no_such" in wrong.stderr
+
+
 def test_bench_bookkeeping_counts_the_steps_of_each_strategy(tmp_path: Path) -> None:
     names = ["best_of_n", "rebase", "mcts"]
     done = run("bookkeeping.py", "--strategies", *names, "--widths", "2,4", "--depth", "3", cwd=tmp_path)

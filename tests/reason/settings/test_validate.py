@@ -264,3 +264,26 @@ def test_changed_setting_is_named_before_a_run_resumes() -> None:
     resume.require_same_settings(then, then | {"limit": None})
     with pytest.raises(ConfigError, match=r"resume: search\.n was 4, now 8; seed was 0, now 1$"):
         resume.require_same_settings(then, {"search": {"n": 8, "agg": "last"}, "limit": 3, "seed": 1})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["search=rebase"], "last"),
+        (["search=mcts", "scorer=likelihood"], "last"),
+        (["search=rebase", "scorer=expectation"], "min"),
+        (["search=pdr", "scorer=expectation"], "min"),
+        (["search=ets", "scorer=expectation", "search.agg_strategy=prod"], "prod"),
+        (["search=ets", "scorer=expectation", "scorer.agg_strategy=mean"], "mean"),
+    ],
+)
+def test_step_scores_are_aggregated_as_the_scorer_says_unless_the_search_does(
+    overrides: list[str], expected: str
+) -> None:
+    spec = validate_settings(*compose_settings(overrides))
+    assert spec.config["search"]["agg_strategy"] == expected
+
+
+def test_wrong_aggregation_of_a_scorer_is_refused() -> None:
+    with pytest.raises(ConfigError, match="agg_strategy must be"):
+        validate_settings(*compose_settings(["search=rebase", "scorer=expectation", "scorer.agg_strategy=maximum"]))
