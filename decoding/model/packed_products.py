@@ -1,7 +1,8 @@
 """Multiplies by weights in the layout that oneDNN wants, packed once when a model is loaded.
 
-PyTorch's own products on a CPU pack a weight anew in every call, or read it unpacked: with a weight of 9728 x 896 in
-float32, 2 to 16 rows took 2 to 3 times as long as here, in bfloat16 1.7 to 2 times.
+PyTorch's own products on a CPU pack a weight anew in every call, or read it unpacked: on a CPU with AVX-512, with a
+weight of 9728 x 896 in float32, 2 to 16 rows took 2 to 3 times as long as here, in bfloat16 1.7 to 2 times. On one with
+AVX2 alone 2 to 8 rows took up to twice as long as here, but one row half the time: such CPUs do not pack.
 
 Shapes: R rows.
 """
@@ -22,7 +23,7 @@ kernels, of another order of additions. So a row has the same bits in any number
 
 def can_pack(weight: Tensor) -> bool:
     """Returns whether this PyTorch on this CPU has packed products for a weight, and they pay."""
-    if weight.device.type != "cpu" or weight.numel() < MIN_PACKED_WEIGHTS or not _has_onednn():
+    if weight.device.type != "cpu" or weight.numel() < MIN_PACKED_WEIGHTS or not _has_onednn() or not _has_avx512():
         return False
     # what torch.compile uses for frozen weights: no public name, so each is looked for
     operators = torch.ops.mkldnn
@@ -35,6 +36,10 @@ def can_pack(weight: Tensor) -> bool:
 
 def _has_onednn() -> bool:
     return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+def _has_avx512() -> bool:
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 def pack_weight(weight: Tensor) -> Tensor:

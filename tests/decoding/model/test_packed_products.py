@@ -6,11 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from decoding.model import packed_products
 from decoding.model.packed_products import MIN_PACKED_WEIGHTS, can_pack, multiply, multiply_and_add, pack_weight
 
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-1}
 """Of sums of up to 1,100 products of normal numbers."""
+
+
+@pytest.fixture
+def any_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packs also where it does not pay."""
+    monkeypatch.setattr(packed_products, "_has_avx512", lambda: True)
 
 
 def make_weight(depth: int, outputs: int, dtype: torch.dtype) -> Tensor:
@@ -21,6 +28,7 @@ def make_weight(depth: int, outputs: int, dtype: torch.dtype) -> Tensor:
     return weight
 
 
+@pytest.mark.usefixtures("any_cpu")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 64])
@@ -36,6 +44,7 @@ def test_packed_product_is_the_product(rows: int, has_bias: bool, dtype: torch.d
     torch.testing.assert_close(total, product + residual.double(), atol=TOLERANCE[dtype], rtol=1e-2)
 
 
+@pytest.mark.usefixtures("any_cpu")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("depth", "outputs"), [(896, 1152), (4864, 896), (2048, 151)])
 def test_row_has_the_same_bits_in_any_number_of_rows(depth: int, outputs: int, dtype: torch.dtype) -> None:
@@ -47,6 +56,7 @@ def test_row_has_the_same_bits_in_any_number_of_rows(depth: int, outputs: int, d
         assert torch.equal(multiply_and_add(residual[:rows].clone(), x[:rows].clone(), packed, None), total[:rows])
 
 
+@pytest.mark.usefixtures("any_cpu")
 @pytest.mark.parametrize(
     "weight",
     [
@@ -60,8 +70,15 @@ def test_others_stay_as_they_are(weight: Tensor) -> None:
     assert pack_weight(weight) is weight
 
 
+@pytest.mark.usefixtures("any_cpu")
 def test_without_the_operators_nothing_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     weight, x = torch.randn(512, 1024), torch.randn(2, 512)
     assert pack_weight(weight) is weight
     assert torch.equal(multiply(x, pack_weight(weight), None), x @ weight)
+
+
+def test_nothing_is_packed_where_one_row_would_be_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    weight = torch.zeros(512, 1024)
+    assert pack_weight(weight) is weight
