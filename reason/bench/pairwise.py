@@ -38,7 +38,7 @@ def kv_section(outcomes: Sequence[RunOutcome]) -> list[str]:
     """Returns a table of how much smaller the KV of ETS is than that of REBASE, at the widths that both have."""
     rebase = index_by_width(outcomes, "rebase")
     rows = []
-    for ets in (o for o in outcomes if o.spec.search.split()[0] == "ets" and o.spec.width in rebase):
+    for ets in (o for o in outcomes if o.spec.search.split()[0] in ("ets", "ets_published") and o.spec.width in rebase):
         other = rebase[ets.spec.width]
         ratios = compare_kv(ets, other)
         rows.append([

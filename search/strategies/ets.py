@@ -27,7 +27,7 @@ class Ets(LevelSearch):
 
     temperature   of the softmax over scores
     normalise     `rank` suits scores of every scale; `none` as published, for scores that fill the range from 0 to 1
-    penalty       weight of the KV cost: lambda_b in the paper; 1.0 as published
+    penalty       weight of the KV cost: lambda_b in the paper; 1.0 as published, where scores fill the range
     coverage      weight of semantic diversity: lambda_d in the paper; 1.5, 1.4, 1.45 at widths 16, 64, 256, tuned there
                   on the test set; 0 drops the term and needs no embedder
     cost          cost of a node: `nodes`, one each, as published, or `tokens`, its number of tokens
@@ -38,7 +38,7 @@ class Ets(LevelSearch):
 
     temperature: float = 0.2
     normalise: str = "rank"
-    penalty: float = 1.0
+    penalty: float = 3.0
     coverage: float = 1.5
     cost: str = "nodes"
     cover_first: bool = False

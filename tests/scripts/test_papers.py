@@ -42,7 +42,7 @@ def test_ets_and_rebase_run_and_the_report_divides_their_kv(tiny: Checkpoints, t
         tmp_path, "+experiment=paper_ets", *SMALL, "search.n=4", "embedder=words", "speculation=off",
         f"model.path={tiny.writer}", scorer_of(tiny, "rlhflow_prm"), f"task.path={tiny.problems['math500']}",
     )  # fmt: skip
-    assert [summary["search"] for summary in summaries] == ["rebase", "ets"]
+    assert [summary["search"] for summary in summaries] == ["rebase", "ets_published"]
     judged = summaries[1]["paper"]
     assert not judged["is_reproduction"]
     named = " ".join(judged["differences"])
