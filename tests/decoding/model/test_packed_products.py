@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.model import packed_products
 from decoding.model.packed_products import MIN_PACKED_WEIGHTS, can_pack, multiply, multiply_and_add, pack_weight
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -17,7 +16,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-1}
 @pytest.fixture
 def any_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs also where it does not pay."""
-    monkeypatch.setattr(packed_products, "_has_avx512", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
 
 
 def make_weight(depth: int, outputs: int, dtype: torch.dtype) -> Tensor:
