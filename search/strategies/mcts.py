@@ -222,7 +222,7 @@ class SimulationRunner:
     def _back_up(self, simulation: Simulation) -> None:
         """Ends a simulation: adds the score of its leaf to all nodes on its path and removes its virtual losses."""
         leaf = simulation.path[-1]
-        # A leaf that no scorer scored counts as no success: half of one would draw simulations where scores are low.
+        # A leaf without a score counts as no success: half of one would draw simulations where scores are low.
         value = self.state.find_value(leaf) or 0.0
         for node in simulation.path:
             stats = self.stats[node]
