@@ -237,9 +237,8 @@ class Expander:
         return ExpansionBatch(pending, plan)
 
     def _read_path(self, parent: int) -> ParentPath:
-        tree, num_tokens = self.tree, self._count_path_tokens(parent)
-        prefix = tree.prefix_tokens(parent)
-        return ParentPath(parent, tree.path_steps(parent), prefix, num_tokens)
+        steps, prefix = self.tree.path_steps(parent), self.tree.prefix_tokens(parent)
+        return ParentPath(parent, steps, prefix, self._count_path_tokens(parent))
 
     def _share_budget(self, num_paths: int, step_tokens: int, thought: ThoughtBudget) -> int | None:
         """Returns an equal share of the budget for each of some paths where it nears its end, else None.

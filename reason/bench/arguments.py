@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -44,6 +44,12 @@ def count_list(text: str) -> tuple[int, ...]:
     if not all(is_count(number, at_least=0, at_most=MAX_VALUE) for number in numbers):
         raise ArgumentTypeError(f"must be ints from 0 to {MAX_VALUE}, got {text}")
     return numbers
+
+
+def require_names(flag: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raises: SystemExit that names the flag and the valid names, if one of these is not known."""
+    if unknown := sorted(set(names) - set(known)):
+        raise SystemExit(f"{flag} must be of {', '.join(known)}, got {', '.join(unknown)}")
 
 
 def temperature_list(text: str) -> tuple[float, ...]:

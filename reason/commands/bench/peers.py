@@ -20,6 +20,7 @@ from reason.bench.arguments import (
     name_list,
     positive_int,
     positive_ints,
+    require_names,
     run_benchmark,
 )
 from reason.commands import typed
@@ -51,8 +52,7 @@ def bench_peers(args: argparse.Namespace, console: Console) -> dict[str, object]
     from reason.models.checkpoint import eos_ids, find_model, load_tokenizer
 
     others = [name for name in args.engines or PEERS if name != OURS]
-    if unknown := sorted(set(others) - set(PEERS)):
-        raise SystemExit(f"--engines must be of {', '.join(PEERS)}, got {', '.join(unknown)}")
+    require_names("--engines", others, PEERS)
     source = find_model(args.model, key="--model").source
     tokenizer = load_tokenizer(source)
     ends = eos_ids(source, tokenizer)

@@ -12,9 +12,15 @@ from __future__ import annotations
 import argparse
 
 from rich.console import Console
-from rich.table import Table
 
-from reason.bench.arguments import add_report_argument, describe_length, name_list, positive_int, run_benchmark
+from reason.bench.arguments import (
+    add_report_argument,
+    describe_length,
+    name_list,
+    positive_int,
+    require_names,
+    run_benchmark,
+)
 from reason.commands import typed
 
 
@@ -32,15 +38,10 @@ def bench_start(args: argparse.Namespace, console: Console) -> dict[str, object]
     from reason.bench.start import CASES, format_report, make_table, measure_starts, summarise_case
 
     names = args.cases or list(CASES)
-    if unknown := sorted(set(names) - set(CASES)):
-        raise SystemExit(f"--cases must be of {', '.join(CASES)}, got {', '.join(unknown)}")
+    require_names("--cases", names, CASES)
     console.print(describe_length(cases=len(names), repeats=args.repeats))
     cases = [summarise_case(name, runs) for name, runs in measure_starts(names, args.repeats).items()]
-    table = make_table(cases)
-    shown = Table(*table.header, box=None, title=table.title)
-    for row in table.rows:
-        shown.add_row(*row)
-    console.print(shown)
+    make_table(cases).print_table(console)
     result: dict[str, object] = {"bench": "start", "cases": cases, "machine": describe_machine()}
     if args.out:
         args.out.write_text(format_report(result, typed.join_command("bench start")), encoding="utf-8")

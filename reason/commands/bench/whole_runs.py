@@ -17,7 +17,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from reason.bench.arguments import add_report_argument, describe_length, name_list, positive_int, run_benchmark
+from reason.bench.arguments import (
+    add_report_argument,
+    describe_length,
+    name_list,
+    positive_int,
+    require_names,
+    run_benchmark,
+)
 from reason.commands import typed
 
 if TYPE_CHECKING:
@@ -41,8 +48,7 @@ def bench_whole_runs(args: argparse.Namespace, console: Console) -> dict[str, ob
     from reason.bench.whole_runs_report import format_report, make_table
 
     workloads = args.workloads or list(WORKLOADS)
-    if unknown := sorted(set(workloads) - set(WORKLOADS)):
-        raise SystemExit(f"--workloads must be of {', '.join(WORKLOADS)}, got {', '.join(unknown)}")
+    require_names("--workloads", workloads, WORKLOADS)
     console.print(describe_length(workloads=len(workloads), pairs=args.pairs, runs_of_a_pair=3))
     latest: dict[str, dict[str, object]] = {}
     with Live(console=console, auto_refresh=False) as live:
