@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from reason.commands.train import run_program
+import sys
+
+from reason.commands.main import run_command
 
 if __name__ == "__main__":
-    run_program()
+    sys.exit(run_command("train", sys.argv[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -42,7 +43,7 @@ class StartSeconds:
     first_line     seconds to the first byte that it writes, to either stream
     total          seconds to its end
     silence        longest time between two outputs, its begin and its end included, in seconds
-    peak_mb        most memory that it held, in megabytes
+    peak_mb        most memory that it held, in megabytes; not less than what the calling process held at its start
     returncode     its exit status
     """
 
@@ -54,26 +55,27 @@ class StartSeconds:
 
 
 def measure_starts(names: Sequence[str], repeats: int) -> dict[str, list[StartSeconds]]:
-    """Runs the cases in turns; before, each that may use caches once, uncounted, to fill them.
+    """Runs the cases in turns; before, each once, uncounted, to fill the caches that it may use.
 
     Raises: ValueError where a command ends as its case should not.
     """
-    for name in names:
-        if name not in FRESH:
-            run_case(name)
-    runs: dict[str, list[StartSeconds]] = {name: [] for name in names}
-    for _ in range(repeats):
-        for name, measured in runs.items():
-            measured.append(run_case(name))
+    with TemporaryDirectory() as bytecode:
+        # An installed package has its bytecode, whatever this process was told about writing some.
+        environment = os.environ | {"PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
+        for name in names:
+            run_case(name, environment)
+        runs: dict[str, list[StartSeconds]] = {name: [] for name in names}
+        for _ in range(repeats):
+            for name, measured in runs.items():
+                measured.append(run_case(name, environment))
     return runs
 
 
-def run_case(name: str) -> StartSeconds:
+def run_case(name: str, environment: Mapping[str, str]) -> StartSeconds:
     """Runs one case in a folder of its own."""
     with TemporaryDirectory() as folder:
-        environment = dict(os.environ, PYTHONUNBUFFERED="1")
         if name in FRESH:
-            environment |= {"REASON_CACHE": f"{folder}/costs", "NUMBA_CACHE_DIR": f"{folder}/code"}
+            environment = {**environment, "REASON_CACHE": f"{folder}/costs", "NUMBA_CACHE_DIR": f"{folder}/code"}
         run = run_timed([sys.executable, "-m", "reason", *CASES[name]], Path(folder), environment)
     if (run.returncode != 0) != (name in REFUSED):
         raise ValueError(f"reason {' '.join(CASES[name])} ended with status {run.returncode}")
@@ -81,23 +83,32 @@ def run_case(name: str) -> StartSeconds:
 
 
 def run_timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> StartSeconds:
-    """Runs a command and notes when it writes."""
+    """Runs a command in a terminal of its own, as a user does, and notes when it writes."""
+    terminal, its_end = pty.openpty()
     begin = last = time.perf_counter()
     first, silence = None, 0.0
     with subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, cwd=folder, env=environment, stdin=its_end, stdout=its_end, stderr=its_end
     ) as process:
-        assert process.stdout is not None
-        while os.read(process.stdout.fileno(), _READ_BYTES):
+        os.close(its_end)
+        while _read_some(terminal):
             now = time.perf_counter()
             first = now - begin if first is None else first
             silence, last = max(silence, now - last), now
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     now = time.perf_counter()
+    os.close(terminal)
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6  # macOS counts bytes, Linux KiB
     total = now - begin
     return StartSeconds(total if first is None else first, total, max(silence, now - last), peak, process.returncode)
+
+
+def _read_some(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, _READ_BYTES)
+    except OSError:  # how Linux says that the other end is closed
+        return b""
 
 
 def summarise_case(name: str, runs: Sequence[StartSeconds]) -> dict[str, Any]:
@@ -130,8 +141,8 @@ def format_report(result: Mapping[str, Any], command: str) -> str:
         "",
         ", ".join(f"{name} {value}" for name, value in machine.items()),
         "",
-        f"{runs} runs of each, in turns, as processes of their own. Silence is the longest time without output, from",
-        "the start to the end. With empty caches the code is compiled and rounds are timed.",
+        f"{runs} runs of each, in turns, as processes of their own with a terminal. Silence is the longest time",
+        "without output, from the start to the end. With empty caches loops are compiled and rounds are timed.",
         "",
         *make_table(result["cases"]).markdown_section(),
         "```json",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from importlib import import_module
-from importlib.resources import files
 
-from reason.commands.names import BENCHES, WRONG_ARGUMENTS, list_benches, unknown_name
+from reason.commands.names import BENCHES, WRONG_ARGUMENTS, list_benches, read_help, unknown_name
 
 
 def run_program() -> int | None:
@@ -28,6 +26,5 @@ def run_program() -> int | None:
 
 
 def describe(name: str) -> str:
-    """Returns the first line of a benchmark's help; the module is read and not imported."""
-    source = files(BENCHES).joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].rstrip(".")
+    """Returns the first line of a benchmark's help."""
+    return read_help(BENCHES, name).partition("\n")[0].rstrip(".")

@@ -13,7 +13,8 @@ from importlib import import_module
 from pathlib import Path
 
 import reason
-from reason.commands.names import COMMANDS, PACKAGE, WRONG_ARGUMENTS, list_benches, unknown_name
+from reason.commands.names import COMMANDS, PACKAGE, WRONG_ARGUMENTS, list_benches, read_help, unknown_name
+from reason.commands.settings_help import HELP, show_help
 
 FAILED = 1
 FULL = ("numba", "llvmlite", "scipy")
@@ -64,6 +65,11 @@ def run_command(name: str, arguments: Sequence[str]) -> int | None:
         print(f"reason: {unknown_name('command', name, list(COMMANDS))}", file=sys.stderr)
         return WRONG_ARGUMENTS
     command = COMMANDS[name]
+    if command.config is not None:
+        if HELP & set(arguments):
+            return show_help(name, command.config, read_help(PACKAGE, command.module), arguments)
+        if sys.stderr.isatty() and not any(argument.startswith("-") for argument in arguments):
+            print("reading the settings ...", file=sys.stderr, flush=True)  # what does it takes half a second to import
     shows_only = any(argument.partition("=")[0] in SHOW for argument in arguments)
     return run_module(f"{PACKAGE}.{command.module}", [*(() if shows_only else command.arguments), *arguments])
 
@@ -99,12 +105,7 @@ def complete(arguments: Sequence[str]) -> int | None:
         begun = settings.lstrip()
         print(" ".join(known for known in list_benches() if known.startswith(begun)))
         return 0
-    if name not in COMMANDS or not takes_settings(COMMANDS[name].module):
+    if name not in COMMANDS or COMMANDS[name].config is None:  # Hydra completes settings
         return 0
     os.environ["COMP_LINE"] = f"{Path(program).name} {settings}"
     return run_command(name, arguments)
-
-
-def takes_settings(module: str) -> bool:
-    """Returns whether a command is Hydra's, which completes settings; the others take arguments of their own."""
-    return module in ("solve", "sweep", "serve", "serve_models", "train")

@@ -228,8 +228,6 @@ def _quote(text: str) -> str:
 
 def run_program() -> None:
     """Runs `main`; wrong settings and interrupts end without a traceback."""
-    if sys.stderr.isatty() and not any(argument.startswith("-") for argument in sys.argv[1:]):
-        print("reading the settings ...", file=sys.stderr, flush=True)
     with handle_termination("solve"):
         sys.argv[1:] = write_to_resumed_folder(quote_question(refuse_written_out_keys(sys.argv[1:])))
         main()

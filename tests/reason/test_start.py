@@ -31,8 +31,14 @@ def loaded_after(code: str) -> set[str]:
     return set(json.loads(result.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("argument", ["--help", "search=beam", "search.n=0", "controller.max_draft_tokens=-1", "n=8"])
-def test_help_and_refused_settings_import_nothing_heavy(argument: str, tmp_path: Path) -> None:
+def test_help_of_settings_is_read_without_hydra(tmp_path: Path) -> None:
+    imported = imported_by([str(ROOT / "scripts" / "solve.py"), "search=ets", "--help"], tmp_path)
+    assert "reason.commands.settings_help" in imported
+    assert not imported & (HEAVY | {"hydra", "omegaconf", "numpy", "rich"})
+
+
+@pytest.mark.parametrize("argument", ["search=beam", "search.n=0", "controller.max_draft_tokens=-1", "n=8"])
+def test_refused_settings_import_nothing_heavy(argument: str, tmp_path: Path) -> None:
     imported = imported_by([str(ROOT / "scripts" / "solve.py"), argument, f"hydra.run.dir={tmp_path}/run"], tmp_path)
     assert "hydra" in imported
     assert not imported & HEAVY

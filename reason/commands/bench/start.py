@@ -34,7 +34,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def bench_start(args: argparse.Namespace, console: Console) -> dict[str, object]:
-    from reason.bench.engine import describe_machine
     from reason.bench.start import CASES, format_report, make_table, measure_starts, summarise_case
 
     names = args.cases or list(CASES)
@@ -42,6 +41,9 @@ def bench_start(args: argparse.Namespace, console: Console) -> dict[str, object]
     console.print(describe_length(cases=len(names), repeats=args.repeats))
     cases = [summarise_case(name, runs) for name, runs in measure_starts(names, args.repeats).items()]
     make_table(cases).print_table(console)
+    # imported late: it has torch, whose memory each measured process would begin with
+    from reason.bench.engine import describe_machine
+
     result: dict[str, object] = {"bench": "start", "cases": cases, "machine": describe_machine()}
     if args.out:
         args.out.write_text(format_report(result, typed.join_command("bench start")), encoding="utf-8")
