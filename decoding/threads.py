@@ -26,6 +26,9 @@ MIN_PARALLEL_PRODUCTS = 10**9
 weights) took 2.3 times as long with a helper for 16 tokens, 1.1 times for 512 and 0.8 times for 1024; those of a model
 of 119 M weights took 0.85 times as long for one token."""
 
+MIN_TEAM_PRODUCTS = 3 * 10**8
+"""The same of compiled rounds, whose threads wait for each other without the system (see `thread_team`)."""
+
 TOKENS_PER_WEIGHT_READ = 8
 """Reading a weight from memory takes as long as this many multiplications with it."""
 
@@ -49,6 +52,13 @@ def with_helper_threads(num_weights: int, num_tokens: int) -> AbstractContextMan
         return nullcontext()
     # None in a thread without `use_one_thread`, which keeps its number
     return limit_threads(getattr(_worker, "num_threads", None))
+
+
+def count_threads(num_weights: int, num_tokens: int) -> int:
+    """Returns in how many threads a compiled forward pass through `num_weights` weights runs fastest."""
+    if num_weights * (num_tokens + TOKENS_PER_WEIGHT_READ) < MIN_TEAM_PRODUCTS:
+        return 1
+    return getattr(_worker, "num_threads", None) or torch.get_num_threads()
 
 
 def limit_threads(count: int | None) -> AbstractContextManager[object]:

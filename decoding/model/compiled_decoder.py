@@ -1,8 +1,9 @@
-"""Runs a small float32 decoder on a CPU: one compiled call for all layers of a forward pass.
+"""Runs a float32 decoder on a CPU: one compiled call for all layers of a forward pass.
 
 An eager forward pass of a small model takes longer in the calls of its operations than in their arithmetic. Measured
 with the bundled target (1.8 M weights), one thread, 330 keys per row, 300 of them shared: the eager decoder takes
-4.3 times as long for 1 row, 2.7 times for 16 and 2.1 times for 64.
+4.3 times as long for 1 row, 2.7 times for 16 and 2.1 times for 64. Products of few rows by a large matrix are faster
+than PyTorch's too, and a long pass shares them among threads (`decoder_choice` has figures).
 
 A row's result has the same bits whatever else is in its batch (see `compiled_layers`).
 """
@@ -10,6 +11,7 @@ A row's result has the same bits whatever else is in its batch (see `compiled_la
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -30,11 +32,14 @@ from decoding.model.compiled_layers import (
     Records,
     StackShape,
     list_keys,
-    multiply,
+    multiply_in_team,
     run_layers,
+    size_work,
 )
 from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.fused_decoder import FusedDecoder, FusedLayer
+from decoding.thread_team import run_in_team
+from decoding.threads import count_threads
 from decoding.vector_emitter import LANES
 from decoding.vector_kernels import PANEL
 
@@ -61,6 +66,11 @@ class CompiledDecoder:
         )  # fmt: skip
         self._shapes = np.array([self._shape], dtype=SHAPE_RECORD)
         self._matrices, self._vectors, self._layers = _lay_out_weights(fused.layers, fused.final_norm, self._shape)
+        shape = self._shape
+        qkv_width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head
+        self._zeros = np.zeros(max(qkv_width, 2 * shape.mlp), dtype=np.float32)
+        self._num_weights = len(self._matrices)
+        self._works = threading.local()
         self._compile()
 
     @property
@@ -80,6 +90,7 @@ class CompiledDecoder:
         view._shape = self._shape._replace(num_layers=len(layers))
         view._shapes = np.array([view._shape], dtype=SHAPE_RECORD)
         view._layers = self._layers[list(layers)]
+        view._num_weights = self._num_weights // self.num_layers * len(layers)
         return view
 
     def new_kv_pool(self, capacity: int) -> Tensor:
@@ -91,12 +102,23 @@ class CompiledDecoder:
         """Returns normed hidden states `[W, hidden]`. *Mutates* `pool`."""
         cos_sin = self._rotary.extend_to(int(batch.positions_T.max())).numpy().reshape(-1)
         hidden = np.empty((len(batch.logits_indices), self._hidden_size), dtype=np.float32)
-        run_layers(
+        num_tokens, keys = len(batch.tokens_T), _list_batch_keys(batch)
+        num_threads = count_threads(self._num_weights, num_tokens)
+        work, of_thread, capacity = size_work(self._shapes, num_threads, num_tokens, keys[-1])
+        run_in_team(
+            num_threads, run_layers,
             self._shapes, self._layers, self._matrices, self._vectors, self._embedding, cos_sin,
-            batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, *_list_batch_keys(batch),
-            pool.numpy().reshape(-1), hidden.reshape(-1),
+            batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
+            pool.numpy().reshape(-1), self._take_work(work), of_thread, capacity, self._zeros, hidden.reshape(-1),
         )  # fmt: skip
         return torch.from_numpy(hidden)
+
+    def _take_work(self, size: int) -> Floats:
+        """Returns memory for `size` numbers, the same for every round of a thread: new memory is slow at first."""
+        work: Floats | None = getattr(self._works, "work", None)
+        if work is None or len(work) < size:
+            self._works.work = work = np.empty(size, dtype=np.float32)
+        return work
 
     def _compile(self) -> None:
         """Loads the machine code, which the first run on a machine compiles: not during the first request."""
@@ -119,10 +141,10 @@ class CompiledHead:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         outputs = np.empty((len(hidden), self._columns), dtype=np.float32)
-        x = hidden.contiguous().numpy().reshape(-1)
-        multiply(
-            x, 0, self._depth, len(hidden), self._panels, 0, self._depth, self._columns,
-            self._bias, 0, 0, outputs.reshape(-1), 0, self._columns,
+        run_in_team(
+            count_threads(len(self._panels), len(hidden)), multiply_in_team,
+            hidden.contiguous().numpy().reshape(-1), len(hidden), self._panels, self._depth, self._columns,
+            self._bias, outputs.reshape(-1),
         )  # fmt: skip
         return torch.from_numpy(outputs)[:, : self._num_outputs].contiguous()
 

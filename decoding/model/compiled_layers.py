@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
+from decoding.team_barrier import wait_for_team
 from decoding.vector_kernels import (
     PANEL,
     TILE,
@@ -201,16 +202,19 @@ def _rotate(x: Floats, x_at: int, size: int, cos_sin: Floats, position: int, fac
 
 @compiled
 def _attend(
-    shape: StackShape, rows: Ints, first: int, end: int, q: Floats, kv: Floats, layer_at: int, num_slots: int,
-    key_slots: Ints, extra_slots: Ints, keys_T: Records, tile: Floats, scores: Floats, capacity: int,
-    out: Floats, out_at: int,
+    thread: int, num_threads: int, shape: StackShape, rows: Ints, first: int, end: int, q: Floats, kv: Floats,
+    layer_at: int, num_slots: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
+    tile: Floats, tile_at: int, scores: Floats, scores_at: int, capacity: int, out: Floats,
 ) -> None:  # fmt: skip
-    """Computes attention of tokens `rows[first:end]`: `[end - first, H * D]`. *Mutates* `tile` and `scores`."""
+    """Computes this thread's part of the attention of tokens `rows[first:end]`: `[end - first, H * D]`.
+
+    *Mutates* what the thread has of `tile` and `scores`.
+    """
     width, per_kv = shape.head, shape.num_heads // shape.num_kv_heads
     q_width = shape.num_heads * width
-    out_tile = TILE * width  # the second half of `tile`
+    out_tile = tile_at + TILE * width  # the second half of `tile`
     num_queries = (end - first) * per_kv
-    query = 0
+    query = part = 0
     while query < num_queries:
         size = TILE if query + TILE <= num_queries else 1
         first_row, last_row = rows[first + query // per_kv], rows[first + (query + size - 1) // per_kv]
@@ -220,35 +224,40 @@ def _attend(
             common = min(common, keys_T[t].common)
         start = keys_T[first_row].start
         for k in range(shape.num_kv_heads):
+            part += 1
+            if part % num_threads != thread:
+                continue
             kv_at = layer_at + k * num_slots * 2 * width
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
                 q_at = t * q_width + (k * per_kv + (query + i) % per_kv) * width
-                copy_numbers(q, q_at, tile, i * width, width)
-            for i in range(out_tile, 2 * out_tile):
+                copy_numbers(q, q_at, tile, tile_at + i * width, width)
+            for i in range(out_tile, out_tile + TILE * width):
                 tile[i] = np.float32(0.0)
             if common:
-                score_keys(TILE, tile, 0, width, kv, kv_at, key_slots, start, common, scores, 0, capacity)
+                score_keys(TILE, tile, tile_at, width, kv, kv_at, key_slots, start, common, scores, scores_at, capacity)
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
-                at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
+                at, count, extra = scores_at + i * capacity, keys_T[t].count, keys_T[t].extra_count
                 if count > common:
                     score_keys(
-                        1, tile, i * width, width, kv, kv_at, key_slots, keys_T[t].start + common, count - common,
-                        scores, at + common, capacity,
+                        1, tile, tile_at + i * width, width, kv, kv_at, key_slots, keys_T[t].start + common,
+                        count - common, scores, at + common, capacity,
                     )  # fmt: skip
                 if extra:
                     score_keys(
-                        1, tile, i * width, width, kv, kv_at, extra_slots, keys_T[t].extra_start, extra,
+                        1, tile, tile_at + i * width, width, kv, kv_at, extra_slots, keys_T[t].extra_start, extra,
                         scores, at + count, capacity,
                     )  # fmt: skip
                 # the sum waits where the row has no score
                 scores[at + capacity - 1] = exponentiate(scores, at, count + extra)
             if common:
-                add_values(TILE, scores, 0, capacity, kv, kv_at, width, key_slots, start, common, tile, out_tile)
+                add_values(
+                    TILE, scores, scores_at, capacity, kv, kv_at, width, key_slots, start, common, tile, out_tile
+                )
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
-                at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
+                at, count, extra = scores_at + i * capacity, keys_T[t].count, keys_T[t].extra_count
                 o_at = out_tile + i * width
                 if count > common:
                     add_values(
@@ -261,49 +270,112 @@ def _attend(
                         extra, tile, o_at,
                     )  # fmt: skip
                 factor = np.float32(1.0) / scores[at + capacity - 1]
-                y_at = out_at + ((query + i) // per_kv) * q_width + (k * per_kv + (query + i) % per_kv) * width
+                y_at = ((query + i) // per_kv) * q_width + (k * per_kv + (query + i) % per_kv) * width
                 for d in range(width):
                     out[y_at + d] = tile[o_at + d] * factor
         query += size
 
 
 @compiled
-def _add_bias(x: Floats, x_at: int, num_rows: int, width: int, weights: Floats, bias_at: int) -> None:
-    for row in range(num_rows):
-        for i in range(width):
-            x[x_at + row * width + i] += weights[bias_at + i]
+def _multiply_share(
+    thread: int, num_threads: int, x: Floats, num_rows: int, w: Panels, w_at: int, depth: int,
+    columns: int, first: int, end: int, start: Floats, start_stride: int, biases: Floats, bias_at: int, y: Floats,
+) -> None:  # fmt: skip
+    """Sets this thread's columns of those from `first` to `end`: `y = start + x @ w + bias`; `start` may be `y`.
+
+    `y` has rows of `columns` numbers, for which `w` has panels and `biases` numbers; no bias where `bias_at` < 0.
+    """
+    begin, stop = share_columns(thread, num_threads, end - first)
+    if begin == stop:  # with few columns a thread may have none
+        return
+    at = first + begin
+    multiply(
+        x, _ZERO, depth, num_rows, w, w_at + at * depth, depth, stop - begin, start, at, start_stride, y, at, columns
+    )
+    if bias_at >= 0:
+        for row in range(num_rows):
+            for i in range(at, first + stop):
+                y[row * columns + i] += biases[bias_at + i]
+
+
+@compiled
+def share_columns(thread: int, num_threads: int, columns: int) -> tuple[int, int]:
+    """Returns the first column of a thread, and the end of its columns: whole panels, pairs of them while there are."""
+    panels = columns // PANEL
+    pairs = (panels + 1) // 2
+    first, end = thread * pairs // num_threads * 2, (thread + 1) * pairs // num_threads * 2
+    return min(first, panels) * PANEL, min(end, panels) * PANEL
+
+
+@compiled
+def multiply_in_team(
+    thread: int, num_threads: int, barrier: Ints, x: Floats, num_rows: int, w: Panels, depth: int, columns: int,
+    bias: Floats, y: Floats,
+) -> None:  # fmt: skip
+    """Sets this thread's columns of `y = bias + x @ w`; no thread waits for another."""
+    first, end = share_columns(thread, num_threads, columns)
+    if first < end:  # with few columns a thread may have none
+        multiply(x, _ZERO, depth, num_rows, w, first * depth, depth, end - first, bias, first, _ZERO, y, first, columns)
+
+
+@compiled
+def size_work(shapes: Records, num_threads: int, num_tokens: int, keys_T: Records) -> tuple[int, int, int]:
+    """Returns the numbers of `run_layers` in memory: all of them, those of a thread, and those of a row of scores."""
+    shape = shapes[0]
+    capacity = _ZERO
+    for t in range(len(keys_T)):
+        capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + _SCORES_PADDING)
+    of_thread = _CHUNK * shape.hidden + 2 * TILE * shape.head + TILE * capacity
+    q_width = shape.num_heads * shape.head
+    shared = num_tokens * (shape.hidden + q_width) + _CHUNK * (shape.hidden + _wide_size(shape))
+    return shared + num_threads * of_thread, of_thread, capacity
+
+
+@compiled
+def _wide_size(shape: StackShape) -> int:
+    """Numbers of a row of what is between two products: query, key and value, attention, or gate, up and both."""
+    return max((shape.num_heads + 2 * shape.num_kv_heads) * shape.head, 3 * shape.mlp)
 
 
 @compiled
 def run_layers(
-    shapes: Records, layers: Records, matrices: Panels, vectors: Floats, embedding: Floats, cos_sin: Floats,
+    thread: int, num_threads: int, barrier: Ints, shapes: Records, layers: Records, matrices: Panels,
+    vectors: Floats, embedding: Floats, cos_sin: Floats,
     tokens_T: Ints, positions_T: Ints, slots_T: Ints, output_indices_W: Ints,
-    key_slots: Ints, extra_slots: Ints, keys_T: Records, kv: Floats, hidden: Floats,
+    every_T: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records, kv: Floats,
+    work: Floats, of_thread: int, capacity: int, zeros: Floats, hidden: Floats,
 ) -> None:  # fmt: skip
-    """Runs all layers; sets `hidden` to the normed hidden states `[W, hidden]`. *Mutates* the pool `kv` at `slots_T`.
+    """Runs one thread's share of all layers; `hidden` becomes the normed hidden states `[W, hidden]`.
 
-    shapes  one record
+    *Mutates* the pool `kv` at `slots_T`, and `work`, which all threads have together. Nothing raises here: the other
+    threads would wait for ever.
+
+    shapes     one record
+    of_thread  and `capacity`, the size of `work`: as `size_work` says
+    every_T    numbers of all tokens
+    zeros      as many as a product has columns
     """
     num_tokens, shape = len(tokens_T), shapes[0]
-    capacity = _ZERO
-    for t in range(num_tokens):
-        capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + _SCORES_PADDING)
     h, k, width = shape.num_heads, shape.num_kv_heads, shape.head
     size, hidden_width, mlp = shape.hidden_size, shape.hidden, shape.mlp
     q_width, qkv_width = h * width, (h + 2 * k) * width
     layer_size = len(kv) // shape.num_layers
     num_slots = layer_size // (k * 2 * width)
-    x = np.zeros(num_tokens * hidden_width, dtype=np.float32)
-    q = np.empty(num_tokens * q_width, dtype=np.float32)
-    part = np.empty(_CHUNK * hidden_width, dtype=np.float32)
-    normed = np.empty(_CHUNK * hidden_width, dtype=np.float32)
-    wide = np.empty(_CHUNK * max(qkv_width, q_width, 3 * mlp), dtype=np.float32)
-    tile = np.empty(2 * TILE * width, dtype=np.float32)
-    scores = np.empty(TILE * capacity, dtype=np.float32)
-    zeros = np.zeros(max(qkv_width, 2 * mlp, hidden_width), dtype=np.float32)
-    every = np.arange(num_tokens)
-    for t in range(num_tokens):
+    own = work[thread * of_thread : (thread + 1) * of_thread]
+    normed, tile_at, scores_at = own, _CHUNK * hidden_width, _CHUNK * hidden_width + 2 * TILE * width
+    shared = work[num_threads * of_thread :]
+    x, rest = shared[: num_tokens * hidden_width], shared[num_tokens * hidden_width :]
+    q, rest = rest[: num_tokens * q_width], rest[num_tokens * q_width :]
+    part, wide = rest[: _CHUNK * hidden_width], rest[_CHUNK * hidden_width :]
+    active = _CHUNK * 2 * mlp
+    active_x = wide[active:]
+    hidden_first, hidden_end = share_columns(thread, num_threads, hidden_width)
+    gate_first, gate_end = share_columns(thread, num_threads, mlp)
+    for t in range(thread, num_tokens, num_threads):
         _copy(embedding, tokens_T[t] * size, x, t * hidden_width, size)
+        for i in range(t * hidden_width + size, (t + 1) * hidden_width):
+            x[i] = np.float32(0.0)
+    wait_for_team(barrier, num_threads)
     for layer in range(shape.num_layers):
         layer_at, begin = layer * layer_size, layers[layer]
         for first in range(0, num_tokens, _CHUNK):
@@ -313,75 +385,67 @@ def run_layers(
                     x, (first + i) * hidden_width, vectors, begin.attention_norm, normed, i * hidden_width,
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
-            multiply(
-                normed, _ZERO, hidden_width, count, matrices, begin.qkv, size, qkv_width,
-                zeros, _ZERO, _ZERO, wide, _ZERO, qkv_width,
+            _multiply_share(
+                thread, num_threads, normed, count, matrices, begin.qkv, size, qkv_width, _ZERO, qkv_width,
+                zeros, _ZERO, vectors, begin.qkv_bias, wide,
             )  # fmt: skip
-            if begin.qkv_bias >= 0:
-                _add_bias(wide, _ZERO, count, qkv_width, vectors, begin.qkv_bias)
-            for i in range(count):
-                t, at = first + i, i * qkv_width
-                for head in range(h + k):
-                    head_at = at + head * width
+            wait_for_team(barrier, num_threads)
+            for item in range(thread, count * (h + 2 * k), num_threads):
+                i, head = item // (h + 2 * k), item % (h + 2 * k)
+                t, head_at = first + i, item * width
+                if head < h + k:
                     norm = begin.q_norm if head < h else begin.k_norm
                     if norm >= 0:
                         _normalise(wide, head_at, vectors, norm, wide, head_at, width, shape.head_size, shape.eps)
                     _rotate(wide, head_at, shape.head_size, cos_sin, positions_T[t], shape.scale if head < h else 1.0)
-                copy_numbers(wide, at, q, t * q_width, q_width)
-                for head in range(k):
-                    slot_at = layer_at + (head * num_slots + slots_T[t]) * 2 * width
-                    key_at = at + (h + head) * width
-                    copy_numbers(wide, key_at, kv, slot_at, width)
-                    copy_numbers(wide, key_at + k * width, kv, slot_at + width, width)
+                if head < h:
+                    copy_numbers(wide, head_at, q, t * q_width + head * width, width)
+                else:
+                    slot_at = layer_at + ((head - h) % k * num_slots + slots_T[t]) * 2 * width
+                    copy_numbers(wide, head_at, kv, slot_at if head < h + k else slot_at + width, width)
+            wait_for_team(barrier, num_threads)
         # after the last layer's keys only the tokens with an output go on
-        rows = output_indices_W if layer == shape.num_layers - 1 else every
+        rows = output_indices_W if layer == shape.num_layers - 1 else every_T
         for first in range(0, len(rows), _CHUNK):
             count = min(_CHUNK, len(rows) - first)
             for i in range(count):
-                copy_numbers(x, rows[first + i] * hidden_width, part, i * hidden_width, hidden_width)
+                x_at = rows[first + i] * hidden_width + hidden_first
+                copy_numbers(x, x_at, part, i * hidden_width + hidden_first, hidden_end - hidden_first)
             _attend(
-                shape, rows, first, first + count, q, kv, layer_at, num_slots, key_slots, extra_slots, keys_T,
-                tile, scores, capacity, wide, _ZERO,
+                thread, num_threads, shape, rows, first, first + count, q, kv, layer_at, num_slots, key_slots,
+                extra_slots, keys_T, own, tile_at, own, scores_at, capacity, wide,
             )  # fmt: skip
-            multiply(
-                wide, _ZERO, q_width, count, matrices, begin.out, q_width, hidden_width,
-                part, _ZERO, hidden_width, part, _ZERO, hidden_width,
+            wait_for_team(barrier, num_threads)
+            _multiply_share(
+                thread, num_threads, wide, count, matrices, begin.out, q_width, hidden_width, _ZERO, hidden_width,
+                part, hidden_width, vectors, begin.out_bias, part,
             )  # fmt: skip
-            if begin.out_bias >= 0:
-                _add_bias(part, _ZERO, count, hidden_width, vectors, begin.out_bias)
+            wait_for_team(barrier, num_threads)
             for i in range(count):
                 _normalise(
                     part, i * hidden_width, vectors, begin.mlp_norm, normed, i * hidden_width,
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
-            multiply(
-                normed, _ZERO, hidden_width, count, matrices, begin.gate_up, size, 2 * mlp,
-                zeros, _ZERO, _ZERO, wide, _ZERO, 2 * mlp,
-            )  # fmt: skip
-            if begin.gate_up_bias >= 0:
-                _add_bias(wide, _ZERO, count, 2 * mlp, vectors, begin.gate_up_bias)
-            active = _CHUNK * 2 * mlp
+            for half in range(0, 2 * mlp, mlp):
+                _multiply_share(
+                    thread, num_threads, normed, count, matrices, begin.gate_up, size, 2 * mlp, half, half + mlp,
+                    zeros, _ZERO, vectors, begin.gate_up_bias, wide,
+                )  # fmt: skip
             for i in range(count):
-                gate_at = i * 2 * mlp
-                gate_values(wide, gate_at, gate_at + mlp, mlp, active + i * mlp)
-            multiply(
-                wide, active, mlp, count, matrices, begin.down, mlp, hidden_width,
-                part, _ZERO, hidden_width, part, _ZERO, hidden_width,
+                gate_at = i * 2 * mlp + gate_first
+                gate_values(wide, gate_at, gate_at + mlp, gate_end - gate_first, active + i * mlp + gate_first)
+            wait_for_team(barrier, num_threads)
+            _multiply_share(
+                thread, num_threads, active_x, count, matrices, begin.down, mlp, hidden_width, _ZERO, hidden_width,
+                part, hidden_width, vectors, begin.down_bias, part,
             )  # fmt: skip
-            if begin.down_bias >= 0:
-                _add_bias(part, _ZERO, count, hidden_width, vectors, begin.down_bias)
             for i in range(count):
-                copy_numbers(part, i * hidden_width, x, rows[first + i] * hidden_width, hidden_width)
-    for w in range(len(output_indices_W)):
+                x_at = rows[first + i] * hidden_width + hidden_first
+                copy_numbers(part, i * hidden_width + hidden_first, x, x_at, hidden_end - hidden_first)
+            wait_for_team(barrier, num_threads)
+    for w in range(thread, len(output_indices_W), num_threads):
         _normalise(
-            x,
-            output_indices_W[w] * hidden_width,
-            vectors,
-            len(vectors) - hidden_width,
-            normed,
-            _ZERO,
-            hidden_width,
-            size,
-            shape.eps,
-        )
+            x, output_indices_W[w] * hidden_width, vectors, len(vectors) - hidden_width, normed, _ZERO,
+            hidden_width, size, shape.eps,
+        )  # fmt: skip
         _copy(normed, _ZERO, hidden, w * size, size)

@@ -65,7 +65,10 @@ class BodyShape:
         return sum(weights.numel() for weights in self.make_meta_model(torch.bfloat16).parameters())
 
     def make_model(self, device: torch.device, dtype: torch.dtype) -> Any:
-        """Returns a transformers model with random weights, made on the device and nowhere else; norms are 1."""
+        """Returns a transformers model with random weights, made on the device and nowhere else; norms are 1.
+
+        In any dtype the weights are numbers of bfloat16, as those of the published checkpoints.
+        """
         model = self.make_meta_model(dtype).to_empty(device=device)
         # its frequencies are computed, not weights: moving from meta has lost them
         model.model.rotary_emb = type(model.model.rotary_emb)(model.config).to(device)
@@ -77,6 +80,7 @@ class BodyShape:
                     weights.fill_(1.0)
                 else:
                     weights.normal_(0.0, WEIGHT_STD, generator=generator)
+                    weights.copy_(weights.to(torch.bfloat16))
         return model
 
 

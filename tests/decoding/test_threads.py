@@ -64,6 +64,13 @@ def test_round_is_long_from_a_product_of_weights_and_tokens_on(three_threads: Th
     assert [three_threads.submit(many, 500_000_000, rows).result() for rows in (1, 64)] == [3, 3]
 
 
+def test_compiled_round_uses_threads_from_a_product_of_weights_and_tokens_on(three_threads: ThreadPoolExecutor) -> None:
+    three_threads.submit(use_one_thread).result()
+    small = [three_threads.submit(threads.count_threads, 1_800_000, tokens).result() for tokens in (1, 64, 1024)]
+    assert small == [1, 1, 3]
+    assert three_threads.submit(threads.count_threads, 500_000_000, 1).result() == 3
+
+
 def test_engine_loop_uses_one_thread_and_its_caller_keeps_its_threads() -> None:
     thread_counts: list[int] = []
     before = torch.get_num_threads()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import SCRIPTS
 
 
@@ -25,12 +27,19 @@ def test_bench_engine_reports_ratios_and_ends_with_json(tmp_path: Path) -> None:
     assert "generate" in report.read_text()
 
 
-def test_bench_decoders_reports_ratios_and_ends_with_json(tmp_path: Path) -> None:
-    done = run("decoders.py", "--branches", "1,2", "--prompt", "24", "--new", "4", "--repeats", "2", cwd=tmp_path)
+@pytest.mark.parametrize("model", [["--model", "bundled:draft"], ["--shape", "miniature"]])
+def test_bench_decoders_reports_ratios_and_ends_with_json(model: list[str], tmp_path: Path) -> None:
+    report = tmp_path / "report.md"
+    sizes = ["--branches", "1,2", "--prompt", "24", "--new", "4", "--repeats", "2"]
+    done = run("decoders.py", *model, *sizes, "--out", str(report), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert [point["branches"] for point in result["points"]] == [1, 2]
-    assert [len(point["speedups"]) for point in result["points"]] == [2, 2]
+    for point in result["points"]:
+        for part in ("round", "prompt", "cpu"):
+            assert len(point[part]["speedups"]) == 2
+            assert point[part]["compiled"] > 0 < point[part]["eager"]
+    assert f"{model[1]}, float32" in report.read_text()
 
 
 def test_bench_start_measures_the_first_line_and_the_end(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from decoding.core import Generation, GenerationRequest, HeadOutputs, SamplingParams, Tokens
 from decoding.engine import LocalEngine
-from decoding.model import decoder_choice
+from decoding.model import compiled_decoder, decoder_choice
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefillEngine
 from decoding.round import Speculation
@@ -102,6 +102,21 @@ def test_outputs_have_the_bits_of_each_sequence_alone(
     for sequence, outputs in zip(sequences, together, strict=True):
         (alone,) = encode(backend, [sequence])
         np.testing.assert_array_equal(outputs, alone)
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 5])
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=5, deadline=None)
+@given(sequences=trees(), is_rounded=st.booleans())
+def test_threads_change_no_bit(family: str, num_threads: int, sequences: list[Tokens], is_rounded: bool) -> None:
+    backend = random_backend(family, "compiled", is_rounded)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_decoder, "count_threads", lambda num_weights, num_tokens: 1)
+        alone = encode(backend, sequences)
+        patch.setattr(compiled_decoder, "count_threads", lambda num_weights, num_tokens: num_threads)
+        together = encode(backend, sequences)
+    for expected, outputs in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(outputs, expected)
 
 
 def test_weights_in_bfloat16_and_float32_give_the_same_bits() -> None:
@@ -213,7 +228,9 @@ def test_auto_is_compiled_for_small_float32_models_on_a_cpu(monkeypatch: pytest.
         assert engine.stats.decoder == "compiled"
     assert decoder_choice.MAX_AUTO_WEIGHTS > 1000
     monkeypatch.setattr(decoder_choice, "MAX_AUTO_WEIGHTS", 1000)
-    assert HFBackend(random_model("qwen2"), device="cpu").decoder_kind == "eager"
+    for capability, kind in (("AVX2", "compiled"), ("AVX512", "eager"), ("DEFAULT", "eager")):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda name=capability: name)
+        assert HFBackend(random_model("qwen2"), device="cpu").decoder_kind == kind
 
 
 def test_models_that_cannot_run_compiled_are_refused_with_the_reason() -> None:

@@ -1,0 +1,106 @@
+"""Threads of a team wait for each other, a second team does without, and no start of a thread is needed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from decoding import thread_team
+from decoding.compiled import compiled
+from decoding.team_barrier import wait_for_team
+from decoding.thread_team import run_in_team
+
+Ints = npt.NDArray[np.int64]
+
+
+@compiled
+def count_stale_reads(thread: int, num_threads: int, barrier: Ints, seen: Ints, stale: Ints, times: int) -> None:
+    """Each thread writes the number of the time, all meet, and it looks whether the others have."""
+    for time in range(1, times + 1):
+        seen[thread] = time
+        wait_for_team(barrier, num_threads)
+        for other in range(num_threads):
+            stale[thread] += seen[other] != time
+        wait_for_team(barrier, num_threads)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
+def test_what_a_thread_wrote_before_a_barrier_all_read_after_it(num_threads: int) -> None:
+    seen, stale = np.zeros((2, num_threads), dtype=np.int64)
+    for _ in range(5):
+        run_in_team(num_threads, count_stale_reads, seen, stale, 300)
+    assert seen.tolist() == [300] * num_threads
+    assert not stale.any()
+
+
+def record_thread(thread: int, num_threads: int, barrier: Ints, calls: list[tuple[int, int]]) -> None:
+    calls.append((thread, num_threads))
+
+
+def test_every_thread_of_a_team_gets_its_number() -> None:
+    calls: list[tuple[int, int]] = []
+    run_in_team(3, record_thread, calls)
+    assert sorted(calls) == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_second_team_is_one_thread_while_the_first_runs() -> None:
+    started, may_end, calls = threading.Event(), threading.Event(), list[tuple[int, int]]()
+
+    def hold(thread: int, num_threads: int, barrier: Ints) -> None:
+        started.set()
+        assert may_end.wait(60)
+
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(run_in_team, 2, hold)
+        assert started.wait(60)
+        run_in_team(2, record_thread, calls)
+        may_end.set()
+        first.result(60)
+    run_in_team(2, record_thread, calls)
+    assert calls[0] == (0, 1)
+    assert sorted(calls[1:]) == [(0, 2), (1, 2)]
+
+
+@pytest.fixture
+def no_helpers_yet() -> Iterator[None]:
+    thread_team.forget_helpers()
+    yield
+    thread_team.forget_helpers()
+
+
+def test_one_thread_does_it_where_the_system_starts_no_more(
+    no_helpers_yet: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, submitted, calls = ThreadPoolExecutor.submit, list[object](), list[tuple[int, int]]()
+
+    def start_one(self: ThreadPoolExecutor, *args: Any) -> Any:
+        submitted.append(self)
+        if len(submitted) > 1:
+            raise RuntimeError("can't start new thread")
+        return submit(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "submit", start_one)
+        run_in_team(3, record_thread, calls)
+    assert calls == [(0, 1)]
+    run_in_team(3, record_thread, calls)  # found out once, and kept
+    assert calls == [(0, 1), (0, 1)]
+    assert len(submitted) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forked_process_starts_threads_of_its_own() -> None:
+    run_in_team(2, record_thread, [])
+    child = os.fork()
+    if not child:
+        calls: list[tuple[int, int]] = []
+        run_in_team(2, record_thread, calls)
+        os._exit(0 if sorted(calls) == [(0, 2), (1, 2)] else 1)
+    assert os.waitpid(child, 0)[1] == 0
