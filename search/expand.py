@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 from decoding.core import FinishReason, GenerationRequest, SamplingParams, Tokens, Usage, Vector
@@ -53,6 +53,11 @@ class ParentPath:
     steps: list[Step]
     prefix: Tokens
     num_tokens: int
+
+    @cached_property
+    def text(self) -> str:
+        """The text of the path, put together once for all of the node's continuations."""
+        return "".join(step.text for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,7 @@ class Expander:
 
     def _read_path(self, parent: int) -> ParentPath:
         steps, prefix = self.tree.path_steps(parent), self.tree.prefix_tokens(parent)
-        return ParentPath(parent, steps, prefix, self._count_path_tokens(parent))
+        return ParentPath(parent, steps, prefix, self.tree.nodes[parent].num_path_tokens if parent >= 0 else 0)
 
     def _share_budget(self, num_paths: int, step_tokens: int, thought: ThoughtBudget) -> int | None:
         """Returns an equal share of the budget for each of some paths where it nears its end, else None.
@@ -335,7 +340,7 @@ class Expander:
         can_pause = plan.pauses and may_go_on
         # what is left of the solution: a step is only a part of it, unless the budget has no more than this
         left = min(room, limit) if limit < sampling.max_tokens or not one_step else room
-        thought = self._find_open_thought(plan.thought, parent, left, reserved - limit)
+        thought = self._find_open_thought(plan.thought, path, left, reserved - limit)
         if thought is not None and plan.thought_tokens is not None:
             thought = replace(thought, remaining=min(thought.remaining, plan.thought_tokens))
         if thought is not None and can_pause:
@@ -350,31 +355,25 @@ class Expander:
         return PendingExpansion(parent, seed, reserved, limit, can_pause, request, task)
 
     def _find_open_thought(
-        self, budget: ThoughtBudget | None, parent: int, room: int, probe_tokens: int
+        self, budget: ThoughtBudget | None, path: ParentPath, room: int, probe_tokens: int
     ) -> OpenThought | None:
-        """Returns the thought in which a continuation of this node begins.
+        """Returns the thought in which a continuation of this path begins.
 
         Its solution has `room` tokens left, and `probe_tokens` are reserved for probes.
         """
-        if budget is None:
-            return None
-        path_text, num_tokens = self.tree.path_text(parent), self._count_path_tokens(parent)
-        if not budget.is_open(path_text):
+        if budget is None or not budget.is_open(path.text):
             return None
         return OpenThought(
             budget=budget,
-            num_tokens=num_tokens,
-            remaining=budget.remaining(num_tokens, room),
+            num_tokens=path.num_tokens,
+            remaining=budget.remaining(path.num_tokens, room),
             room=room,
             probe_tokens=probe_tokens,
-            path_text=path_text,
-            history=self._histories.get(parent, ThoughtHistory()),
+            path_text=path.text,
+            history=self._histories.get(path.parent, ThoughtHistory()),
             time=self._budget.thinking_time if budget.answer_tokens else None,
-            is_spare=parent == SearchTree.ROOT and self._seeds.count_children(parent) > 1,
+            is_spare=path.parent == SearchTree.ROOT and self._seeds.count_children(path.parent) > 1,
         )
-
-    def _count_path_tokens(self, node: int) -> int:
-        return self.tree.nodes[node].num_path_tokens if node >= 0 else 0
 
     def _remaining_context(self, path: ParentPath) -> int:
         """Tokens that fit the model's context window after this path; at least 1, so that the engine refuses it."""

@@ -121,7 +121,10 @@ def build_best_first(
             path_probability[node], label[node] = -negative, label_C[c]
             depth[node] = depth[parent_node] + 1 if parent_node >= 0 else 1
             tail_above_O = tails_NO[parent_node] if parent_node >= 0 else lookup.tails_BO[b]
-            tails_NO[node, :-1], tails_NO[node, -1] = tail_above_O[1:], token_C[c]
+            # one by one: the assignment of a slice brings its error messages, which take a second to compile
+            for o in range(orders - 1):
+                tails_NO[node, o] = tail_above_O[o + 1]
+            tails_NO[node, orders - 1] = token_C[c]
             tokens, count = tokens + path_probability[node], count + 1
             if tokens / limits.seconds_N[count] > best_rate:
                 best_rate, best_count = tokens / limits.seconds_N[count], count

@@ -83,11 +83,11 @@ def select_children(
             ids_W[w], chance_W[w] = ids_K[w], q_K[w]
         return min(width, num_candidates)
     # The W largest of log q + g are a sample without replacement (Gumbel top-k). In float64, as `gumbel_of_token`.
-    scores = np.empty(num_candidates)
+    scores, highest, total = np.empty(num_candidates), -np.inf, 0.0
     for k in range(num_candidates):
         # The noise of the token id, not of the rank k: the target has no ranks.
         scores[k] = np.log(q_K[k]) + (0.0 if cold and kind == COUPLED else gumbel_of_token(key, other, ids_K[k]))
-    highest, total = scores[:num_candidates].max() if num_candidates > 0 else 0.0, 0.0
+        highest = max(highest, scores[k])
     for k in range(num_candidates if kind == COUPLED else 0):
         total += np.exp(scores[k] - highest)
     for w in range(min(width, num_candidates)):
