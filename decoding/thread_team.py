@@ -5,60 +5,82 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from queue import SimpleQueue
 
 from decoding.team_barrier import new_barrier
 
+
+class HelperThread(threading.Thread):
+    """A thread that makes one call after another, and ends with the process."""
+
+    def __init__(self) -> None:
+        super().__init__(name="decoder helper", daemon=True)
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._errors: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.start()
+
+    def begin(self, call: Callable[[], None]) -> None:
+        """Has the thread make this call."""
+        self._calls.put(call)
+
+    def finish(self) -> BaseException | None:
+        """Waits for the end of the call; returns what it raised."""
+        return self._errors.get()
+
+    def run(self) -> None:
+        while True:
+            call = self._calls.get()
+            try:
+                call()
+                self._errors.put(None)
+            except BaseException as error:
+                self._errors.put(error)
+
+
 _lock = threading.Lock()
+_helpers: list[HelperThread] = []
 
 
 def run_in_team(num_threads: int, function: Callable[..., None], *args: object) -> None:
     """Calls `function(thread, num_threads, barrier, *args)` for thread 0 to `num_threads - 1` at once; waits for all.
 
     The functions share the work by their number, and wait for each other at the barrier (`wait_for_team`). They hold no
-    lock of Python and raise nothing: the others would wait for ever. While another team runs, which has the cores, one
-    thread does it all.
+    lock of Python and raise nothing before they have met for the last time: the others would wait for ever. While
+    another team runs, which has the cores, or where the system starts no more threads, one thread does it all.
     """
     if num_threads > 1 and _lock.acquire(blocking=False):
         try:
-            if (helpers := _open_helpers(num_threads - 1)) is not None:
-                barrier = new_barrier()
-                others = [
-                    helpers.submit(function, thread, num_threads, barrier, *args) for thread in range(1, num_threads)
-                ]
-                function(0, num_threads, barrier, *args)
-                for other in others:
-                    other.result()
+            if _start_helpers(num_threads - 1):
+                barrier, others = new_barrier(), _helpers[: num_threads - 1]
+                for thread, other in enumerate(others, start=1):
+                    other.begin(lambda thread=thread: function(thread, num_threads, barrier, *args))  # type: ignore[misc]
+                try:
+                    function(0, num_threads, barrier, *args)
+                finally:
+                    errors = [other.finish() for other in others]
+                for error in filter(None, errors):
+                    raise error
                 return
         finally:
             _lock.release()
     function(0, 1, new_barrier(), *args)
 
 
-@cache
-def _open_helpers(count: int) -> ThreadPoolExecutor | None:
-    """Returns threads that have all been started, or None where the system gives no more.
-
-    A thread that cannot be started later would leave the others waiting for it.
-    """
-    helpers, all_here = ThreadPoolExecutor(count, thread_name_prefix="decoder"), threading.Barrier(count + 1)
+def _start_helpers(count: int) -> bool:
+    """Starts threads until there are `count`; returns whether there are. They stay."""
     try:
-        for _ in range(count):
-            helpers.submit(all_here.wait)
-        all_here.wait()
-    except RuntimeError:
-        all_here.abort()
-        helpers.shutdown()
-        return None
-    return helpers
+        while len(_helpers) < count:
+            _helpers.append(HelperThread())
+    except RuntimeError:  # what Python makes of a system that gives no more
+        return False
+    return True
 
 
 def forget_helpers() -> None:
     """Makes the next team start threads of its own."""
     global _lock
     _lock = threading.Lock()
-    _open_helpers.cache_clear()
+    _helpers.clear()
 
 
 # The threads of a process are not those of a process forked from it.

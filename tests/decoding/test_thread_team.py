@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,21 +77,35 @@ def no_helpers_yet() -> Iterator[None]:
 def test_one_thread_does_it_where_the_system_starts_no_more(
     no_helpers_yet: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, submitted, calls = ThreadPoolExecutor.submit, list[object](), list[tuple[int, int]]()
+    start, started, calls = threading.Thread.start, list[object](), list[tuple[int, int]]()
 
-    def start_one(self: ThreadPoolExecutor, *args: Any) -> Any:
-        submitted.append(self)
-        if len(submitted) > 1:
+    def start_one(self: threading.Thread) -> None:
+        if started:
             raise RuntimeError("can't start new thread")
-        return submit(self, *args)
+        started.append(self)
+        start(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ThreadPoolExecutor, "submit", start_one)
+        patch.setattr(threading.Thread, "start", start_one)
         run_in_team(3, record_thread, calls)
-    assert calls == [(0, 1)]
-    run_in_team(3, record_thread, calls)  # found out once, and kept
-    assert calls == [(0, 1), (0, 1)]
-    assert len(submitted) == 2
+        assert calls == [(0, 1)]
+        run_in_team(2, record_thread, calls)  # there is a helper for two
+        assert sorted(calls[1:]) == [(0, 2), (1, 2)]
+    run_in_team(3, record_thread, calls)
+    assert sorted(calls[3:]) == [(0, 3), (1, 3), (2, 3)]
+
+
+@pytest.mark.parametrize("failing", [(0,), (1,), (1, 2), (0, 1, 2)])
+def test_error_of_any_thread_is_raised_and_the_next_team_is_whole(failing: tuple[int, ...]) -> None:
+    def fail(thread: int, num_threads: int, barrier: Ints) -> None:
+        if thread in failing:
+            raise ValueError(f"thread {thread}")
+
+    with pytest.raises(ValueError, match=f"thread {failing[0]}"):
+        run_in_team(3, fail)
+    calls: list[tuple[int, int]] = []
+    run_in_team(2, record_thread, calls)
+    assert sorted(calls) == [(0, 2), (1, 2)]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -64,10 +64,10 @@ def test_round_is_long_from_a_product_of_weights_and_tokens_on(three_threads: Th
     assert [three_threads.submit(many, 500_000_000, rows).result() for rows in (1, 64)] == [3, 3]
 
 
-def test_compiled_round_uses_threads_from_a_product_of_weights_and_tokens_on(three_threads: ThreadPoolExecutor) -> None:
+def test_compiled_round_uses_the_more_threads_the_longer_it_is(three_threads: ThreadPoolExecutor) -> None:
     three_threads.submit(use_one_thread).result()
-    small = [three_threads.submit(threads.count_threads, 1_800_000, tokens).result() for tokens in (1, 64, 1024)]
-    assert small == [1, 1, 3]
+    small = [three_threads.submit(threads.count_threads, 1_800_000, tokens).result() for tokens in (1, 64, 200, 1024)]
+    assert small == [1, 1, 2, 3]
     assert three_threads.submit(threads.count_threads, 500_000_000, 1).result() == 3
 
 
