@@ -361,8 +361,8 @@ def run_layers(
     q_width, qkv_width = h * width, (h + 2 * k) * width
     layer_size = len(kv) // shape.num_layers
     num_slots = layer_size // (k * 2 * width)
-    own = work[thread * of_thread : (thread + 1) * of_thread]
-    normed, tile_at, scores_at = own, _CHUNK * hidden_width, _CHUNK * hidden_width + 2 * TILE * width
+    share = work[thread * of_thread : (thread + 1) * of_thread]
+    normed, tile_at, scores_at = share, _CHUNK * hidden_width, _CHUNK * hidden_width + 2 * TILE * width
     shared = work[num_threads * of_thread :]
     x, rest = shared[: num_tokens * hidden_width], shared[num_tokens * hidden_width :]
     q, rest = rest[: num_tokens * q_width], rest[num_tokens * q_width :]
@@ -413,7 +413,7 @@ def run_layers(
                 copy_numbers(x, x_at, part, i * hidden_width + hidden_first, hidden_end - hidden_first)
             _attend(
                 thread, num_threads, shape, rows, first, first + count, q, kv, layer_at, num_slots, key_slots,
-                extra_slots, keys_T, own, tile_at, own, scores_at, capacity, wide,
+                extra_slots, keys_T, share, tile_at, share, scores_at, capacity, wide,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
             _multiply_share(

@@ -21,7 +21,7 @@ Backends = Mapping[str, HFBackend]
 
 
 @dataclass(frozen=True)
-class RunSeconds:
+class DecoderSeconds:
     """Seconds of a run: of a clock, and of all cores together."""
 
     wall: float
@@ -34,8 +34,8 @@ class DecoderComparison:
 
     branches: int
     new: int
-    whole: dict[str, list[RunSeconds]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    first: dict[str, list[RunSeconds]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    whole: dict[str, list[DecoderSeconds]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    first: dict[str, list[DecoderSeconds]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
     def round_seconds(self, kind: str) -> list[float]:
         """Seconds of a round after the first, which has the prompt."""
@@ -100,10 +100,10 @@ def compare_decoders(
         yield comparison
 
 
-def _time_run(backend: HFBackend, workload: BranchWorkload) -> RunSeconds:
+def _time_run(backend: HFBackend, workload: BranchWorkload) -> DecoderSeconds:
     begin = time.process_time()
     run = run_ours(backend, workload)
-    return RunSeconds(run.seconds, time.process_time() - begin)
+    return DecoderSeconds(run.seconds, time.process_time() - begin)
 
 
 def make_table(points: Sequence[Mapping[str, Any]]) -> ResultTable:

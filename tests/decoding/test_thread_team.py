@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,22 +20,22 @@ Ints = npt.NDArray[np.int64]
 
 
 @compiled
-def count_stale_reads(thread: int, num_threads: int, barrier: Ints, seen: Ints, stale: Ints, times: int) -> None:
+def count_stale_reads(thread: int, num_threads: int, barrier: Ints, times_N: Ints, stale: Ints, count: int) -> None:
     """Each thread writes the number of the time, all meet, and it looks whether the others have."""
-    for time in range(1, times + 1):
-        seen[thread] = time
+    for time in range(1, count + 1):
+        times_N[thread] = time
         wait_for_team(barrier, num_threads)
         for other in range(num_threads):
-            stale[thread] += seen[other] != time
+            stale[thread] += times_N[other] != time
         wait_for_team(barrier, num_threads)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
 def test_what_a_thread_wrote_before_a_barrier_all_read_after_it(num_threads: int) -> None:
-    seen, stale = np.zeros((2, num_threads), dtype=np.int64)
+    times_N, stale = np.zeros((2, num_threads), dtype=np.int64)
     for _ in range(5):
-        run_in_team(num_threads, count_stale_reads, seen, stale, 300)
-    assert seen.tolist() == [300] * num_threads
+        run_in_team(num_threads, count_stale_reads, times_N, stale, 300)
+    assert times_N.tolist() == [300] * num_threads
     assert not stale.any()
 
 
@@ -110,10 +110,13 @@ def test_error_of_any_thread_is_raised_and_the_next_team_is_whole(failing: tuple
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forked_process_starts_threads_of_its_own() -> None:
-    run_in_team(2, record_thread, [])
-    child = os.fork()
-    if not child:
+    def run_team() -> None:
         calls: list[tuple[int, int]] = []
         run_in_team(2, record_thread, calls)
-        os._exit(0 if sorted(calls) == [(0, 2), (1, 2)] else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        assert sorted(calls) == [(0, 2), (1, 2)]
+
+    run_team()
+    child = multiprocessing.get_context("fork").Process(target=run_team)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
