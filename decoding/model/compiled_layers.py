@@ -278,19 +278,20 @@ def _attend(
 
 @compiled
 def _multiply_share(
-    thread: int, num_threads: int, x: Floats, num_rows: int, w: Panels, w_at: int, depth: int,
+    thread: int, num_threads: int, x: Floats, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int,
     columns: int, first: int, end: int, start: Floats, start_stride: int, biases: Floats, bias_at: int, y: Floats,
 ) -> None:  # fmt: skip
     """Sets this thread's columns of those from `first` to `end`: `y = start + x @ w + bias`; `start` may be `y`.
 
-    `y` has rows of `columns` numbers, for which `w` has panels and `biases` numbers; no bias where `bias_at` < 0.
+    `y` has rows of `columns` numbers, for which `w` has panels and `biases` numbers; no bias where `bias_at` < 0. Rows
+    of `x` are `x_stride` apart, of which a product reads `depth` numbers.
     """
     begin, stop = share_columns(thread, num_threads, end - first)
     if begin == stop:  # with few columns a thread may have none
         return
     at = first + begin
     multiply(
-        x, _ZERO, depth, num_rows, w, w_at + at * depth, depth, stop - begin, start, at, start_stride, y, at, columns
+        x, _ZERO, x_stride, num_rows, w, w_at + at * depth, depth, stop - begin, start, at, start_stride, y, at, columns
     )
     if bias_at >= 0:
         for row in range(num_rows):
@@ -386,8 +387,8 @@ def run_layers(
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
             _multiply_share(
-                thread, num_threads, normed, count, matrices, begin.qkv, size, qkv_width, _ZERO, qkv_width,
-                zeros, _ZERO, vectors, begin.qkv_bias, wide,
+                thread, num_threads, normed, hidden_width, count, matrices, begin.qkv, size, qkv_width,
+                _ZERO, qkv_width, zeros, _ZERO, vectors, begin.qkv_bias, wide,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
             for item in range(thread, count * (h + 2 * k), num_threads):
@@ -417,8 +418,8 @@ def run_layers(
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
             _multiply_share(
-                thread, num_threads, wide, count, matrices, begin.out, q_width, hidden_width, _ZERO, hidden_width,
-                part, hidden_width, vectors, begin.out_bias, part,
+                thread, num_threads, wide, q_width, count, matrices, begin.out, q_width, hidden_width,
+                _ZERO, hidden_width, part, hidden_width, vectors, begin.out_bias, part,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
             for i in range(count):
@@ -428,16 +429,16 @@ def run_layers(
                 )  # fmt: skip
             for half in range(0, 2 * mlp, mlp):
                 _multiply_share(
-                    thread, num_threads, normed, count, matrices, begin.gate_up, size, 2 * mlp, half, half + mlp,
-                    zeros, _ZERO, vectors, begin.gate_up_bias, wide,
+                    thread, num_threads, normed, hidden_width, count, matrices, begin.gate_up, size, 2 * mlp,
+                    half, half + mlp, zeros, _ZERO, vectors, begin.gate_up_bias, wide,
                 )  # fmt: skip
             for i in range(count):
                 gate_at = i * 2 * mlp + gate_first
                 gate_values(wide, gate_at, gate_at + mlp, gate_end - gate_first, active + i * mlp + gate_first)
             wait_for_team(barrier, num_threads)
             _multiply_share(
-                thread, num_threads, active_x, count, matrices, begin.down, mlp, hidden_width, _ZERO, hidden_width,
-                part, hidden_width, vectors, begin.down_bias, part,
+                thread, num_threads, active_x, mlp, count, matrices, begin.down, mlp, hidden_width,
+                _ZERO, hidden_width, part, hidden_width, vectors, begin.down_bias, part,
             )  # fmt: skip
             for i in range(count):
                 x_at = rows[first + i] * hidden_width + hidden_first

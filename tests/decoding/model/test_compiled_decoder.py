@@ -119,6 +119,21 @@ def test_threads_change_no_bit(family: str, num_threads: int, sequences: list[To
         np.testing.assert_array_equal(outputs, expected)
 
 
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [(16, 32), (72, 100), (136, 200)], ids=str)
+def test_sizes_that_fill_no_panel_give_what_the_eager_decoder_gives(sizes: tuple[int, int], num_threads: int) -> None:
+    hidden_size, mlp_size = sizes
+    outputs = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_decoder, "count_threads", lambda num_weights, num_tokens: num_threads)
+        for decoder in ("compiled", "eager"):
+            model = random_model("llama", hidden_size=hidden_size, intermediate_size=mlp_size)
+            backend = HFBackend(model, device="cpu", dtype="float32", decoder=decoder)
+            outputs.append(encode(backend, [(1, 2, 3, 4), tuple(range(90)), (1, 2, 3, 5, 6)]))
+    for ours, theirs in zip(*outputs, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=ATOL, rtol=ATOL)
+
+
 def test_weights_in_bfloat16_and_float32_give_the_same_bits() -> None:
     """One weight that is no number of bfloat16, and that is only multiplied by 0, makes all of them float32."""
     outputs = []
