@@ -38,6 +38,8 @@ def test_bench_decoders_reports_ratios_and_ends_with_json(model: list[str], tmp_
     for point in result["points"]:
         for part in ("round", "prompt", "cpu"):
             assert len(point[part]["speedups"]) == 2
+        # a round is a difference, which a busy machine may make negative where it takes a millisecond
+        for part in ("prompt", "cpu"):
             assert point[part]["compiled"] > 0 < point[part]["eager"]
     assert f"{model[1]}, float32" in report.read_text()
 
