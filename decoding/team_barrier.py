@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.core import types
 
 from decoding.compiled import compiled
+from decoding.vector_emitter import VectorEmitter, llvm_function
 
 _ARRIVED, _TIMES = 0, 8
 """Where a barrier has the number of threads that wait, and how often all have met: in different lines of a cache."""
@@ -37,52 +36,40 @@ def new_barrier() -> npt.NDArray[np.int64]:
     return np.zeros(16, dtype=np.int64)
 
 
-def _atomic(function: Callable[..., Any]) -> Any:
-    """Makes a function that emits code callable from functions that Numba compiles."""
-    return intrinsic(function)
-
-
-def _element(context: Any, builder: ir.IRBuilder, array_type: Any, array: Any, index: Any) -> ir.Value:
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.gep(data, [index], source_etype=_LONG)
-
-
-@_atomic
+@llvm_function
 def _read_number(typing: Any, array: Any, index: Any) -> Any:
     """Returns `array[index]` as it is in memory now."""
 
     def emit(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
-        return builder.load_atomic(
-            _element(context, builder, sig.args[0], args[0], args[1]), "seq_cst", align=8, typ=_LONG
-        )
+        e = VectorEmitter(context, builder, sig)
+        return builder.load_atomic(e.address(e.data(0, args), args[1], _LONG), "seq_cst", align=8, typ=_LONG)
 
     return types.int64(array, types.int64), emit
 
 
-@_atomic
+@llvm_function
 def _add_number(typing: Any, array: Any, index: Any, amount: Any) -> Any:
     """Adds `amount` to `array[index]`, whatever other threads do, and returns what was there."""
 
     def emit(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
-        place = _element(context, builder, sig.args[0], args[0], args[1])
-        return builder.atomic_rmw("add", place, args[2], "seq_cst")
+        e = VectorEmitter(context, builder, sig)
+        return builder.atomic_rmw("add", e.address(e.data(0, args), args[1], _LONG), args[2], "seq_cst")
 
     return types.int64(array, types.int64, types.int64), emit
 
 
-@_atomic
+@llvm_function
 def _pause(typing: Any, offers_core: Any) -> Any:
     """Waits some cycles, or lets the system run another thread."""
 
     def emit(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
+        e = VectorEmitter(context, builder, sig)
         if _PAUSE is not None:
             name, values = _PAUSE
-            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)  # type: ignore[no-untyped-call]
+            e.call_by_name(name, ir.VoidType(), *values)
         if os.name == "posix":
             with builder.if_then(args[0]):
-                kind = ir.FunctionType(_INT, [])
-                builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])  # type: ignore[no-untyped-call]
+                e.call_by_name("sched_yield", _INT)
         return context.get_dummy_value()
 
     return types.void(types.boolean), emit

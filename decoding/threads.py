@@ -50,7 +50,7 @@ def use_one_thread() -> None:
 
 def with_helper_threads(num_weights: int, num_tokens: int) -> AbstractContextManager[object]:
     """Returns the context of a forward pass through `num_weights` weights: with helper threads where they pay."""
-    if num_weights * (num_tokens + TOKENS_PER_WEIGHT_READ) < MIN_PARALLEL_PRODUCTS:
+    if _count_products(num_weights, num_tokens) < MIN_PARALLEL_PRODUCTS:
         return nullcontext()
     # None in a thread without `use_one_thread`, which keeps its number
     return limit_threads(getattr(_worker, "num_threads", None))
@@ -58,7 +58,7 @@ def with_helper_threads(num_weights: int, num_tokens: int) -> AbstractContextMan
 
 def count_threads(num_weights: int, num_tokens: int) -> int:
     """Returns in how many threads a compiled forward pass through `num_weights` weights is to run."""
-    useful = num_weights * (num_tokens + TOKENS_PER_WEIGHT_READ) // MIN_THREAD_PRODUCTS
+    useful = _count_products(num_weights, num_tokens) // MIN_THREAD_PRODUCTS
     return max(1, min(useful, getattr(_worker, "num_threads", None) or torch.get_num_threads()))
 
 
@@ -68,6 +68,11 @@ def limit_threads(count: int | None) -> AbstractContextManager[object]:
     `None` changes nothing. Unlike after `torch.set_num_threads`, other threads keep their number.
     """
     return nullcontext() if count is None else _openmp_controller().limit(limits=count)
+
+
+def _count_products(num_weights: int, num_tokens: int) -> int:
+    """Multiplications of a forward pass; reading the weights counts as some."""
+    return num_weights * (num_tokens + TOKENS_PER_WEIGHT_READ)
 
 
 @cache

@@ -7,12 +7,18 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
+from numba.extending import intrinsic
 
 LANES = 16
 """Numbers of a vector; LLVM cuts it to the registers of the machine."""
 
 _FLOAT, _SHORT, _INT, _LONG = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _VECTOR, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
+
+
+def llvm_function(function: Callable[..., Any]) -> Any:
+    """Makes a function that emits code callable from functions that Numba compiles."""
+    return intrinsic(prefer_literal=True)(function)
 
 
 class VectorEmitter:
@@ -53,10 +59,8 @@ class VectorEmitter:
 
     def prefetch(self, data: ir.Value, index: ir.Value) -> None:
         """Asks for the memory there, without waiting for it."""
-        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), _INT, _INT, _INT])
-        function: Any = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
         pointer = self.builder.bitcast(self.address(data, index), ir.PointerType())
-        self.builder.call(function, [pointer, *(ir.Constant(_INT, n) for n in (0, 3, 1))])
+        self.call_by_name("llvm.prefetch.p0", ir.VoidType(), pointer, *(ir.Constant(_INT, n) for n in (0, 3, 1)))
 
     def load_long(self, data: ir.Value, index: ir.Value) -> ir.Value:
         return self.builder.load(self.address(data, index, _LONG), align=8, typ=_LONG)
@@ -79,9 +83,13 @@ class VectorEmitter:
 
     def call(self, name: str, *vectors: ir.Value) -> ir.Value:
         """Calls a function that LLVM has for every kind of vector."""
-        kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(vectors))
-        function: Any = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.v{LANES}f32")  # type: ignore[no-untyped-call]
-        return self.builder.call(function, vectors)
+        return self.call_by_name(f"{name}.v{LANES}f32", _VECTOR, *vectors)
+
+    def call_by_name(self, name: str, result: ir.Type, *values: ir.Value) -> ir.Value:
+        """Calls a function of LLVM, or of a library that the process has loaded."""
+        kind = ir.FunctionType(result, [value.type for value in values])
+        function: Any = cgutils.get_or_insert_function(self.builder.module, kind, name)  # type: ignore[no-untyped-call]
+        return self.builder.call(function, values)
 
     def shuffle(self, a: ir.Value, b: ir.Value, lanes: Sequence[int]) -> ir.Value:
         return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INT, len(lanes)), list(lanes)))

@@ -13,15 +13,14 @@ multiples of 32. The number of rows is a literal: each number has code of its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba.core import types
-from numba.extending import intrinsic
 
-from decoding.vector_emitter import LANES, VectorEmitter
+from decoding.vector_emitter import LANES, VectorEmitter, llvm_function
 
 PANEL = 2 * LANES
 """Columns of a matrix that are stored, and computed, together."""
@@ -34,12 +33,7 @@ TILE = 4 if get_host_cpu_features().get("avx512f") else 2
 _KEYS = 4  # keys whose scores are computed side by side
 
 
-def vector_function(function: Callable[..., Any]) -> Any:
-    """Makes a function that emits code callable from functions that Numba compiles."""
-    return intrinsic(prefer_literal=True)(function)
-
-
-@vector_function
+@llvm_function
 def multiply_panels(
     typing: Any, rows: Any, panels: Any, x: Any, x_at: Any, x_stride: Any, w: Any, w_at: Any, depth: Any,
     start: Any, start_at: Any, start_stride: Any, y: Any, y_at: Any, y_stride: Any,
@@ -85,7 +79,7 @@ def multiply_panels(
     return signature, emit
 
 
-@vector_function
+@llvm_function
 def score_keys(
     typing: Any, rows: Any, q: Any, q_at: Any, width: Any, kv: Any, kv_at: Any,
     slots: Any, slots_at: Any, count: Any, scores: Any, scores_at: Any, scores_stride: Any,
@@ -137,7 +131,7 @@ def score_keys(
     return signature, emit
 
 
-@vector_function
+@llvm_function
 def exponentiate(typing: Any, scores: Any, scores_at: Any, count: Any) -> Any:
     """Replaces `count` scores by exp(score - largest score) and returns their sum.
 
@@ -176,7 +170,7 @@ def exponentiate(typing: Any, scores: Any, scores_at: Any, count: Any) -> Any:
     return types.float32(scores, types.int64, types.int64), emit
 
 
-@vector_function
+@llvm_function
 def add_values(
     typing: Any, rows: Any, weights: Any, weights_at: Any, weights_stride: Any, kv: Any, kv_at: Any,
     width: Any, slots: Any, slots_at: Any, count: Any, out: Any, out_at: Any,
@@ -220,7 +214,7 @@ def add_values(
     return signature, emit
 
 
-@vector_function
+@llvm_function
 def sum_squares(typing: Any, x: Any, x_at: Any, width: Any) -> Any:
     """Returns the sum of `width` squares."""
 
@@ -237,7 +231,7 @@ def sum_squares(typing: Any, x: Any, x_at: Any, width: Any) -> Any:
     return types.float32(x, types.int64, types.int64), emit
 
 
-@vector_function
+@llvm_function
 def copy_numbers(typing: Any, x: Any, x_at: Any, y: Any, y_at: Any, width: Any) -> Any:
     """Sets `width` numbers of `y` to those of `x`."""
 
@@ -251,7 +245,7 @@ def copy_numbers(typing: Any, x: Any, x_at: Any, y: Any, y_at: Any, width: Any) 
     return types.void(x, long, y, long, long), emit
 
 
-@vector_function
+@llvm_function
 def scale_numbers(
     typing: Any, x: Any, x_at: Any, factor: Any, weights: Any, weights_at: Any, y: Any, y_at: Any, width: Any
 ) -> Any:
@@ -275,7 +269,7 @@ def scale_numbers(
     return types.void(x, long, types.float32, weights, long, y, long, long), emit
 
 
-@vector_function
+@llvm_function
 def gate_values(typing: Any, x: Any, gate_at: Any, up_at: Any, width: Any, out_at: Any) -> Any:
     """Sets `out = silu(gate) * up`, all three in `x` and `width` long."""
 

@@ -204,15 +204,15 @@ def _rotate(x: Floats, x_at: int, size: int, cos_sin: Floats, position: int, fac
 def _attend(
     thread: int, num_threads: int, shape: StackShape, rows: Ints, first: int, end: int, q: Floats, kv: Floats,
     layer_at: int, num_slots: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
-    tile: Floats, tile_at: int, scores: Floats, scores_at: int, capacity: int, out: Floats,
+    tile: Floats, scores: Floats, capacity: int, out: Floats,
 ) -> None:  # fmt: skip
     """Computes this thread's part of the attention of tokens `rows[first:end]`: `[end - first, H * D]`.
 
-    *Mutates* what the thread has of `tile` and `scores`.
+    *Mutates* `tile` and `scores`.
     """
     width, per_kv = shape.head, shape.num_heads // shape.num_kv_heads
     q_width = shape.num_heads * width
-    out_tile = tile_at + TILE * width  # the second half of `tile`
+    out_tile = TILE * width  # the second half of `tile`
     num_queries = (end - first) * per_kv
     query = part = 0
     while query < num_queries:
@@ -231,33 +231,31 @@ def _attend(
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
                 q_at = t * q_width + (k * per_kv + (query + i) % per_kv) * width
-                copy_numbers(q, q_at, tile, tile_at + i * width, width)
-            for i in range(out_tile, out_tile + TILE * width):
+                copy_numbers(q, q_at, tile, i * width, width)
+            for i in range(out_tile, 2 * out_tile):
                 tile[i] = np.float32(0.0)
             if common:
-                score_keys(TILE, tile, tile_at, width, kv, kv_at, key_slots, start, common, scores, scores_at, capacity)
+                score_keys(TILE, tile, 0, width, kv, kv_at, key_slots, start, common, scores, 0, capacity)
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
-                at, count, extra = scores_at + i * capacity, keys_T[t].count, keys_T[t].extra_count
+                at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
                 if count > common:
                     score_keys(
-                        1, tile, tile_at + i * width, width, kv, kv_at, key_slots, keys_T[t].start + common,
-                        count - common, scores, at + common, capacity,
+                        1, tile, i * width, width, kv, kv_at, key_slots, keys_T[t].start + common, count - common,
+                        scores, at + common, capacity,
                     )  # fmt: skip
                 if extra:
                     score_keys(
-                        1, tile, tile_at + i * width, width, kv, kv_at, extra_slots, keys_T[t].extra_start, extra,
+                        1, tile, i * width, width, kv, kv_at, extra_slots, keys_T[t].extra_start, extra,
                         scores, at + count, capacity,
                     )  # fmt: skip
                 # the sum waits where the row has no score
                 scores[at + capacity - 1] = exponentiate(scores, at, count + extra)
             if common:
-                add_values(
-                    TILE, scores, scores_at, capacity, kv, kv_at, width, key_slots, start, common, tile, out_tile
-                )
+                add_values(TILE, scores, 0, capacity, kv, kv_at, width, key_slots, start, common, tile, out_tile)
             for i in range(size):
                 t = rows[first + (query + i) // per_kv]
-                at, count, extra = scores_at + i * capacity, keys_T[t].count, keys_T[t].extra_count
+                at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
                 o_at = out_tile + i * width
                 if count > common:
                     add_values(
@@ -363,7 +361,8 @@ def run_layers(
     layer_size = len(kv) // shape.num_layers
     num_slots = layer_size // (k * 2 * width)
     share = work[thread * of_thread : (thread + 1) * of_thread]
-    normed, tile_at, scores_at = share, _CHUNK * hidden_width, _CHUNK * hidden_width + 2 * TILE * width
+    normed, rest = share[: _CHUNK * hidden_width], share[_CHUNK * hidden_width :]
+    tile, scores = rest[: 2 * TILE * width], rest[2 * TILE * width :]
     shared = work[num_threads * of_thread :]
     x, rest = shared[: num_tokens * hidden_width], shared[num_tokens * hidden_width :]
     q, rest = rest[: num_tokens * q_width], rest[num_tokens * q_width :]
@@ -414,7 +413,7 @@ def run_layers(
                 copy_numbers(x, x_at, part, i * hidden_width + hidden_first, hidden_end - hidden_first)
             _attend(
                 thread, num_threads, shape, rows, first, first + count, q, kv, layer_at, num_slots, key_slots,
-                extra_slots, keys_T, share, tile_at, share, scores_at, capacity, wide,
+                extra_slots, keys_T, tile, scores, capacity, wide,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
             _multiply_share(

@@ -165,7 +165,7 @@ class HFBackend:
             self.segment_tiles = pick_tiles(per_kv, fused.head_size, fused.dtype, is_aligned=is_invariant)
         if self.decoder_kind == "eager" and not has_segments:
             fused.pack_weights()
-        # only CPU rounds choose their number of threads, and the compiled head always has one
+        # only CPU rounds choose their number of threads, and the compiled head does so by itself
         uses_helpers = self.device.type == "cpu" and self.decoder_kind == "eager"
         self._num_head_weights = num_head_weights if uses_helpers else 0
         # without a head of its own the model is a bare decoder

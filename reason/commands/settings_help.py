@@ -5,10 +5,8 @@ All of it is read from conf/: Hydra, whose own help lists classes, is not import
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +15,14 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from reason.commands.typed import as_called, called_as
+from reason.runs.closed_output import CLOSED_OUTPUT, discard_stdout
 
 HELP = frozenset({"-h", "--help"})
 ADDED = {"solve": ("task", "experiment"), "serve": (), "serve_models": ("recipe",), "train": ()}
 """Groups of which a command has no option until one is added with +GROUP=OPTION."""
 
-CLOSED_OUTPUT = 141
 _INDENT = 6
-_DEFAULT = re.compile(r"  - (?:override )?(?P<group>[a-z][\w@]*): (?P<option>\S+)(?:\s+# (?P<about>.*))?")
+_DEFAULT = re.compile(r"  - (?P<group>[a-z][\w@]*): (?P<option>\S+)(?:\s+# (?P<about>.*))?")
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ def show_help(name: str, config: str, help_text: str, arguments: Sequence[str]) 
     try:
         print(format_help(name, config, help_text, find_config_folders(arguments), width), flush=True)
     except BrokenPipeError:  # as of `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         return CLOSED_OUTPUT
     return 0
 

@@ -25,13 +25,14 @@ from rich.console import Console
 from reason.config import compose
 from reason.config.errors import ConfigError
 from reason.config.renamed_settings import rename_overrides
+from reason.runs.closed_output import CLOSED_OUTPUT, discard_stdout
 from reason.runs.json_files import REFUSED, write_json
 from reason.runs.output_check import check_run_folder
 from reason.runs.output_folder import OutputError
 
-FAILED, WRONG_SETTINGS, NOT_SAVED, INTERRUPTED, CLOSED_OUTPUT = 1, 2, 3, 130, 141
+FAILED, WRONG_SETTINGS, NOT_SAVED, INTERRUPTED = 1, 2, 3, 130
 """Exit codes: no problem was solved; a setting or a saved file is wrong; results could not be saved (disk full, folder
-gone); stopped by a signal; stdout could not be written, such as that of `solve.py | head` (the results are saved)."""
+gone); stopped by a signal. And `CLOSED_OUTPUT`: the results are saved, but stdout could not be written."""
 
 
 class ClosedOutputError(Exception):
@@ -64,8 +65,7 @@ def printing() -> Iterator[None]:
     except OutputError:
         raise  # of a file
     except OSError as error:
-        # Python flushes stdout at its end, which would fail too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         raise ClosedOutputError(f"cannot print ({error.strerror or error})") from error
 
 
@@ -119,7 +119,7 @@ def handle_termination(program: str) -> Iterator[None]:
         yield
         sys.stdout.flush()  # here, where it can still be said that it failed
     except BrokenPipeError:  # as of `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         sys.exit(CLOSED_OUTPUT)
     except SweepJobFailed as error:
         sys.exit(error.code)
