@@ -44,6 +44,19 @@ def test_bench_decoders_reports_ratios_and_ends_with_json(model: list[str], tmp_
     assert f"{model[1]}, float32" in report.read_text()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--new", "1"], "--new must be at least 2, got 1"),
+        (["--shape", "qwen9"], "shape must be one of qwen2.5-0.5b, "),
+    ],
+)
+def test_bench_decoders_refuses_what_it_cannot_measure(wrong: list[str], message: str, tmp_path: Path) -> None:
+    done = run("decoders.py", *wrong, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(message)
+
+
 def test_bench_start_measures_the_first_line_and_the_end(tmp_path: Path) -> None:
     report = tmp_path / "report.md"
     done = run("start.py", "--cases", "help,wrong_setting", "--repeats", "2", "--out", str(report), cwd=tmp_path)

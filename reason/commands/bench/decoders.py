@@ -10,16 +10,11 @@ The runs alternate. A table first; the last line of stdout is one JSON object.
 from __future__ import annotations
 
 import argparse
+import sys
 
 from rich.console import Console
 
-from reason.bench.arguments import (
-    add_report_argument,
-    describe_length,
-    positive_int,
-    positive_ints,
-    run_benchmark,
-)
+from reason.bench.arguments import add_report_argument, describe_length, positive_int, positive_ints, run_benchmark
 from reason.commands import typed
 
 
@@ -39,10 +34,16 @@ def make_parser() -> argparse.ArgumentParser:
 def bench_decoders(args: argparse.Namespace, console: Console) -> dict[str, object]:
     from reason.bench.decoders import compare_decoders, format_report, load_checkpoint, make_random_model, make_table
     from reason.bench.engine import describe_machine
+    from reason.config.errors import ConfigError
     from reason.models.checkpoint import find_model
 
+    if args.new < 2:
+        sys.exit(f"--new must be at least 2, got {args.new}: one token has no round without the prompt")
     console.print(describe_length(decoders=2, sizes=len(args.branches), repeats=args.repeats))
-    backends = make_random_model(args.shape) if args.shape else load_checkpoint(find_model(args.model).source)
+    try:
+        backends = make_random_model(args.shape) if args.shape else load_checkpoint(find_model(args.model).source)
+    except (ValueError, ConfigError) as error:
+        sys.exit(str(error))
     comparisons = compare_decoders(
         backends, branches=args.branches, prompt=args.prompt, new=args.new, repeats=args.repeats
     )
