@@ -89,7 +89,8 @@ class BudgetTracker:
     def add_usage(self, usage: Usage) -> None:
         """Adds usage without a reservation; `seconds` is ignored, because the tracker has a clock. *Mutates*."""
         for name, count in vars(usage).items():
-            self._counts[name] += count
+            if count:  # most are 0
+                self._counts[name] += count
 
     def add_earlier(self, usage: Usage) -> None:
         """Adds the usage of an earlier part of this search; its seconds count, as if the clock had run. *Mutates*."""

@@ -89,7 +89,8 @@ class DelimiterSteps(StepRule):
     def _find_delimiter(self, tokens: Tokens, start: int, decode: Decode) -> int | None:
         """The smallest `end` such that `tokens[start:end]` holds the delimiter; None if none does.
 
-        Doubles the window, then bisects it: the step is decoded a few times, not once per token.
+        Doubles the window, then bisects it: the step is decoded a few times, not once per token. An engine that
+        stopped at the delimiter has it in the last token, so that place comes first.
         """
         low, width = start, 16
         while self.delimiter not in decode(tokens[start : start + width]):
@@ -98,12 +99,13 @@ class DelimiterSteps(StepRule):
                 return None
             width *= 2
         high = min(start + width, len(tokens))
+        middle = high - 1 if high == len(tokens) else (low + high) // 2
         while high - low > 1:  # the delimiter is in tokens[start:high] and not in tokens[start:low]
-            middle = (low + high) // 2
             if self.delimiter in decode(tokens[start:middle]):
                 high = middle
             else:
                 low = middle
+            middle = (low + high) // 2
         return high
 
 

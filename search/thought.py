@@ -68,6 +68,8 @@ class ThoughtHistory:
 
     def until(self, num_tokens: int) -> ThoughtHistory:
         """Returns what belongs to the first `num_tokens` tokens of the path."""
+        if not self.probes and not self.waits and self.hint is None:
+            return self
         return ThoughtHistory(
             tuple(probe for probe in self.probes if probe.num_tokens <= num_tokens),
             tuple(wait for wait in self.waits if wait < num_tokens),

@@ -27,6 +27,7 @@ from search.tree import Step
 _STEP_TOKENS = 30
 _PROMPT = tuple(b"How many? " * 30)
 _EOS = 0
+_LOGPROBS = tuple(0.5 + at / 1024 for at in range(_STEP_TOKENS))
 
 
 class FreeEngine:
@@ -51,7 +52,7 @@ class FreeEngine:
 
 def _generation(request: GenerationRequest, tokens: Tokens, finish: FinishReason) -> Generation:
     usage = Usage(calls=1, tokens=len(tokens), prompt_tokens=len(request.prefix), forwards=len(tokens))
-    logprobs = tuple(-0.5 - at / 1024 for at in range(len(tokens)))  # a number each, as a model's, for the memory
+    logprobs = tuple(map(float.__neg__, _LOGPROBS))  # a number each, as a model's, for the memory
     return Generation(tokens=tokens, logprobs=logprobs, finish=finish, usage=usage)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import torch
 from decoding.model.transformers_checkpoint import HFBackend
 from reason.bench.baselines import BranchWorkload, run_ours
 from reason.bench.puppet import find_shape
+from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
 KINDS = ("compiled", "eager")
@@ -129,21 +129,12 @@ def make_table(points: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 def format_report(result: Mapping[str, Any], command: str) -> str:
     """Returns the report in Markdown; it ends with the figures as JSON."""
-    lines = [
-        "# The compiled decoder beside the eager one",
-        "",
-        f"`{command}`",
-        "",
-        ", ".join(f"{name} {value}" for name, value in result["machine"].items()),
-        "",
-        f"{result['model']}, float32; {result['prompt']} prompt tokens that all branches share, {result['new']} new",
-        f"ones of each branch. Medians of {result['repeats']} runs of each, in turns, in seconds of a clock. A round",
-        "is what a run of all tokens takes longer than a run of one, over the rounds; *prompt* is the run of one.",
+    parts = [
+        f"{result['model']}, float32; {result['prompt']} prompt tokens that all branches share, {result['new']} new "
+        f"ones of each branch. Medians of {result['repeats']} runs of each, in turns, in seconds of a clock. A round "
+        "is what a run of all tokens takes longer than a run of one, over the rounds; *prompt* is the run of one. "
         "*CPU*: seconds of whole runs on all cores together.",
-        "",
-        *make_table(result["points"]).markdown_section(),
-        "```json",
-        json.dumps(result),
-        "```",
+        make_table(result["points"]).markdown_section(),
     ]
-    return "\n".join(lines) + "\n"
+    title = "The compiled decoder beside the eager one"
+    return join_report(title, command, parts, machine=result["machine"], figures=result)

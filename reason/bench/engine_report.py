@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
 from reason.bench.engine import EnginePoint
+from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
 Row = dict[str, Any]  # plain data: a whole result, or a point of it
@@ -81,19 +81,18 @@ def print_report(points: Sequence[EnginePoint], console: Console) -> None:
 
 def format_report(points: Sequence[EnginePoint], result: Row, command: str) -> str:
     """Returns the report in Markdown: command, machine, tables, failed baselines, and the JSON line."""
-    lines = ["# The local engine against transformers", "", f"`{command}`", ""]
-    lines += [", ".join(f"{key} {value}" for key, value in result["machine"].items()), ""]
-    lines += [
-        f"{result['new']} new tokens per branch, {result['repeats']} repetitions, model {result['model'] or 'random'}.",
-        "",
-    ]
     cost = ", ".join(
         f"{middle:.2f}x ({low:.2f}-{high:.2f}) at {rows} rows"
         for rows, (low, middle, high) in result["modules_vs_fused"].items()
     )
-    lines += [f"transformers' modules against our fused stack, same rows, attention over one key: {cost}.", ""]
-    for table in make_tables(points):
-        lines += table.markdown_section()
-    for point in points:
-        lines += [f"- {name} at {point.workload.branches}: {error}" for name, error in point.failed.items()]
-    return "\n".join([*lines, "", "```json", json.dumps(result), "```", ""])
+    failed = [
+        f"- {name} at {point.workload.branches}: {error}" for point in points for name, error in point.failed.items()
+    ]
+    parts = [
+        f"{result['new']} new tokens per branch, {result['repeats']} repetitions, model {result['model'] or 'random'}.",
+        f"transformers' modules against our fused stack, same rows, attention over one key: {cost}.",
+        *(table.markdown_section() for table in make_tables(points)),
+        "\n".join(failed),
+    ]
+    title = "The local engine against transformers"
+    return join_report(title, command, parts, machine=result["machine"], figures=result)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
+from reason.bench.report import join_report
 from reason.bench.speculation_report import describe_mismatches
 from reason.runs.tables import ResultTable
 
@@ -73,9 +73,6 @@ def describe_puppet(result: Row) -> str:
 
 def format_report(result: Row, command: str) -> str:
     """Returns the report in Markdown: command, machine, tables, and the JSON line with the configuration."""
-    lines = ["# Puppet: speculation at a real model's price", "", f"`{command}`", ""]
-    lines += [", ".join(f"{key} {value}" for key, value in result["machine"].items()), ""]
-    lines += [describe_puppet(result), ""]
-    for table in make_tables(result):
-        lines += table.markdown_section()
-    return "\n".join([*lines, "```json", json.dumps(result), "```", ""])
+    parts = [describe_puppet(result), *(table.markdown_section() for table in make_tables(result))]
+    title = "Puppet: speculation at a real model's price"
+    return join_report(title, command, parts, machine=result["machine"], figures=result)

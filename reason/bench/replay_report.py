@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
+from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
 Row = dict[str, Any]  # plain data: a whole result, or a row of it
@@ -42,9 +42,9 @@ def print_report(result: Row, console: Console) -> None:
 
 def format_report(result: Row, command: str, plot: str | None) -> str:
     """Returns the report in Markdown: command, recorded texts, plot, tables, and the JSON line."""
-    lines = ["# Drafters on recorded texts", "", f"`{command}`", ""]
-    lines += [f"{result['problems']} problems, {result['tokens']:,} tokens of {result['tokenizer']}. {LIMITATIONS}", ""]
-    lines += [f"![{plot}]({plot})", ""] if plot else []
-    for table in make_tables(result):
-        lines += table.markdown_section()
-    return "\n".join([*lines, "```json", json.dumps(result), "```", ""])
+    parts = [
+        f"{result['problems']} problems, {result['tokens']:,} tokens of {result['tokenizer']}. {LIMITATIONS}",
+        f"![{plot}]({plot})" if plot else "",
+        *(table.markdown_section() for table in make_tables(result)),
+    ]
+    return join_report("Drafters on recorded texts", command, parts, figures=result)

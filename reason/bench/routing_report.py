@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from reason.bench.plots import Curve, draw_panels
+from reason.bench.report import join_report
 from reason.bench.routing import RouterPoint, cheapest_within, compare_areas, curve_area
 from reason.runs.metrics import paired_bootstrap
 from reason.runs.tables import format_markdown
@@ -42,7 +43,7 @@ def format_report(
     plot: Path | None,
 ) -> str:
     """Returns the report in Markdown. `sweeps` by temperature; `ratios` are prices of a large-model token."""
-    parts = ["# Step-level routers compared", f"`{command}`", ", ".join(f"{k} {v}" for k, v in machine.items()), about]
+    parts = [about]
     if plot is not None:
         parts.append(f"![Accuracy against the large model's tokens]({plot.name})")
     for temperature, points in sweeps.items():
@@ -54,7 +55,7 @@ def format_report(
         ]
     if speed_runs:
         parts += ["## Wall time against target_only, side by side", _format_speed_runs(speed_runs)]
-    return "\n\n".join(parts) + "\n"
+    return join_report("Step-level routers compared", command, parts, machine=machine)
 
 
 def summary_sentences(sweeps: Sweeps) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from operator import truediv
 from statistics import median
 from typing import Any
 
+from reason.bench.report import join_report
 from reason.bench.servers import FIXED, NGRAM, OURS, PLAIN, RECURSIVE
 from reason.runs.tables import ResultTable
 
@@ -96,32 +96,21 @@ def _judge(live: int, ratio: float, required: float) -> Row:
 
 def format_report(result: Row, command: str) -> str:
     """Returns the report in Markdown."""
-    head = [
-        "# SGLang on a CPU: plain, its n-grams, our speculation",
-        "",
-        f"`{command}`",
-        "",
-        ", ".join(f"{key} {value}" for key, value in result["machine"].items()) + f", SGLang {result['sglang']}",
-        "",
+    variants = {run["variant"] for run in result["speed_runs"]}
+    parts = [
         f"Bundled target, {result['problems']} held-out problems of {', '.join(result['families'])}, "
         f"{result['trajectories']} samples of each at temperature 1, at most {result['max_tokens']} tokens. Up to "
         f"{result['nodes'] - 1} draft tokens per branch and step (`--speculative-num-draft-tokens "
         f"{result['nodes']}`). Medians of {result['repeats']} repetitions with other samples; in each, every server "
         "decodes everything once, with an empty cache and empty draft tables, while the others are paused.",
-        "",
         "Acceptance rules:",
-        "",
-        *(
-            f"- {name}: {rule}"
-            for name, rule in RULES.items()
-            if name in {run["variant"] for run in result["speed_runs"]}
-        ),
-        "",
+        "\n".join(f"- {name}: {rule}" for name, rule in RULES.items() if name in variants),
         READING,
-        "",
+        *(table.markdown_section() for table in make_tables(result)),
     ]
-    body = [line for table in make_tables(result) for line in table.markdown_section()]
-    return "\n".join([*head, *body, "```json", json.dumps(result), "```", ""])
+    machine = {**result["machine"], "SGLang": result["sglang"]}
+    title = "SGLang on a CPU: plain, its n-grams, our speculation"
+    return join_report(title, command, parts, machine=machine, figures=result)
 
 
 def _goal_table(title: str, goals: Sequence[Row]) -> ResultTable:

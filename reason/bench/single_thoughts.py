@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from reason.bench.problem_values import Floats, correct_answers, tokens_per_problem
+from reason.bench.report import join_report
 from reason.bench.runs import RunOutcome, RunSpec
 from reason.runs.metrics import (
     GradedSample,
@@ -123,9 +123,6 @@ def format_singles(
     compared = [(run, choose_opponents(run, pools)) for run in runs]
     heads = ["one thought at equal tokens", "the best one thought", "a vote at equal tokens"]
     parts = [
-        "# Searches against thoughts by themselves, at equal tokens",
-        f"`{command}`",
-        ", ".join(f"{key} {value}" for key, value in machine.items()),
         f"{num_problems} problems, the same for all rows, {num_seeds} seeds; ± is a standard error over problems, each "
         "of which counts with its mean over seeds. Tokens are per problem, all drafts and probes included.",
         "## Thoughts by themselves",
@@ -143,11 +140,10 @@ def format_singles(
         "problems; then of what, how accurate that is, and its tokens. *At equal tokens* means at least as many as the "
         "search has, or, where no thought is so long, the most. Of several the most accurate is taken, which favours "
         "it. *A vote* is over as many thoughts as the search's tokens buy, rounded up.",
-        "```json",
-        json.dumps({"machine": dict(machine), "searches": [_to_json(*each) for each in compared]}),
-        "```",
     ]
-    return "\n\n".join(parts) + "\n"
+    figures = {"machine": dict(machine), "searches": [_to_json(*each) for each in compared]}
+    title = "Searches against thoughts by themselves, at equal tokens"
+    return join_report(title, command, parts, machine=machine, figures=figures)
 
 
 def _pool_cells(pool: ThoughtPool) -> list[str]:

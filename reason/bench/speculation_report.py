@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from reason.bench.drafter_setups import ORACLE
 from reason.bench.goals import OUR_SETUP, SPEED_SETUP, TEMPERATURE
+from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
 Row = dict[str, Any]  # plain data: a whole result, or its goals, points and speed runs
@@ -122,13 +122,14 @@ def print_report(result: Row, console: Console) -> None:
 
 def format_report(result: Row, command: str, plots: Sequence[str] = ()) -> str:
     """Returns the report in Markdown: command, machine, settings, plots, tables, and the JSON line."""
-    lines = ["# Speculative decoding: drafters, rules, live branches", "", f"`{command}`", ""]
-    lines += [", ".join(f"{key} {value}" for key, value in result["machine"].items()), ""]
-    lines += [describe_settings(result), "", describe_mismatches(result), ""]
-    lines += [f"![{plot}]({plot})" for plot in plots] + [""] * bool(plots)
-    for table in make_tables(result):
-        lines += table.markdown_section()
-    return "\n".join([*lines, "```json", json.dumps(result), "```", ""])
+    parts = [
+        describe_settings(result),
+        describe_mismatches(result),
+        *(f"![{plot}]({plot})" for plot in plots),
+        *(table.markdown_section() for table in make_tables(result)),
+    ]
+    title = "Speculative decoding: drafters, rules, live branches"
+    return join_report(title, command, parts, machine=result["machine"], figures=result)
 
 
 def describe_settings(result: Row) -> str:

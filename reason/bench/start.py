@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import subprocess
@@ -15,6 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
 QUESTION = 'question="Compute (2+3)*4."'
@@ -133,20 +133,10 @@ def make_table(cases: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 def format_report(result: Mapping[str, Any], command: str) -> str:
     """Returns the report in Markdown; it ends with the figures as JSON."""
-    machine, runs = result["machine"], len(result["cases"][0]["runs"])
-    lines = [
-        "# Start",
-        "",
-        f"`{command}`",
-        "",
-        ", ".join(f"{name} {value}" for name, value in machine.items()),
-        "",
-        f"{runs} runs of each, in turns, as processes of their own with a terminal. Silence is the longest time",
-        "without output, from the start to the end. With empty caches loops are compiled and rounds are timed.",
-        "",
-        *make_table(result["cases"]).markdown_section(),
-        "```json",
-        json.dumps(result),
-        "```",
+    parts = [
+        f"{len(result['cases'][0]['runs'])} runs of each, in turns, as processes of their own with a terminal. Silence "
+        "is the longest time without output, from the start to the end. With empty caches loops are compiled and "
+        "rounds are timed.",
+        make_table(result["cases"]).markdown_section(),
     ]
-    return "\n".join(lines) + "\n"
+    return join_report("Start", command, parts, machine=result["machine"], figures=result)

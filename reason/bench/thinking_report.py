@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -12,6 +11,7 @@ import numpy as np
 
 from reason.bench.plots import draw_panels
 from reason.bench.problem_values import correct_answers, tokens_per_problem
+from reason.bench.report import join_report
 from reason.bench.runs import RunOutcome, RunSpec
 from reason.runs.metrics import avg_at_n, paired_bootstrap, per_problem_values
 from reason.runs.tables import format_markdown
@@ -121,16 +121,11 @@ def format_budgets(
         for point in points
     ]
     parts = [
-        "# Accuracy against the budget of a thought",
-        f"`{command}`",
-        ", ".join(f"{key} {value}" for key, value in machine.items()),
         f"{num_problems} problems, the same for all rows; intervals are 95 %, by bootstrap over problems. *forced*: at "
         "the budget the thought is closed and the answer asked for. *cut*: the solution ends there. *single*: of the "
         "solutions by themselves, without a vote.",
         *([f"![Accuracy against the budget]({plot.name})"] if plot else []),
         format_markdown(head, rows),
-        "```json",
-        json.dumps({"machine": dict(machine), "points": [asdict(point) for point in points]}),
-        "```",
     ]
-    return "\n\n".join(parts) + "\n"
+    figures = {"machine": dict(machine), "points": [asdict(point) for point in points]}
+    return join_report("Accuracy against the budget of a thought", command, parts, machine=machine, figures=figures)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
 _HEADER = ("workload", "pairs", "wall", "off / off", "CPU", "off / off", "rounds", "of", "drafted per round", "differ")
@@ -32,23 +32,16 @@ def make_table(workloads: Sequence[Mapping[str, Any]]) -> ResultTable:
 def format_report(result: Mapping[str, Any], command: str) -> str:
     """Returns the report in Markdown; it ends with the figures as JSON."""
     settings = ", ".join(result["settings"])
-    lines = [
-        "# Whole runs with speculation beside the same runs without it",
-        "",
-        f"`{command}`",
-        "",
-        f"`speculation={result['speculation']}`{f' with {settings}' if settings else ''}. Each run with it stands",
-        "between two without it and is compared with their mean, in wall seconds and in CPU seconds of the process;",
-        "its start is not counted. *off / off* is the second of the two over the first: a ratio within its spread says",
-        "nothing. *rounds* of so many plain ones are those of the last pair. *differ*: problems of all pairs whose",
+    parts = [
+        f"`speculation={result['speculation']}`{f' with {settings}' if settings else ''}. Each run with it stands "
+        "between two without it and is compared with their mean, in wall seconds and in CPU seconds of the process; "
+        "its start is not counted. *off / off* is the second of the two over the first: a ratio within its spread says "
+        "nothing. *rounds* of so many plain ones are those of the last pair. *differ*: problems of all pairs whose "
         "solution is another one than without speculation.",
-        "",
-        *make_table(result["workloads"]).markdown_section(),
-        "```json",
-        json.dumps(result),
-        "```",
+        make_table(result["workloads"]).markdown_section(),
     ]
-    return "\n".join(lines) + "\n"
+    title = "Whole runs with speculation beside the same runs without it"
+    return join_report(title, command, parts, machine=result["machine"], figures=result)
 
 
 def _format_ratios(ratios: Mapping[str, float]) -> str:

@@ -24,13 +24,13 @@ class ResultTable(NamedTuple):
             table.add_row(*row)
         console.print(table)
 
-    def markdown_section(self) -> list[str]:
-        """Returns the lines of a Markdown section: heading, table, blank line.
+    def markdown_section(self) -> str:
+        """Returns a Markdown section: heading, blank line, table.
 
         >>> ResultTable("Sums", ["a", "b"], [["1", "2"]]).markdown_section()
-        ['## Sums', '', '| a | b |', '|---|---|', '| 1 | 2 |', '']
+        '## Sums\\n\\n| a | b |\\n|---|---|\\n| 1 | 2 |'
         """
-        return [f"## {self.title}", "", *format_markdown(self.header, self.rows).splitlines(), ""]
+        return f"## {self.title}\n\n{format_markdown(self.header, self.rows)}"
 
 
 def format_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

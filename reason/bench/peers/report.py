@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from reason.bench.peers.comparison import Clock, GreedyAgreement, PeerComparison
 from reason.bench.peers.installed import OURS
 from reason.bench.peers.limits import WorkloadLimit
+from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
 
@@ -115,21 +115,17 @@ class PeerReport:
     def to_markdown(self, command: str) -> str:
         """Returns the report: command, machine, engines, how it was measured, tables, and the JSON line."""
         workload = self.comparisons[0].workload
-        lines = ["# The local engine beside others on a CPU", "", f"`{command}`", ""]
-        lines += [", ".join(f"{key} {value}" for key, value in self.machine.items()), ""]
-        lines += [f"- {name}: {text}" for name, text in (*self.descriptions.items(), *self.missing.items())]
-        lines += [
-            "",
+        about = [f"- {name}: {text}" for name, text in (*self.descriptions.items(), *self.missing.items())]
+        parts = [
+            "\n".join(about),
             f"One prompt of {len(workload.prompt)} tokens, {workload.new} new tokens per branch at temperature 1, none "
             f"ends early; model {self.model}, the same ids for every engine; threads: {self.threads}. Rounds: "
             f"{self.rounds}, in each of which every engine runs every workload once; a ratio is of two runs in the "
             "same round. Loading the model, and room for keys and values, are not timed.",
-            "",
             "The roofline is the larger of two times: the products of a round at the rate that torch reaches with "
             "weights in the caches, and its bytes (weights, shared and private keys and values, once each) at the "
             "measured bandwidth; `all` is that of the prompt, read once, and of the rounds.",
-            "",
+            *(table.markdown_section() for table in self.tables()),
         ]
-        for table in self.tables():
-            lines += table.markdown_section()
-        return "\n".join([*lines, "```json", json.dumps(self.to_json()), "```", ""])
+        title = "The local engine beside others on a CPU"
+        return join_report(title, command, parts, machine=self.machine, figures=self.to_json())

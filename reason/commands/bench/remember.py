@@ -54,7 +54,7 @@ def bench_remember(args: argparse.Namespace, console: Console) -> dict[str, obje
             gains.append(gain)
             console.print(f"seed {seed}, {gain.case}: {gain.remembering:.2f}, without a table {gain.without:.2f}")
     cases = summarize_gains(gains)
-    console.print("\n".join(make_table(cases).markdown_section()), markup=False)
+    console.print(make_table(cases).markdown_section(), markup=False)
     result = {"bench": "remember", **asdict(bench), "seeds": args.seeds, "cases": cases, "machine": describe_machine()}
     if args.out:
         args.out.write_text(format_report(result, typed.join_command("bench remember")), encoding="utf-8")

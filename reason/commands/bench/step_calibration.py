@@ -17,6 +17,7 @@ from statistics import fmean
 from rich.console import Console
 
 from reason.bench.arguments import add_report_argument, run_comparison
+from reason.bench.report import join_report
 from reason.bench.step_calibration import (
     Reliability,
     ScoredSolution,
@@ -54,19 +55,14 @@ def report_calibration(args: argparse.Namespace, console: Console) -> str:
         check_saved_rows(args.folder, list(task), about)
         solutions = read_solutions(args.folder, task)
     steps = list_steps(solutions)
-    lines = [
-        "# Calibration of step scores",
-        "",
-        f"`{typed.join_command('bench step_calibration')}`",
-        "",
+    tables = _tabulate_depths(steps), _tabulate_bins(steps), _tabulate_folds(solutions, steps)
+    parts = [
         f"{len(solutions)} problems of {about['task']}, scorer {choices.get('scorer', '')}, search {about['search']}; "
         f"{len(steps):,} scored steps. A share of the problems has a standard error of at most "
         f"{standard_error(0.5, len(solutions)):.3f}.",
-        "",
+        *(table.markdown_section() for table in tables),
     ]
-    for table in (_tabulate_depths(steps), _tabulate_bins(steps), _tabulate_folds(solutions, steps)):
-        lines += table.markdown_section()
-    return "\n".join(lines)
+    return join_report("Calibration of step scores", typed.join_command("bench step_calibration"), parts)
 
 
 def _tabulate_depths(steps: Sequence[ScoredStep]) -> ResultTable:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from reason.bench.arguments import describe_length, positive_int, run_comparison
+from reason.bench.report import describe_facts
 from reason.commands import typed
 from reason.config.errors import ConfigError
 
@@ -71,8 +72,7 @@ def measure_systems(args: argparse.Namespace, console: Console) -> str:
                 raise
             console.print(f"{row.name} is not measured now: {error}; it needs {row.needs}", markup=False)
             continue
-        machine = ", ".join(f"{key} {value}" for key, value in describe_machine().items())
-        source = f"`{typed.join_command('bench systems')}`; {machine}."
+        source = f"`{typed.join_command('bench systems')}`; {describe_facts(describe_machine())}."
         text = json.dumps({"source": source, "figures": figures}, indent=1, sort_keys=True)
         args.figures.write_text(text + "\n", encoding="utf-8")
     return format_page(rows, figures, source)

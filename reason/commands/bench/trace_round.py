@@ -22,6 +22,7 @@ from reason.bench.arguments import (
     positive_ints,
     run_benchmark,
 )
+from reason.bench.report import join_report
 from reason.commands import typed
 
 
@@ -78,9 +79,10 @@ def bench_trace(args: argparse.Namespace, console: Console) -> dict[str, object]
         cases.append(case)
     tables = make_tables(cases, card, args.launch_us, phases=args.phases or args.all)
     assumptions = describe_assumptions(card, args.launch_us)
-    sections = [line for table in tables for line in table.markdown_section()]
-    command = typed.join_command("bench trace_round")
-    report = "\n".join(["# One round of the engine, traced", "", f"`{command}`", "", assumptions, "", *sections])
+    sections = [table.markdown_section() for table in tables]
+    report = join_report(
+        "One round of the engine, traced", typed.join_command("bench trace_round"), [assumptions, *sections]
+    )
     if args.out:
         args.out.write_text(report, encoding="utf-8")
     if args.all:

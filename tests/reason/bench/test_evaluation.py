@@ -155,7 +155,7 @@ def test_budgets_of_a_thought_are_compared_ended_by_force_and_cut() -> None:
         for kind, grade in zip(runs.values(), ["right", "wrong"] * 8, strict=True)
     ]
     text = format_budgets(points, command="evaluate", machine={}, num_problems=1, plot=None)
-    saved = json.loads(text.split("```json\n\n")[1].split("\n\n```")[0])["points"]
+    saved = json.loads(text.split("```json\n")[1].split("\n```")[0])["points"]
     assert [point["accuracy"] for point in saved] == [1.0, 0.0] * 8
     assert {(point["ending"], point["think_tokens"]) for point in saved} == {
         (ending, budget) for ending in ("forced", "cut") for budget in (100, 200)

@@ -100,7 +100,7 @@ def test_halving_goes_on_with_those_that_are_left_and_reads_only_the_problems_of
     report = format_report(outcomes, command="c", machine={}, plots={}, dropped=dropped, seeds=[3, 5])
     assert "| mcts 4 | 20 | 0.100 | 400 | ets 4 | +80.0" in report
     assert "seeds 3, 5" in report
-    saved = json.loads(report.split("```json\n\n")[1].split("\n\n```")[0])
+    saved = json.loads(report.split("```json\n")[1].split("\n```")[0])
     assert [run["search"] for run in saved["runs"]] == ["best_of_n", "ets"]
     assert [run["problems"] for run in saved["dropped"]] == [20]
 
