@@ -31,12 +31,15 @@ class AStar(StepSearch):
     branching   continuations of each branch
     parallel    concurrent expansions; 1 is strictly best-first
     expansions  maximum number of expansions; the best branches are then written to their ends, for n solutions in all
+    normalise   `rank` compares branches of different depths by their place among those of their own; with `none` a
+                product of step scores, which falls with every step, keeps the search near the prompt
     """
 
     n: int = 4
-    branching: int = 4
+    branching: int = 8
     parallel: int = 4
     expansions: int = 256
+    normalise: str = "rank"
 
     def __post_init__(self) -> None:
         super().__post_init__()

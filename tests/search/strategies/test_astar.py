@@ -18,7 +18,7 @@ def promise(result: SearchResult, node: int) -> float:
 
 
 def test_astar_expands_the_most_promising_branch_one_at_a_time() -> None:
-    result = run_search(AStar(n=3, branching=3, parallel=1), engine=ToyEngine(write_five_steps))
+    result = run_search(AStar(n=3, branching=3, parallel=1, normalise="none"), engine=ToyEngine(write_five_steps))
     below = nodes_by_parent(result.tree)
     order = sorted((kids[0], node) for node, kids in below.items() if node >= 0)
     expanded: set[int] = set()
