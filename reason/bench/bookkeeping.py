@@ -120,7 +120,7 @@ def list_strategies(width: int, depth: int) -> dict[str, Strategy]:
         "ets": Ets(n=width, **common),
         "particle_filter": ParticleFilter(n=width, **common),
         "mcts": Mcts(n=width, parallel=beam, **common),
-        "astar": AStar(n=beam, parallel=beam, expansions=width, **common),
+        "astar": AStar(n=beam, branching=4, parallel=beam, expansions=width, **common),
         "treepo": TreePo(n=width, **common),
     }
 
