@@ -27,6 +27,7 @@ from typing import TypedDict
 import httpx
 from check_clients import start_server
 
+from reason.bench.report import join_report
 from reason.runs.tables import format_markdown
 
 MODEL = "best-of-4"
@@ -184,16 +185,15 @@ def format_report(summary: Summary, tally: RequestTally, machine: Mapping[str, o
     problems = (
         "\n".join(f"- {problem}" for problem in summary["problems"]) or "No request was lost, and the server is idle."
     )
-    return (
-        "# The server under load\n\n"
-        f"`{shlex.join(['python', *sys.argv])}`\n\n"
-        f"{', '.join(f'{name} {value}' for name, value in machine.items())}\n\n"
+    parts = [
         f"{summary['clients']} clients for {summary['seconds']:.0f} s, {tally.sent} requests of {MODEL}, at most 120 "
         "tokens a solution. A client that disconnects does so after 0.05 to 3 s; one that is answered 429 waits for "
-        "as long as the answer says.\n\n"
-        f"{outcome_table(tally)}\n\n"
-        f"Memory of the server in MiB, from before the first request to the end of the last: {memory}.\n\n{problems}\n"
-    )
+        "as long as the answer says.",
+        outcome_table(tally),
+        f"Memory of the server in MiB, from before the first request to the end of the last: {memory}.",
+        problems,
+    ]
+    return join_report("The server under load", shlex.join(["python", *sys.argv]), parts, machine=machine)
 
 
 def main() -> int:
