@@ -40,7 +40,8 @@ class StepSearchState:
         self.is_decided = False
         self._answers: dict[int, str | None] = {}
         self._scores_at: dict[int, list[float]] = {}  # depth -> path scores of the nodes there, sorted
-        self._num_compared = 0  # nodes of the tree that are in it
+        self._compared: set[int] = set()  # nodes that are in it
+        self._num_seen = 0  # nodes of the tree that had a chance to be in it
         self.given_up: list[int] = []
         self._turns: dict[int, list[int]] = {}  # representative of a merged branch -> its members, the next one first
         self._representatives: dict[int, int] = {}  # member of a merged branch -> its representative
@@ -167,13 +168,21 @@ class StepSearchState:
         score = self.tree.path_score(node, self.strategy.agg_strategy)
         if score is None or self.strategy.normalise == "none":
             return score
-        for other in range(self._num_compared, len(self.tree)):
-            known = self.tree.path_score(other, self.strategy.agg_strategy)
-            if known is not None:
-                insort(self._scores_at.setdefault(self.tree.nodes[other].depth, []), known)
-        self._num_compared = len(self.tree)
+        for other in range(self._num_seen, len(self.tree)):
+            self._compare_score(other)
+        self._num_seen = len(self.tree)
+        self._compare_score(node)  # one that the scorer left out gets a score with its first continuation
         among = self._scores_at[self.tree.nodes[node].depth]
         return normalise_scores([score], self.strategy.normalise, among)[0]
+
+    def _compare_score(self, node: int) -> None:
+        """Adds the path score of a node, if it has one, to those of its depth, once."""
+        if node in self._compared:
+            return
+        score = self.tree.path_score(node, self.strategy.agg_strategy)
+        if score is not None:
+            self._compared.add(node)
+            insort(self._scores_at.setdefault(self.tree.nodes[node].depth, []), score)
 
     def record_decision(
         self,
