@@ -8,6 +8,8 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+import numpy as np
+
 from decoding.validation import require_choice
 
 NORMALISATIONS = ("none", "rank", "zscore", "logit")
@@ -28,7 +30,7 @@ def normalise_scores(scores: Sequence[float], how: str, among: Sequence[float] |
     rank    share of the others that are worse, from 0 to 1; equals count half, and one alone is in the middle
     zscore  standard deviations above the mean; 0 where all are equal
     logit   log(score / (1 - score)): a softmax of it at temperature 1 is proportional to the odds
-    among   the scores to compare with, `scores` among them; None: `scores` alone
+    among   the scores to compare with in rising order, `scores` among them; None: `scores` alone
 
     >>> normalise_scores([1e-9, 1e-27, 0.5, 1e-27], "rank"), normalise_scores([1.0, 3.0], "zscore")
     ([0.6666666666666666, 0.16666666666666666, 1.0, 0.16666666666666666], [-1.0, 1.0])
@@ -39,15 +41,27 @@ def normalise_scores(scores: Sequence[float], how: str, among: Sequence[float] |
     if how == "logit":
         limited = [min(max(score, _LOWEST), _HIGHEST) for score in scores]
         return [math.log(score) - math.log1p(-score) for score in limited]
-    ordered = sorted(scores if among is None else among)
     if how == "rank":
-        others = len(ordered) - 1
-        # scores below and at most this one, itself included in the latter
-        return [
-            (bisect_left(ordered, s) + bisect_right(ordered, s) - 1) / (2 * others) if others else 0.5 for s in scores
-        ]
-    mean, deviation = statistics.fmean(ordered), statistics.pstdev(ordered)
+        return _rank_scores(scores) if among is None else [_rank_among(score, among) for score in scores]
+    compared = scores if among is None else among
+    mean, deviation = statistics.fmean(compared), statistics.pstdev(compared)
     return [(score - mean) / deviation if deviation else 0.0 for score in scores]
+
+
+def _rank_scores(scores: Sequence[float]) -> list[float]:
+    if len(scores) == 1:
+        return [0.5]
+    ordered = np.sort(scores)
+    # scores below and at most this one, itself included in the latter
+    places = np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right") - 1
+    ranks: list[float] = (places / (2 * (len(scores) - 1))).tolist()
+    return ranks
+
+
+def _rank_among(score: float, ordered: Sequence[float]) -> float:
+    """The same for one score; the time does not grow with the others."""
+    others = len(ordered) - 1
+    return (bisect_left(ordered, score) + bisect_right(ordered, score) - 1) / (2 * others) if others else 0.5
 
 
 def allocate_by_softmax(scores: Sequence[float], width: int, temperature: float) -> list[int]:

@@ -6,18 +6,24 @@ far, g adds up only the rises of h along it, and the branch with the highest f =
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from decoding.core import Tokens
 from decoding.validation import require_count
+from search.allocation import normalise_scores
 from search.expand import ExpansionBatch
 from search.open_paths import OpenPaths
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategy import Resources, SearchResult
 from search.tree import SearchTree
+
+Scores: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,36 +86,55 @@ class AStar(StepSearch):
         return state.build_result()
 
 
+@dataclass
+class Level:
+    """Nodes of one depth, in the order in which they were written.
+
+    parents  place of the parent of each in the level above; the prompt is alone in its own
+    scores   path score of each, nan where it is not scored
+    """
+
+    nodes: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+
+
 class BranchQueue:
-    """Priority queue of branches by falling f. Ties go to the deeper branch, so that a search with equal scores still
-    reaches solutions, then to the earlier one."""
+    """Queue of branches by falling f = g + h. Ties go to the deeper branch, so that a search with equal scores still
+    reaches solutions, then to the earlier one.
+
+    With `normalise` a new branch changes the f of others, so that of the whole tree is found anew, a level at a time.
+    """
 
     def __init__(self, state: StepSearchState) -> None:
         self._state = state
-        self._heap: list[tuple[float, int, int]] = [(0.0, 0, SearchTree.ROOT)]
-        self._open: set[int] = set()
+        self._levels: list[Level] = []
+        self._places: list[int] = []  # of each node in its level
+        self._unscored: list[int] = []
+        self._queued = {SearchTree.ROOT}
+        self._priorities: Scores | None = None  # of each node, the prompt first; -inf of those not in the queue
         self.open_paths = OpenPaths(state.tree)
         """Paths of the nodes in the queue that can be continued."""
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._queued)
 
     def push_node(self, node: int) -> None:
         """Adds a node. *Mutates*."""
-        depth = 0 if node == SearchTree.ROOT else self._state.tree.nodes[node].depth
-        heapq.heappush(self._heap, (-self.priority_of(node), -depth, node))
-        if not self._state.has_ended(node):
-            self._open.add(node)
+        self._queued.add(node)
+        self._priorities = None
+        if node != SearchTree.ROOT and not self._state.has_ended(node):
             self.open_paths.add(node)
 
     def pop_best(self) -> int:
         """Removes and returns the node with the highest f. *Mutates*."""
-        if self._state.strategy.normalise != "none":  # values change as more branches are known
-            self._heap = [(-self.priority_of(node), depth, node) for _, depth, node in self._heap]
-            heapq.heapify(self._heap)
-        *_, node = heapq.heappop(self._heap)
-        if node in self._open:
-            self._open.remove(node)
+        if self._priorities is None:
+            self._priorities = self._find_priorities()
+        ties = np.flatnonzero(self._priorities == self._priorities.max()) - 1
+        node = max(map(int, ties), key=self.depth_of)  # the first of equals
+        self._priorities[node + 1] = -np.inf
+        self._queued.remove(node)
+        if node != SearchTree.ROOT and not self._state.has_ended(node):
             self.open_paths.remove(node)
         return node
 
@@ -118,11 +143,59 @@ class BranchQueue:
         best = [self.pop_best() for _ in range(min(count, len(self)))]
         return [node for node in best if not self._state.has_ended(node) and node != SearchTree.ROOT]
 
-    def priority_of(self, node: int) -> float:
-        """f = g + h of a node. A step that is not scored keeps h as it was before."""
-        g, h = 0.0, None
-        for step in self._state.tree.path_nodes(node):
-            score = self._state.find_value(step)
+    def depth_of(self, node: int) -> int:
+        """Depth of a node, which decides between nodes with the same f."""
+        return 0 if node == SearchTree.ROOT else self._state.tree.nodes[node].depth
+
+    def _find_priorities(self) -> Scores:
+        self._add_new_nodes()
+        priorities = np.zeros(len(self._places) + 1)
+        g, h = np.zeros(1), np.full(1, np.nan)
+        for level in self._levels:
+            g, h = add_rises(g[level.parents], h[level.parents], self._normalise_scores(level.scores))
+            priorities[np.asarray(level.nodes) + 1] = g + np.nan_to_num(h)
+        waiting = np.full(len(priorities), -np.inf)
+        queued = np.fromiter(self._queued, dtype=np.int64) + 1
+        waiting[queued] = priorities[queued]
+        return waiting
+
+    def _add_new_nodes(self) -> None:
+        """Adds the nodes that are not in the levels yet, and scores that came since. *Mutates*.
+
+        A step that the scorer left out is scored with its first continuation.
+        """
+        tree, agg_strategy = self._state.tree, self._state.strategy.agg_strategy
+        for number in range(len(self._places), len(tree)):
+            node = tree.nodes[number]
+            if node.depth > len(self._levels):
+                self._levels.append(Level())
+            level = self._levels[node.depth - 1]
+            self._places.append(len(level.nodes))
+            level.nodes.append(number)
+            level.parents.append(self._places[node.parent] if node.parent >= 0 else 0)
+            level.scores.append(np.nan)
+            self._unscored.append(number)
+        for number in self._unscored:
+            score = tree.path_score(number, agg_strategy)
             if score is not None:
-                g, h = g + (0.0 if h is None else max(0.0, score - h)), score
-        return g + (h or 0.0)
+                self._levels[tree.nodes[number].depth - 1].scores[self._places[number]] = score
+        self._unscored = [number for number in self._unscored if tree.nodes[number].score is None]
+
+    def _normalise_scores(self, scores: list[float]) -> Scores:
+        values = np.array(scores)
+        known = ~np.isnan(values)
+        values[known] = normalise_scores(values[known].tolist(), self._state.strategy.normalise)
+        return values
+
+
+def add_rises(g: Scores, h: Scores, scores: Scores) -> tuple[Scores, Scores]:
+    """Returns g and h behind one step more: h is the score of the branch so far and g the sum of its rises.
+
+    g, h    of the branches before the step; h is nan where none of their steps is scored
+    scores  of the branches with the step, nan where it is not scored: h stays as it was before
+
+    >>> g, h = add_rises(np.array([0.0, 0.0]), np.array([0.25, 0.25]), np.array([0.75, np.nan]))
+    >>> g.tolist(), h.tolist()
+    ([0.5, 0.0], [0.75, 0.25])
+    """
+    return g + np.fmax(scores - h, 0.0), np.where(np.isnan(scores), h, scores)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
-from search.strategies.astar import AStar, BranchQueue
-from search.tree import SearchTree
+from search.strategies import astar
+from search.strategies.astar import AStar, BranchQueue, Scores, add_rises
 from tests.support.given_tree import BROKEN_SCORES, SCORES, GivenEngine, GivenScorer, GivenTree, Place, list_places
 from tests.support.score_scales import scale_score
 from tests.support.toy_search import run_search
@@ -103,34 +104,32 @@ def test_astar_writes_what_its_description_says(seed: int) -> None:
     assert agrees(seed)
 
 
-def forget_rises(self: BranchQueue, node: int) -> float:
-    return self._state.find_value(node) or 0.0 if node != SearchTree.ROOT else 0.0
+def forget_rises(g: Scores, h: Scores, scores: Scores) -> tuple[Scores, Scores]:
+    return g, add_rises(g, h, scores)[1]
 
 
-def count_falls(self: BranchQueue, node: int) -> float:
-    values = [self._state.find_value(step) for step in self._state.tree.path_nodes(node)]
-    known = [value for value in values if value is not None]
-    return sum(abs(b - a) for a, b in pairwise(known)) + (known[-1] if known else 0.0)
+def count_falls(g: Scores, h: Scores, scores: Scores) -> tuple[Scores, Scores]:
+    return g + np.nan_to_num(abs(scores - h)), add_rises(g, h, scores)[1]
 
 
-def prefer_shallow(push_node: Callable[[BranchQueue, int], None]) -> Callable[[BranchQueue, int], None]:
-    """Ties go to the branch that is less deep."""
-
-    def push(self: BranchQueue, node: int) -> None:
-        push_node(self, node)
-        self._heap[:] = sorted((priority, abs(depth), at) for priority, depth, at in self._heap)
-
-    return push
+def forget_score_before_gap(g: Scores, h: Scores, scores: Scores) -> tuple[Scores, Scores]:
+    return add_rises(g, h, scores)[0], scores
 
 
-MUTANTS: dict[str, Any] = {
-    "priority_of, without g": ("priority_of", forget_rises),
-    "priority_of, falls count too": ("priority_of", count_falls),
-    "push_node, shallow before deep": ("push_node", prefer_shallow(BranchQueue.push_node)),
+def prefer_shallow(queue: BranchQueue, node: int) -> int:
+    return -DEPTH_OF(queue, node)
+
+
+DEPTH_OF = BranchQueue.depth_of
+MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "without g": (astar, "add_rises", forget_rises),
+    "falls count too": (astar, "add_rises", count_falls),
+    "a step without a score has no h": (astar, "add_rises", forget_score_before_gap),
+    "shallow before deep": (BranchQueue, "depth_of", prefer_shallow),
 }
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_broken_rule_would_be_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BranchQueue, *MUTANTS[mutant])
+    monkeypatch.setattr(*MUTANTS[mutant])
     assert not all(agrees(seed) for seed in range(100))
