@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decoding.validation import MAX_INT, require_count
-from search.voting import majority_error_bound, tally_votes
+from search.voting import expected_gain, majority_error_bound, tally_votes
 
 ROUND_SHARE = 4
-"""Each round gives samples to one of so many problems: those whose votes are least decided."""
+"""Each round gives samples to one of so many problems: those that can gain most."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,9 @@ class GivenSamples:
 class SampleAllocation:
     """Divides `samples` times the problems of a run among these problems, in rounds.
 
-    Every problem starts with `first` samples. In each round `batch` more go to the quarter of the problems whose
-    majority is most likely to be wrong: the Beta criterion of Adaptive-Consistency (arXiv 2305.11860), which is a rule
-    to stop there. That one budget is divided by what each problem gains is Damani et al. 2024 (arXiv 2410.04707); they
-    learn the gain, which needs gold answers. Ours needs none.
+    Every problem starts with `first` samples. In each round `batch` more go to the quarter of the problems that can
+    be expected to gain most (`search.voting.expected_gain`). That one budget is divided by what each problem gains is
+    Damani et al. 2024 (arXiv 2410.04707); they learn the gain, which needs gold answers. Ours needs none.
 
     samples  samples per problem, on average
     first    samples that every problem starts with
@@ -74,15 +73,15 @@ class SampleAllocation:
         while left > 0 and all(
             problem.num_samples >= target or problem.is_closed for problem, target in zip(given, targets, strict=True)
         ):
-            errors = {
-                i: majority_error_bound(tally_votes(known := problem.answers[:target], [None] * len(known), "majority"))
+            votes = {
+                i: tally_votes(known := problem.answers[:target], [None] * len(known), "majority")
                 for i, (problem, target) in enumerate(zip(given, targets, strict=True))
                 if target < most and not (problem.is_closed and problem.num_samples <= target)
             }
-            undecided = [i for i in errors if stop_error is None or errors[i] > stop_error]
+            undecided = [i for i in votes if stop_error is None or majority_error_bound(votes[i]) > stop_error]
             if not undecided:
                 break
-            undecided.sort(key=lambda i: -errors[i])  # stable: the first of equals
+            undecided.sort(key=lambda i: -expected_gain(votes[i], targets[i]))  # stable: the first of equals
             for i in undecided[: -(-len(given) // ROUND_SHARE)]:
                 more = min(self.batch, most - targets[i], left)
                 targets[i] += more

@@ -67,7 +67,7 @@ def test_no_branch_goes_on_that_was_low_for_so_many_steps(name: str, after: int)
     tree = result.tree
     parents = {node.parent for node in tree.nodes} - {SearchTree.ROOT}
     first_solution = min(i for i, node in enumerate(tree.nodes) if node.finish == "eos")
-    # what is written after the last decision are whole solutions, whose steps nobody chose (A*)
+    # what is written after the last decision are whole solutions, whose steps no decision chose (A*)
     chosen = {node for node in parents if node < result.selections[-1].size}
     continued = {node for node in chosen if count_low_steps(tree, node, 0.5) >= after}
     assert all(node < first_solution for node in continued)

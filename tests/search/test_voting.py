@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from search.voting import UNSCORED, VOTING_RULES, choose_solution, majority_error_bound, tally_votes
+from search.voting import UNSCORED, VOTING_RULES, choose_solution, expected_gain, majority_error_bound, tally_votes
 
 
 def test_majority_vote_counts_solutions_and_ignores_scores() -> None:
@@ -96,6 +96,16 @@ def test_majority_error_bound_is_the_frequency_of_a_wrong_leader_over_random_sha
     shares = rng.random(400_000)
     posterior = shares[rng.binomial(first + second, shares) == first]
     assert majority_error_bound({"7": first, "8": second}) == pytest.approx((posterior < 0.5).mean(), abs=0.01)
+
+
+@pytest.mark.parametrize(("first", "second", "others"), [(1, 1, 0), (2, 1, 5), (4, 0, 0), (6, 4, 3)])
+def test_expected_gain_is_how_far_the_leader_is_behind_over_random_shares(first: int, second: int, others: int) -> None:
+    rng = np.random.default_rng(first)
+    shares = rng.random(400_000)
+    posterior = shares[rng.binomial(first + second, shares) == first]
+    behind = np.maximum(0, 1 - 2 * posterior).mean()
+    votes, n = {"7": first, "8": second} | {f"{i}0": 1 for i in range(min(others, first))}, first + second + others
+    assert expected_gain(votes, n) == pytest.approx((first + second) / n * behind / n, rel=0.05)
 
 
 def test_vote_tally_does_not_depend_on_the_order_of_the_solutions() -> None:

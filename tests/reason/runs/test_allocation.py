@@ -100,6 +100,14 @@ def test_open_votes_get_more_than_decided_ones_and_closed_problems_get_nothing()
     assert ALLOCATION.plan_samples([failed, GivenSamples(split[:2], 2)], most=12) == [2, 4]
 
 
+def test_votes_that_no_answer_wins_get_less_than_those_that_two_answers_share() -> None:
+    hopeless, split = list("abcdefghijkl"), ["7", "8"] * 6
+    problems: list[Sequence[str | None]] = [hopeless, split, hopeless, [None] * 12]
+    counts = [problem.num_samples for problem in write_rounds(SampleAllocation(samples=6), problems, most=12)]
+    assert counts[1] == max(counts) > counts[0]
+    assert counts[3] < counts[1]
+
+
 def test_problem_that_is_sure_enough_gets_no_more_even_where_budget_is_left() -> None:
     given = [GivenSamples(["7"] * 2, 2), GivenSamples(["7"] * 2, 2)]
     assert ALLOCATION.plan_samples(given, most=12, stop_error=0.05) == [4, 2]
