@@ -6,12 +6,13 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -116,7 +117,8 @@ def handle_termination(program: str) -> Iterator[None]:
     try:
         # before Hydra, which knows only the current names
         sys.argv[1:] = compose.prepare_overrides(rename_overrides(sys.argv[1:]))
-        yield
+        with compose_once(sys.argv[1:]):
+            yield
         sys.stdout.flush()  # here, where it can still be said that it failed
     except BrokenPipeError:  # as of `--help | head`
         discard_stdout()
@@ -128,6 +130,23 @@ def handle_termination(program: str) -> Iterator[None]:
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
         _print_error(program, error if isinstance(error, ConfigError) else compose.explain_error(error))
         sys.exit(WRONG_SETTINGS)
+
+
+@contextmanager
+def compose_once(arguments: Sequence[str]) -> Iterator[None]:
+    """Keeps Hydra from composing all settings a first time, which takes .3 s, only to read `hydra.mode` in them.
+
+    Of our settings none has it, so it is asked only where an option, an experiment or `hydra` itself is named.
+    """
+    if any(argument.startswith("-") or "experiment" in argument or "hydra" in argument for argument in arguments):
+        yield
+        return
+    find_mode = Hydra.get_mode
+    Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Hydra.get_mode = find_mode  # type: ignore[method-assign]
 
 
 def _print_error(program: str, error: object) -> None:
