@@ -105,7 +105,7 @@ class ContinuationWriter:
         if is_thinking and thought is not None and thought.remaining < request.params.max_tokens:
             request, may_go_on = with_max_tokens(request, thought.remaining), True
         start, params = len(generation.tokens), request.params
-        stopping = replace(request, params=add_stops(params, rule.stop_strings)) if rule.stop_strings else request
+        stopping = request.with_params(add_stops(params, rule.stop_strings)) if rule.stop_strings else request
         while True:
             part = continue_after(stopping, generation)
             is_stretch = rule.stretch_tokens is not None and rule.stretch_tokens < part.params.max_tokens

@@ -65,7 +65,7 @@ def with_max_tokens(request: GenerationRequest, max_tokens: int) -> GenerationRe
     """Returns the same request with another `max_tokens`."""
     if max_tokens == request.params.max_tokens:
         return request
-    return replace(request, params=limit_tokens(request.params, max_tokens))
+    return request.with_params(limit_tokens(request.params, max_tokens))
 
 
 # the same for all branches of a search: making parameters checks every field

@@ -31,12 +31,15 @@ class BranchSeeds:
 
     def __init__(self, seed: int) -> None:
         self._seeds = {SearchTree.ROOT: seed}
+        self._steps: dict[
+            int, tuple[int, int]
+        ] = {}  # node -> seed of its continuation and index in it, until it is asked
         self._num_children: Counter[int] = Counter()
         self._num_contexts: Counter[int] = Counter()  # first source -> contexts made from it
 
     def next_child(self, parent: int) -> int:
         """Returns the seed of the next continuation of a node. *Mutates* the count of its continuations."""
-        seed = derive_seed(self._seeds[parent], self._num_children[parent])
+        seed = derive_seed(self._seed_of(parent), self._num_children[parent])
         self._num_children[parent] += 1
         return seed
 
@@ -50,9 +53,15 @@ class BranchSeeds:
 
     def add_step(self, node: int, seed: int, index: int) -> None:
         """Records the node of step `index` of the continuation with this seed. *Mutates*."""
-        self._seeds[node] = derive_seed(seed, "step", index)
+        self._steps[node] = seed, index
 
     def add_context(self, context: int, source: int) -> None:
         """Records a context whose first source is this node; contexts may have equal tokens. *Mutates*."""
-        self._seeds[context] = derive_seed(self._seeds[source], "context", self._num_contexts[source])
+        self._seeds[context] = derive_seed(self._seed_of(source), "context", self._num_contexts[source])
         self._num_contexts[source] += 1
+
+    def _seed_of(self, node: int) -> int:
+        if node not in self._seeds:  # many nodes are never continued
+            seed, index = self._steps.pop(node)
+            self._seeds[node] = derive_seed(seed, "step", index)
+        return self._seeds[node]
