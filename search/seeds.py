@@ -31,9 +31,7 @@ class BranchSeeds:
 
     def __init__(self, seed: int) -> None:
         self._seeds = {SearchTree.ROOT: seed}
-        self._steps: dict[
-            int, tuple[int, int]
-        ] = {}  # node -> seed of its continuation and index in it, until it is asked
+        self._steps: dict[int, tuple[int, int]] = {}  # node -> what its seed will be derived from, once it is asked
         self._num_children: Counter[int] = Counter()
         self._num_contexts: Counter[int] = Counter()  # first source -> contexts made from it
 
@@ -61,7 +59,7 @@ class BranchSeeds:
         self._num_contexts[source] += 1
 
     def _seed_of(self, node: int) -> int:
-        if node not in self._seeds:  # many nodes are never continued
+        if node not in self._seeds:  # derived late: many nodes are never continued
             seed, index = self._steps.pop(node)
             self._seeds[node] = derive_seed(seed, "step", index)
         return self._seeds[node]

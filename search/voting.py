@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from decoding.validation import require_choice
 
@@ -169,6 +170,7 @@ def _leading_counts(votes: Mapping[str, float]) -> tuple[int, int]:
     return first, second
 
 
+@lru_cache(maxsize=4096)  # plans ask for the same few counts again and again
 def _beta_below_half(a: int, b: int) -> float:
     """P(q < 1/2) for q from Beta(a, b): for integers the binomial tail P(X >= a), X from B(a + b - 1, 1/2), exact."""
     trials = a + b - 1

@@ -136,7 +136,7 @@ def handle_termination(program: str) -> Iterator[None]:
 def compose_once(arguments: Sequence[str]) -> Iterator[None]:
     """Keeps Hydra from composing all settings a first time, which takes .3 s, only to read `hydra.mode` in them.
 
-    Of our settings none has it, so it is asked only where an option, an experiment or `hydra` itself is named.
+    Of our settings only experiments have it, so it is asked where an experiment, an option or `hydra` itself is named.
     """
     if any(argument.startswith("-") or "experiment" in argument or "hydra" in argument for argument in arguments):
         yield
