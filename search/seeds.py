@@ -31,7 +31,7 @@ class BranchSeeds:
 
     def __init__(self, seed: int) -> None:
         self._seeds = {SearchTree.ROOT: seed}
-        self._steps: dict[int, tuple[int, int]] = {}  # node -> what its seed will be derived from, once it is asked
+        self._steps: dict[int, tuple[int, int]] = {}  # node -> what its seed is derived from, until then
         self._num_children: Counter[int] = Counter()
         self._num_contexts: Counter[int] = Counter()  # first source -> contexts made from it
 

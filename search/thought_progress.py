@@ -80,7 +80,7 @@ class ThoughtProgress:
             stops += (self._thought.budget.closing,)
         limited = with_max_tokens(request, limit)
         self._part_stops = request.params.stop if stops else None
-        return replace(limited, params=add_stops(limited.params, stops)) if stops else limited
+        return limited.with_params(add_stops(limited.params, stops)) if stops else limited
 
     async def review(self, written: Generation, border: int) -> Generation:
         """Returns `written`, whose tokens behind `border` are new, as it goes on. *Mutates* the progress.

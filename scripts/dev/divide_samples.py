@@ -17,6 +17,7 @@ import numpy as np
 from reason.runs.allocation import GivenSamples, SampleAllocation
 from reason.runs.metrics import GradedSample, maj_at_n
 from reason.runs.result import ResultFile, SampleResult
+from reason.runs.run import RESULTS
 
 Samples = Sequence[SampleResult]
 SETTINGS = ((4, 16), (8, 32), (16, 64))
@@ -27,9 +28,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--orders", type=int, default=8, help="shuffled orders of each run's samples")
     args = parser.parse_args()
-    runs = [
-        [row.samples for row in ResultFile(folder / "results.jsonl").read_results().values()] for folder in args.folders
-    ]
+    runs = [[row.samples for row in ResultFile(folder / RESULTS).read_results().values()] for folder in args.folders]
     for mean, most in SETTINGS:
         pairs = [
             compare_votes([rng.sample(samples, len(samples)) for samples in problems], mean, most)
