@@ -133,14 +133,13 @@ class OutputFolder:
             size = _cut_half_line(descriptor)
             try:
                 _write_all(descriptor, data)
-            except BaseException:
-                _cut_to(descriptor, size)
-                raise
-            # a signal from here on leaves the lines: they are whole
-            try:
                 os.fsync(descriptor)
             except OSError:
                 _cut_to(descriptor, size)
+                raise
+            except BaseException:  # a signal: lines that a reader may have seen whole are never taken back
+                if os.fstat(descriptor).st_size < size + len(data):
+                    _cut_to(descriptor, size)
                 raise
 
     @contextmanager

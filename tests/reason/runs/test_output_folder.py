@@ -145,6 +145,25 @@ def test_signal_while_a_written_line_reaches_the_disk_leaves_it(
     assert folder.read("rows") == (b"one\ntwo\n" if is_kept else b"one\n")
 
 
+@pytest.mark.parametrize("written", [2, 4])
+def test_signal_right_after_a_write_takes_no_whole_line_back(
+    written: int, folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal may come when the bytes are in the file and before the next statement runs."""
+    folder.append("rows", b"one\n")
+    write = os.write
+
+    def write_and_stop(descriptor: int, data: bytes) -> int:
+        write(descriptor, data[:written])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", write_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            folder.append("rows", b"two\n")
+    assert folder.read("rows") == (b"one\ntwo\n" if written == 4 else b"one\n")
+
+
 def test_old_partial_files_are_removed_and_new_ones_stay(folder: OutputFolder) -> None:
     folder.replace("trees/a.json", b"{}")
     old, new = (folder.path / "trees" / f".a.json.{digit * 16}.part" for digit in "01")
