@@ -51,19 +51,20 @@ def bench_whole_runs(args: argparse.Namespace, console: Console) -> dict[str, ob
     require_names("--workloads", workloads, WORKLOADS)
     console.print(describe_length(workloads=len(workloads), pairs=args.pairs, runs_of_a_pair=3))
     latest: dict[str, dict[str, object]] = {}
-    with Live(console=console, auto_refresh=False) as live:
-        for comparison in compare_runs(workloads, args.pairs, args.speculation, args.set):
-            latest[comparison.workload] = comparison.to_json()
-            live.update(_show(make_table(list(latest.values()))), refresh=True)
     result: dict[str, object] = {
         "bench": "whole_runs",
         "speculation": args.speculation,
         "settings": args.set,
-        "workloads": list(latest.values()),
+        "workloads": [],
         "machine": describe_machine(),
     }
-    if args.out:
-        args.out.write_text(format_report(result, typed.join_command("bench whole_runs")), encoding="utf-8")
+    with Live(console=console, auto_refresh=False) as live:
+        for comparison in compare_runs(workloads, args.pairs, args.speculation, args.set):
+            latest[comparison.workload] = comparison.to_json()
+            result["workloads"] = list(latest.values())
+            live.update(_show(make_table(list(latest.values()))), refresh=True)
+            if args.out:  # an hour's run that is stopped leaves its pairs
+                args.out.write_text(format_report(result, typed.join_command("bench whole_runs")), encoding="utf-8")
     return result
 
 
