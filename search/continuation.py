@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from decoding.core import Generation, GenerationRequest, Usage
+from decoding.core import NO_USAGE, Generation, GenerationRequest, Usage
 from search.generations import (
+    NO_GENERATION,
     add_stops,
     continue_after,
     cut_at_stop,
-    empty_generation,
     join_generations,
     with_max_tokens,
 )
@@ -18,7 +18,7 @@ from search.scoring import PathScores, ScoreQueue
 from search.steps import attribute_steps, make_step, split_generation
 from search.strategy import Resources, StepEvent
 from search.thinking_time import ThinkingTime
-from search.thought import OpenThought, ThoughtHistory
+from search.thought import NO_HISTORY, OpenThought, ThoughtHistory
 from search.thought_progress import ThoughtProgress
 from search.tree import Step
 
@@ -37,8 +37,8 @@ class Continuation:
     steps: list[Step]
     is_open: bool
     path_scores: PathScores | None
-    history: ThoughtHistory = field(default_factory=ThoughtHistory)
-    probe_usage: Usage = field(default_factory=Usage)
+    history: ThoughtHistory = NO_HISTORY
+    probe_usage: Usage = NO_USAGE
     is_late: bool = False
 
 
@@ -56,7 +56,7 @@ class ContinuationWriter:
         self, request: GenerationRequest, path: Sequence[Step], thought: OpenThought | None = None
     ) -> Continuation:
         """Continues `path` to the end of the solution; `thought` is the one it is inside of."""
-        limit, generation = request.params.max_tokens, empty_generation()
+        limit, generation = request.params.max_tokens, NO_GENERATION
         floor = self._resources.floor
         progress = self._watch(thought, request)
         while True:
@@ -98,7 +98,7 @@ class ContinuationWriter:
         forced end, or with a hint.
         """
         rule, decode = self._resources.step_rule, self._resources.decode
-        generation, progress = empty_generation(), self._watch(thought, request)
+        generation, progress = NO_GENERATION, self._watch(thought, request)
         if progress is not None and progress.must_interrupt(generation):
             generation = progress.interrupt(generation)
         is_thinking = progress is not None and progress.is_open

@@ -19,7 +19,7 @@ from search.same_paths import SamePaths
 from search.seeds import BranchSeeds
 from search.selection import Selection
 from search.strategy import EarlierSamples, Resources, StepScores
-from search.thought import OpenThought, ThoughtBudget, ThoughtHistory
+from search.thought import NO_HISTORY, OpenThought, ThoughtBudget, ThoughtHistory
 from search.tree import Context, SearchTree, Step
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 class ExpansionPlan:
     """How the continuations of a batch are written; most fields are arguments of `Expander.sample_continuations`.
 
+    reserved        tokens reserved for each of them
+    limit           of these, tokens that are not for probes of its thought
     thought_tokens  tokens that each thought may still have where the budget nears its end; None: it does not
     """
 
@@ -38,21 +40,27 @@ class ExpansionPlan:
     one_step: bool
     path_tokens: int | None
     pauses: bool
+    reserved: int
+    limit: int
     thought_tokens: int | None
 
 
 @dataclass(frozen=True)
 class ParentPath:
-    """The path to a node that is continued.
+    """The path to a node that is continued, and what all its continuations have in common.
 
-    prefix      ids of prompt and path
-    num_tokens  how many of them the path has
+    num_tokens  tokens of the path
+    room        tokens that a path may still have behind it, by its own limit and the context window
+    request     the request of a continuation, but for its seed
+    may_go_on   whether nothing but `max_tokens` of the batch limits a continuation
     """
 
     parent: int
     steps: list[Step]
-    prefix: Tokens
     num_tokens: int
+    room: int
+    request: GenerationRequest
+    may_go_on: bool
 
     @cached_property
     def text(self) -> str:
@@ -60,25 +68,21 @@ class ParentPath:
         return "".join(step.text for step in self.steps)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PendingExpansion:
-    """One continuation that is being generated.
+    """One continuation that is being generated."""
 
-    reserved   tokens reserved for it
-    limit      of these, tokens that are not for probes of its thought
-    can_pause  whether it is left open where its `max_tokens` cut it
-    """
-
-    parent: int
+    path: ParentPath
     seed: int
-    reserved: int
-    limit: int
-    can_pause: bool
-    request: GenerationRequest
     task: asyncio.Task[Continuation]
 
+    @property
+    def parent(self) -> int:
+        """The node that it continues."""
+        return self.path.parent
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class ExpansionBatch:
     """Continuations that were started together and are not in the tree yet; empty if the budget affords none."""
 
@@ -113,7 +117,7 @@ class Expander:
         self._seeds = BranchSeeds(resources.seed)
         self._same_paths = SamePaths(root)
         self._histories: dict[int, ThoughtHistory] = {}  # node -> what happened to its thought
-        self._tasks: set[asyncio.Task[Continuation]] = set()
+        self._batches: set[ExpansionBatch] = set()  # that are being generated
         self._budget_exhausted = False
         self.has_late_thoughts = False
 
@@ -225,6 +229,7 @@ class Expander:
         limits = [] if is_too_late else self._budget.reserve(len(parents), max_tokens=limit)
         if not limits and not num_reserved:  # no commit can free any
             self._budget_exhausted = True
+        reserved = limits[0] if limits else limit  # the same for all of them
         plan = ExpansionPlan(
             sampling=sampling,
             writer=self._writer if resources is None else ContinuationWriter(resources, self._budget.thinking_time),
@@ -232,18 +237,33 @@ class Expander:
             one_step=one_step,
             path_tokens=path_tokens,
             pauses=pauses,
+            reserved=reserved,
+            limit=reserved if probes is None else min(sampling.max_tokens, probes.without_probes(reserved)),
             thought_tokens=thought_tokens,
         )
+        started = parents[: len(limits)]
         # read once for all its continuations: a parent has several, the prompt all of a best-of-N
-        paths = {parent: self._read_path(parent) for parent in dict.fromkeys(parents[: len(limits)])}
-        pending = [
-            self._start_request(paths[parent], limit, plan) for parent, limit in zip(parents, limits, strict=False)
-        ]
-        return ExpansionBatch(pending, plan)
+        paths = {parent: self._read_path(parent, plan) for parent in dict.fromkeys(started)}
+        batch = ExpansionBatch([self._start_request(paths[parent], plan) for parent in started], plan)
+        self._batches.add(batch)
+        return batch
 
-    def _read_path(self, parent: int) -> ParentPath:
+    def _read_path(self, parent: int, plan: ExpansionPlan) -> ParentPath:
         steps, prefix = self.tree.path_steps(parent), self.tree.prefix_tokens(parent)
-        return ParentPath(parent, steps, prefix, self.tree.nodes[parent].num_path_tokens if parent >= 0 else 0)
+        num_tokens = self.tree.nodes[parent].num_path_tokens if parent >= 0 else 0
+        room = min(self._remaining_context(prefix), self._remaining_path(num_tokens, plan.path_tokens))
+        request = GenerationRequest(
+            prefix=prefix,
+            params=limit_tokens(plan.sampling, min(plan.limit, room)),
+            seed=0,
+            group=self.resources.group,
+            deadline=self._budget.deadline,
+            hidden=self._embed,
+            num_top=self.resources.num_top,
+            question_length=len(prefix) - num_tokens,
+        )
+        may_go_on = plan.sampling.max_tokens <= min(plan.limit, room - 1)
+        return ParentPath(parent, steps, num_tokens, room, request, may_go_on)
 
     def _share_budget(self, num_paths: int, step_tokens: int, thought: ThoughtBudget) -> int | None:
         """Returns an equal share of the budget for each of some paths where it nears its end, else None.
@@ -274,13 +294,15 @@ class Expander:
         *Mutates* the tree and the usage. Raises: what the engine and the scorer raise, after cancelling all pending
         requests of this search.
         """
-        if is_enough is not None:
-            return await self._collect_until(batch, is_enough)
         try:
+            if is_enough is not None:
+                return await self._collect_until(batch, is_enough)
             results = await asyncio.gather(*(expansion.task for expansion in batch.pending))
         except BaseException:
             self.cancel_pending()
             raise
+        finally:
+            self._batches.discard(batch)
         # Attaching in the order of the parents, not of completion, keeps node numbers independent of timing.
         return [
             self._attach_steps(expansion, result, batch)
@@ -294,102 +316,69 @@ class Expander:
         decided = False
         for expansion in batch.pending:
             if decided:
-                expansion.task.cancel()
-                self._budget.commit(expansion.reserved, Usage(calls=1, cancelled=1))
+                _drop_task(expansion.task)
+                self._budget.commit(batch.plan.reserved, Usage(calls=1, cancelled=1))
                 continue
-            try:
-                result = await expansion.task
-            except BaseException:
-                self.cancel_pending()
-                raise
-            leaves.append(self._attach_steps(expansion, result, batch))
+            leaves.append(self._attach_steps(expansion, await expansion.task, batch))
             decided = is_enough(leaves[-1])
         return leaves
 
     def cancel_pending(self) -> None:
         """Cancels all pending requests of this search, if there are any."""
-        for task in self._tasks:
-            task.cancel()
+        for batch in self._batches:
+            for expansion in batch.pending:
+                _drop_task(expansion.task)
 
-    def _discard_task(self, task: asyncio.Task[Continuation]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            # Retrieving the exception avoids asyncio's warning for batches that are never collected; `gather` raises
-            # the first error of a collected batch by itself.
-            task.exception()
-
-    def _start_request(self, path: ParentPath, reserved: int, plan: ExpansionPlan) -> PendingExpansion:
-        parent = path.parent
+    def _start_request(self, path: ParentPath, plan: ExpansionPlan) -> PendingExpansion:
         # Counted when the request starts, not when it ends: siblings get their seeds in the order of the calls.
-        seed = self._seeds.next_child(parent)
-        sampling, one_step, thought_budget = plan.sampling, plan.one_step, plan.thought
-        probes = None if thought_budget is None else thought_budget.probes
-        limit = reserved if probes is None else min(sampling.max_tokens, probes.rule.without_probes(reserved))
-        room = min(self._remaining_context(path), self._remaining_path(path, plan.path_tokens))
-        request = GenerationRequest(
-            prefix=path.prefix,
-            params=limit_tokens(sampling, min(limit, room)),
-            seed=seed,
-            group=self.resources.group,
-            deadline=self._budget.deadline,
-            hidden=self._embed,
-            num_top=self.resources.num_top,
-            question_length=len(path.prefix) - path.num_tokens,
-        )
-        may_go_on = sampling.max_tokens <= min(limit, room - 1)  # no other limit cuts the step
-        can_pause = plan.pauses and may_go_on
-        # what is left of the solution: a step is only a part of it, unless the budget has no more than this
-        left = min(room, limit) if limit < sampling.max_tokens or not one_step else room
-        thought = self._find_open_thought(plan.thought, path, left, reserved - limit)
-        if thought is not None and plan.thought_tokens is not None:
-            thought = replace(thought, remaining=min(thought.remaining, plan.thought_tokens))
-        if thought is not None and can_pause:
-            thought = replace(thought, remaining=max(thought.remaining, sampling.max_tokens + 1))
+        seed = self._seeds.next_child(path.parent)
+        request, thought = path.request.with_seed(seed), self._find_open_thought(path, plan)
         task = asyncio.create_task(
-            plan.writer.write_step(request, path.steps, thought, may_go_on=may_go_on)
-            if one_step
+            plan.writer.write_step(request, path.steps, thought, may_go_on=path.may_go_on)
+            if plan.one_step
             else plan.writer.write_solution(request, path.steps, thought)
         )
-        self._tasks.add(task)
-        task.add_done_callback(self._discard_task)
-        return PendingExpansion(parent, seed, reserved, limit, can_pause, request, task)
+        return PendingExpansion(path, seed, task)
 
-    def _find_open_thought(
-        self, budget: ThoughtBudget | None, path: ParentPath, room: int, probe_tokens: int
-    ) -> OpenThought | None:
-        """Returns the thought in which a continuation of this path begins.
-
-        Its solution has `room` tokens left, and `probe_tokens` are reserved for probes.
-        """
+    def _find_open_thought(self, path: ParentPath, plan: ExpansionPlan) -> OpenThought | None:
+        """Returns the thought in which a continuation of this path begins; None where it begins in none."""
+        budget, room = plan.thought, path.room
         if budget is None or not budget.is_open(path.text):
             return None
+        if not plan.one_step or plan.limit < plan.sampling.max_tokens:
+            room = min(room, plan.limit)  # else a step is only a part of what is left of the solution
+        remaining = budget.remaining(path.num_tokens, room)
+        if plan.thought_tokens is not None:
+            remaining = min(remaining, plan.thought_tokens)
+        if plan.pauses and path.may_go_on:
+            remaining = max(remaining, plan.sampling.max_tokens + 1)
         return OpenThought(
             budget=budget,
             num_tokens=path.num_tokens,
-            remaining=budget.remaining(path.num_tokens, room),
+            remaining=remaining,
             room=room,
-            probe_tokens=probe_tokens,
+            probe_tokens=plan.reserved - plan.limit,
             path_text=path.text,
-            history=self._histories.get(path.parent, ThoughtHistory()),
+            history=self._histories.get(path.parent, NO_HISTORY),
             time=self._budget.thinking_time if budget.answer_tokens else None,
             is_spare=path.parent == SearchTree.ROOT and self._seeds.count_children(path.parent) > 1,
         )
 
-    def _remaining_context(self, path: ParentPath) -> int:
-        """Tokens that fit the model's context window after this path; at least 1, so that the engine refuses it."""
+    def _remaining_context(self, prefix: Tokens) -> int:
+        """Tokens that fit the model's context window behind a prefix; at least 1, so that the engine refuses it."""
         window = self.resources.context_window
-        return sys.maxsize if window is None else max(1, window - len(path.prefix))
+        return sys.maxsize if window is None else max(1, window - len(prefix))
 
     @staticmethod
-    def _remaining_path(path: ParentPath, path_tokens: int | None) -> int:
-        """Tokens that a path may still have after this one; at least 1."""
-        return sys.maxsize if path_tokens is None else max(1, path_tokens - path.num_tokens)
+    def _remaining_path(num_tokens: int, path_tokens: int | None) -> int:
+        """Tokens that a path may still have behind its first `num_tokens`; at least 1."""
+        return sys.maxsize if path_tokens is None else max(1, path_tokens - num_tokens)
 
     def _attach_steps(self, expansion: PendingExpansion, result: Continuation, batch: ExpansionBatch) -> int:
         """Adds the steps of a generation as a chain below its parent; returns the last node, or the parent."""
-        self._commit_usage(expansion, result, batch.plan.sampling)
-        node = expansion.parent
-        is_paused = expansion.can_pause and result.generation.finish == "length"
+        self._commit_usage(expansion.path, result, batch.plan)
+        node = expansion.path.parent
+        is_paused = batch.plan.pauses and expansion.path.may_go_on and result.generation.finish == "length"
         finish = None if result.is_open or is_paused else result.generation.finish
         for i, step in enumerate(result.steps):
             is_last = i == len(result.steps) - 1
@@ -414,7 +403,7 @@ class Expander:
         self._same_paths.add_node(node, parent, step)
         return node
 
-    def _commit_usage(self, expansion: PendingExpansion, result: Continuation, sampling: SamplingParams) -> None:
+    def _commit_usage(self, path: ParentPath, result: Continuation, plan: ExpansionPlan) -> None:
         """Adds the usage that the engine reports; where it reports none, one call and the tokens of the generation."""
         generation = result.generation
         reported, finish = generation.usage, generation.finish
@@ -422,12 +411,12 @@ class Expander:
         usage = reported
         if not reported.calls or tokens != reported.tokens:
             usage = replace(reported, calls=max(reported.calls, 1), tokens=tokens)
-        self._budget.commit(expansion.reserved, usage + result.probe_usage if result.probe_usage.calls else usage)
+        self._budget.commit(plan.reserved, usage + result.probe_usage if result.probe_usage.calls else usage)
         if result.path_scores is not None:
             self._budget.add_usage(result.path_scores.usage)
         # Cut short by the budget, not by the context window: the window limits `max_tokens` below the reservation.
         # A step that ended with its thought is open: the forced end and the answer have room left.
-        is_cut = expansion.request.params.max_tokens == expansion.limit < sampling.max_tokens and not result.is_open
+        is_cut = path.request.params.max_tokens == plan.limit < plan.sampling.max_tokens and not result.is_open
         self._budget_exhausted |= (finish == "deadline" and not result.is_late) or (is_cut and finish == "length")
         self.has_late_thoughts |= result.is_late
 
@@ -445,3 +434,9 @@ class Expander:
             if node.score is None and score is not None:
                 first_score = self.tree.nodes[self._same_paths.first_of(index)].score
                 node.score = float(score) if first_score is None else first_score
+
+
+def _drop_task(task: asyncio.Task[Continuation]) -> None:
+    """Cancels a task that will not be awaited; retrieving its exception avoids asyncio's warning."""
+    task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+    task.cancel()

@@ -10,10 +10,8 @@ from decoding.core import Generation, GenerationRequest, SamplingParams, StepOri
 from search.steps import Decode
 from search.uncertainty import join_uncertainty
 
-
-def empty_generation() -> Generation:
-    """Returns a generation to which nothing has been written yet."""
-    return Generation(tokens=(), logprobs=(), finish="length")
+NO_GENERATION = Generation(tokens=(), logprobs=(), finish="length")
+"""A generation to which nothing has been written yet."""
 
 
 def join_generations(first: Generation, then: Generation) -> Generation:

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from decoding.core import GenerationRequest, SamplingParams, TokenGenerator, Tokens, Usage
-from search.generations import continue_after, empty_generation, join_generations
+from decoding.core import NO_USAGE, GenerationRequest, SamplingParams, TokenGenerator, Tokens, Usage
+from search.generations import NO_GENERATION, continue_after, join_generations
 from search.part_verifier import PartVerifier
 from search.probes import EarlyExit, Probe, ThoughtProbes
 from search.step_rules.markers import MarkerSteps
@@ -104,7 +104,7 @@ class Prober:
             hidden=False,
             num_top=0,
         )
-        reply, text, usage = empty_generation(), rule.probe, Usage()
+        reply, text, usage = NO_GENERATION, rule.probe, NO_USAGE
         while True:
             (more,) = await self._engine.generate([continue_after(request, reply)])
             usage += replace(more.usage, calls=max(1, more.usage.calls), tokens=more.usage.tokens or len(more.tokens))

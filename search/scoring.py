@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from decoding.core import Usage
+from decoding.core import NO_USAGE, Usage
 from search.strategy import ScoredPaths, StepScorer, StepScores
 from search.tree import Step, round_score
 
@@ -81,7 +81,7 @@ class ScoreQueue:
             raise ValueError(f"the scorer was given {len(paths)} paths and returned scores for {len(scored.scores)}")
         # The usage is that of the whole call: the first path carries all of it, so that the sum is right. But where
         # each path was scored it counts for itself: then the count of those in the tree does not depend on the calls.
-        usage, rest = scored.usage, Usage()
+        usage, rest = scored.usage, NO_USAGE
         if usage.scorer_calls == len(paths):
             usage, rest = replace(usage, scorer_calls=1), Usage(scorer_calls=1)
         usages = [usage, *[rest] * (len(paths) - 1)]

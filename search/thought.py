@@ -77,6 +77,9 @@ class ThoughtHistory:
         )
 
 
+NO_HISTORY = ThoughtHistory()
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenThought:
     """The unfinished thought in which a continuation begins.
