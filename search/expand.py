@@ -68,7 +68,7 @@ class ParentPath:
         return "".join(step.text for step in self.steps)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # as `Continuation`
 class PendingExpansion:
     """One continuation that is being generated."""
 
@@ -249,7 +249,8 @@ class Expander:
         return batch
 
     def _read_path(self, parent: int, plan: ExpansionPlan) -> ParentPath:
-        steps, prefix = self.tree.path_steps(parent), self.tree.prefix_tokens(parent)
+        steps = self.tree.path_steps(parent)
+        prefix = self.tree.prefix_tokens(parent, steps)
         num_tokens = self.tree.nodes[parent].num_path_tokens if parent >= 0 else 0
         room = min(self._remaining_context(prefix), self._remaining_path(num_tokens, plan.path_tokens))
         request = GenerationRequest(

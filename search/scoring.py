@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 StepPath = Sequence[Step]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # as `Continuation`
 class PathScores:
     """Step scores of one path, None where it is not scored, and its part of the usage."""
 

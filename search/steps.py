@@ -14,6 +14,8 @@ from search.tree import Step
 
 Decode = Callable[[Tokens], str]
 
+_SHORT_REST = 128  # tokens, as most steps have; then the end is found in two calls of `decode`
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepRule(ABC):
@@ -90,9 +92,11 @@ class DelimiterSteps(StepRule):
         """The smallest `end` such that `tokens[start:end]` holds the delimiter; None if none does.
 
         Doubles the window, then bisects it: the step is decoded a few times, not once per token. An engine that
-        stopped at the delimiter has it in the last token, so that place comes first.
+        stopped at the delimiter has it in the last token, so that place comes first, and a short rest is one window.
         """
         low, width = start, 16
+        if len(tokens) - start <= _SHORT_REST:
+            width = max(1, len(tokens) - start)
         while self.delimiter not in decode(tokens[start : start + width]):
             low = start + width
             if low >= len(tokens):

@@ -195,7 +195,7 @@ class SearchTree:
 
     def find_context(self, node: int) -> Context | None:
         """The context that the path to `node` begins behind, or that this number stands for; None: the first prompt."""
-        start = self._start_of(node)
+        start = self._start_of(node) if self.contexts else self.ROOT
         return None if start == self.ROOT else self.contexts[self.ROOT - 1 - start]
 
     def path_nodes(self, node: int) -> list[int]:
@@ -225,14 +225,18 @@ class SearchTree:
             return self.nodes[node].score
         return aggregate_scores(self.path_scores(node), agg_strategy)
 
-    def prefix_tokens(self, node: int) -> Tokens:
-        """Token ids of prompt and path, the prefix of a request that continues the node."""
-        steps = tuple(chain.from_iterable(step.tokens for step in self.path_steps(node)))
+    def prefix_tokens(self, node: int, steps: Sequence[Step] | None = None) -> Tokens:
+        """Token ids of prompt and path, the prefix of a request that continues the node.
+
+        `steps` are those of its path; None: they are looked up.
+        """
+        steps = self.path_steps(node) if steps is None else steps
         context = self.find_context(node)
         if context is None:
-            return self.root + steps
-        before = () if context.after is None else self.prefix_tokens(context.after)
-        return before + context.tokens + steps
+            before = self.root
+        else:
+            before = (() if context.after is None else self.prefix_tokens(context.after)) + context.tokens
+        return tuple(chain(before, *[step.tokens for step in steps]))
 
     def count_prefix_tokens(self, node: int) -> int:
         """Number of ids in the prefix of a node."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from decoding.core import FinishReason, Generation, GenerationRequest, SamplingParams, Tokens, Usage, Vector
+from reason.bench.report import join_report
+from reason.runs.tables import ResultTable
 from search.strategies.astar import AStar
 from search.strategies.beam_search import BeamSearch
 from search.strategies.best_of_n import BestOfN
@@ -30,16 +33,32 @@ _EOS = 0
 _LOGPROBS = tuple(0.5 + at / 1024 for at in range(_STEP_TOKENS))
 
 
+class Stopwatch:
+    """Adds up seconds of calls that do not overlap."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Adds the time inside. *Mutates*."""
+        begin = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - begin
+
+
 class FreeEngine:
     """Implements `TokenGenerator`: each step has 30 tokens of its own, the last one of a path is an answer."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, watch: Stopwatch) -> None:
         self.depth = depth
         self.num_requests = 0
+        self._watch = watch
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Returns one step of each request at once."""
-        return [self._write_step(request) for request in requests]
+        with self._watch.running():
+            return [self._write_step(request) for request in requests]
 
     def _write_step(self, request: GenerationRequest) -> Generation:
         self.num_requests += 1
@@ -63,9 +82,13 @@ def _number(step: Step) -> int:
 class FreeScorer:
     """Implements `StepScorer`: the score of a step is a function of its text."""
 
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
         """Returns scores in [0.5, 1)."""
-        return ScoredPaths([[0.5 + _number(step) / 200 for step in path] for path in paths])
+        with self._watch.running():
+            return ScoredPaths([[0.5 + _number(step) / 200 for step in path] for path in paths])
 
 
 class FreeEmbedder:
@@ -74,15 +97,21 @@ class FreeEmbedder:
     needs_hidden_states = False
     distance_threshold = 0.5
 
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
         """Returns unit vectors `[n, 8]`."""
-        return np.eye(8, dtype=np.float32)[[_number(step) % 8 for step in steps]]
+        with self._watch.running():
+            return np.eye(8, dtype=np.float32)[[_number(step) % 8 for step in steps]]
 
 
 @dataclass(frozen=True)
 class BookkeepingCost:
-    """What one search cost: CPU seconds, bytes at the peak and nodes of its tree, and the branches that it continued by
-    a step.
+    """What one search cost: bytes at the peak and nodes of its tree, and the branches that it continued by a step.
+
+    cpu_s     CPU seconds of the fastest run
+    models_s  of these, seconds of the free engine, scorer and embedder
     """
 
     strategy: str
@@ -90,12 +119,13 @@ class BookkeepingCost:
     branch_steps: int
     nodes: int
     cpu_s: float
+    models_s: float
     peak_bytes: int
 
     @property
     def us_per_step(self) -> float:
-        """CPU microseconds per branch and step, those of the free engine and scorer included (about 8)."""
-        return 1e6 * self.cpu_s / self.branch_steps
+        """CPU microseconds per branch and step, those of the free models left out."""
+        return 1e6 * (self.cpu_s - self.models_s) / self.branch_steps
 
     @property
     def bytes_per_node(self) -> float:
@@ -125,28 +155,70 @@ def list_strategies(width: int, depth: int) -> dict[str, Strategy]:
     }
 
 
-def measure_search(name: str, width: int, depth: int) -> BookkeepingCost:
+def measure_search(name: str, width: int, depth: int, repeats: int) -> BookkeepingCost:
     """Runs one search for its memory, and again for its CPU seconds: the first count slows Python down."""
     strategy = list_strategies(width, depth)[name]
 
-    def run() -> tuple[int, int]:
-        engine = FreeEngine(depth)
+    def run() -> tuple[int, int, float]:
+        watch = Stopwatch()
+        engine = FreeEngine(depth, watch)
         resources = Resources(
-            engine=engine, scorer=FreeScorer(), embedder=FreeEmbedder(), decode=_decode, extract_answer=_extract_answer,
-            seed=1,
+            engine=engine, scorer=FreeScorer(watch), embedder=FreeEmbedder(watch), decode=_decode,
+            extract_answer=_extract_answer, seed=1,
         )  # fmt: skip
         result = asyncio.run(strategy(_PROMPT, resources))
-        return engine.num_requests, len(result.tree)
+        return engine.num_requests, len(result.tree), watch.seconds
 
     run()  # imports what the strategy needs
     tracemalloc.start()
-    run()
+    branch_steps, nodes, _ = run()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    begin = time.process_time()
-    branch_steps, nodes = run()
-    cpu_s = time.process_time() - begin
-    return BookkeepingCost(name, width, branch_steps, nodes, cpu_s, peak)
+    times = list[tuple[float, float]]()
+    for _ in range(repeats):
+        begin = time.process_time()
+        *_, models_s = run()
+        times.append((time.process_time() - begin, models_s))
+    cpu_s, models_s = min(times)
+    return BookkeepingCost(name, width, branch_steps, nodes, cpu_s, models_s, peak)
+
+
+def make_table(costs: Sequence[BookkeepingCost]) -> ResultTable:
+    """Returns the table of the terminal and of the report."""
+    header = [
+        "strategy",
+        "branches",
+        "steps written",
+        "nodes",
+        "us per branch and step",
+        "models, us",
+        "bytes per node",
+    ]
+    rows = [
+        [
+            cost.strategy,
+            f"{cost.width:,}",
+            f"{cost.branch_steps:,}",
+            f"{cost.nodes:,}",
+            f"{cost.us_per_step:.0f}",
+            f"{1e6 * cost.models_s / cost.branch_steps:.0f}",
+            f"{cost.bytes_per_node:,.0f}",
+        ]
+        for cost in costs
+    ]
+    return ResultTable("CPU time and memory of the searches themselves", header, rows)
+
+
+def format_report(result: Mapping[str, Any], costs: Sequence[BookkeepingCost], command: str) -> str:
+    """Returns the report in Markdown; it ends with the figures as JSON."""
+    about = (
+        f"Searches over free models: an engine that returns a step of {_STEP_TOKENS} tokens at once, a scorer and an "
+        f"embedder that read a few bytes. Solutions have {result['depth']} steps. CPU microseconds of the process "
+        f"per branch and step, the fastest of {result['repeats']} runs; those of the free models stand apart. Bytes at "
+        "the peak per node of the tree."
+    )
+    parts = [about, make_table(costs).markdown_section()]
+    return join_report("What searches cost by themselves", command, parts, machine=result["machine"], figures=result)
 
 
 def _decode(tokens: Tokens) -> str:

@@ -6,8 +6,12 @@ far, g adds up only the rises of h along it, and the branch with the highest f =
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -86,54 +90,106 @@ class AStar(StepSearch):
         return state.build_result()
 
 
-@dataclass
+@dataclass(eq=False)
 class Level:
-    """Nodes of one depth, in the order in which they were written.
+    """Nodes of one depth, in the order in which they were written; the prompt is alone at depth 0.
 
-    parents  place of the parent of each in the level above; the prompt is alone in its own
+    parents  place of the parent of each in the level above
     scores   path score of each, nan where it is not scored
+    waiting  1 for each in the queue, else 0
+    has_new  whether the arrays below are older than these
+    values   the scores, normalised
+    g, h     of each, see `add_rises`
+    f        of each; -inf of those not in the queue
+    best     place of the highest f, the first of equals
     """
 
     nodes: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
+    parents: array[int] = field(default_factory=lambda: array("q"))
+    scores: array[float] = field(default_factory=lambda: array("d"))
+    waiting: bytearray = field(default_factory=bytearray)
+    has_new: bool = True
+    values: Scores = field(default_factory=partial(np.empty, 0))
+    g: Scores = field(default_factory=partial(np.empty, 0))
+    h: Scores = field(default_factory=partial(np.empty, 0))
+    f: Scores = field(default_factory=partial(np.empty, 0))
+    best: int = 0
+
+    def add_node(self, node: int, parent: int) -> int:
+        """Adds a node that is not scored, whose parent has that place; returns its own. *Mutates*."""
+        self.nodes.append(node)
+        self.parents.append(parent)
+        self.scores.append(math.nan)
+        self.waiting.append(0)
+        self.has_new = True
+        return len(self.nodes) - 1
+
+    def normalise(self, how: str) -> None:
+        """Updates `values`. *Mutates*."""
+        self.values = np.array(self.scores)
+        known = ~np.isnan(self.values)
+        self.values[known] = normalise_scores(self.values[known].tolist(), how)
+        self.has_new = False
+
+    def find_priorities(self, above: Level | None) -> None:
+        """Updates `g`, `h`, `f` and `best` by those of the level above; None: this is the prompt's. *Mutates*."""
+        if above is None:
+            self.g, self.h = np.zeros(1), np.full(1, np.nan)
+        else:
+            parents = np.array(self.parents)
+            self.g, self.h = add_rises(above.g[parents], above.h[parents], self.values)
+        f = self.g + np.where(np.isnan(self.h), 0.0, self.h)
+        self.f = np.where(np.frombuffer(self.waiting, dtype=np.bool_), f, -np.inf)
+        self.best = int(self.f.argmax())
+
+    def remove_best(self) -> int:
+        """Takes the node with the highest f out of the queue and returns it. *Mutates*."""
+        place = self.best
+        self.waiting[place] = 0
+        self.f[place] = -np.inf
+        self.best = int(self.f.argmax())
+        return self.nodes[place]
+
+
+def choose_level(levels: Sequence[Level]) -> Level:
+    """Returns the level of the branch with the highest f; of equals the deepest."""
+    return max(reversed(levels), key=lambda level: level.f[level.best])
 
 
 class BranchQueue:
     """Queue of branches by falling f = g + h. Ties go to the deeper branch, so that a search with equal scores still
     reaches solutions, then to the earlier one.
 
-    With `normalise` a new branch changes the f of others, so that of the whole tree is found anew, a level at a time.
+    With `normalise` a new branch changes the f of others: of those of its depth and of all below them. They are found
+    anew when the next branch is asked for, a level at a time.
     """
 
     def __init__(self, state: StepSearchState) -> None:
         self._state = state
-        self._levels: list[Level] = []
+        self._levels = [Level()]
+        self._levels[0].add_node(SearchTree.ROOT, 0)
         self._places: list[int] = []  # of each node in its level
         self._unscored: list[int] = []
-        self._queued = {SearchTree.ROOT}
-        self._priorities: Scores | None = None  # of each node, the prompt first; -inf of those not in the queue
+        self._pushed = [SearchTree.ROOT]  # since the last look at the tree
+        self._num_queued = 1
         self.open_paths = OpenPaths(state.tree)
         """Paths of the nodes in the queue that can be continued."""
 
     def __len__(self) -> int:
-        return len(self._queued)
+        return self._num_queued
 
     def push_node(self, node: int) -> None:
         """Adds a node. *Mutates*."""
-        self._queued.add(node)
-        self._priorities = None
+        self._pushed.append(node)
+        self._num_queued += 1
         if node != SearchTree.ROOT and not self._state.has_ended(node):
             self.open_paths.add(node)
 
     def pop_best(self) -> int:
         """Removes and returns the node with the highest f. *Mutates*."""
-        if self._priorities is None:
-            self._priorities = self._find_priorities()
-        ties = np.flatnonzero(self._priorities == self._priorities.max()) - 1
-        node = max(map(int, ties), key=self.depth_of)  # the first of equals
-        self._priorities[node + 1] = -np.inf
-        self._queued.remove(node)
+        self._update_levels()
+        node = choose_level(self._levels).remove_best()
+        self._num_queued -= 1
         if node != SearchTree.ROOT and not self._state.has_ended(node):
             self.open_paths.remove(node)
         return node
@@ -143,49 +199,44 @@ class BranchQueue:
         best = [self.pop_best() for _ in range(min(count, len(self)))]
         return [node for node in best if not self._state.has_ended(node) and node != SearchTree.ROOT]
 
-    def depth_of(self, node: int) -> int:
-        """Depth of a node, which decides between nodes with the same f."""
-        return 0 if node == SearchTree.ROOT else self._state.tree.nodes[node].depth
-
-    def _find_priorities(self) -> Scores:
-        self._add_new_nodes()
-        priorities = np.zeros(len(self._places) + 1)
-        g, h = np.zeros(1), np.full(1, np.nan)
-        for level in self._levels:
-            g, h = add_rises(g[level.parents], h[level.parents], self._normalise_scores(level.scores))
-            priorities[np.asarray(level.nodes) + 1] = g + np.nan_to_num(h)
-        waiting = np.full(len(priorities), -np.inf)
-        queued = np.fromiter(self._queued, dtype=np.int64) + 1
-        waiting[queued] = priorities[queued]
-        return waiting
-
-    def _add_new_nodes(self) -> None:
-        """Adds the nodes that are not in the levels yet, and scores that came since. *Mutates*.
+    def _update_levels(self) -> None:
+        """Brings nodes, scores and priorities up to date. *Mutates*.
 
         A step that the scorer left out is scored with its first continuation.
         """
         tree, agg_strategy = self._state.tree, self._state.strategy.agg_strategy
-        for number in range(len(self._places), len(tree)):
-            node = tree.nodes[number]
-            if node.depth > len(self._levels):
+        for node in range(len(self._places), len(tree)):
+            parent = tree.nodes[node].parent
+            if tree.nodes[node].depth == len(self._levels):
                 self._levels.append(Level())
-            level = self._levels[node.depth - 1]
-            self._places.append(len(level.nodes))
-            level.nodes.append(number)
-            level.parents.append(self._places[node.parent] if node.parent >= 0 else 0)
-            level.scores.append(np.nan)
-            self._unscored.append(number)
-        for number in self._unscored:
-            score = tree.path_score(number, agg_strategy)
+            self._places.append(self._level_of(node).add_node(node, self._place_of(parent)))
+            self._unscored.append(node)
+        for node in self._unscored:
+            score = tree.path_score(node, agg_strategy)
             if score is not None:
-                self._levels[tree.nodes[number].depth - 1].scores[self._places[number]] = score
-        self._unscored = [number for number in self._unscored if tree.nodes[number].score is None]
+                level = self._level_of(node)
+                level.scores[self._place_of(node)] = score
+                level.has_new = True
+        self._unscored = [node for node in self._unscored if tree.nodes[node].score is None]
+        for node in self._pushed:
+            level = self._level_of(node)
+            level.waiting[self._place_of(node)] = 1
+            level.has_new = True
+        self._pushed.clear()
+        above, has_new = None, False
+        for level in self._levels:
+            if level.has_new:
+                level.normalise(self._state.strategy.normalise)
+                has_new = True
+            if has_new:
+                level.find_priorities(above)
+            above = level
 
-    def _normalise_scores(self, scores: list[float]) -> Scores:
-        values = np.array(scores)
-        known = ~np.isnan(values)
-        values[known] = normalise_scores(values[known].tolist(), self._state.strategy.normalise)
-        return values
+    def _level_of(self, node: int) -> Level:
+        return self._levels[0 if node == SearchTree.ROOT else self._state.tree.nodes[node].depth]
+
+    def _place_of(self, node: int) -> int:
+        return 0 if node == SearchTree.ROOT else self._places[node]
 
 
 def add_rises(g: Scores, h: Scores, scores: Scores) -> tuple[Scores, Scores]:

@@ -74,7 +74,20 @@ def test_bench_start_measures_the_first_line_and_the_end(tmp_path: Path) -> None
 
 def test_bench_bookkeeping_counts_the_steps_of_each_strategy(tmp_path: Path) -> None:
     names = ["best_of_n", "rebase", "mcts"]
-    done = run("bookkeeping.py", "--strategies", *names, "--widths", "2,4", "--depth", "3", cwd=tmp_path)
+    done = run(
+        "bookkeeping.py",
+        "--strategies",
+        *names,
+        "--widths",
+        "2,4",
+        "--depth",
+        "3",
+        "--repeats",
+        "2",
+        "--out",
+        "b.md",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     points = json.loads(done.stdout.splitlines()[-1])["points"]
     assert [(point["strategy"], point["width"]) for point in points] == [(name, n) for n in (2, 4) for name in names]
@@ -82,9 +95,10 @@ def test_bench_bookkeeping_counts_the_steps_of_each_strategy(tmp_path: Path) -> 
     assert all(point["us_per_step"] > 0 < point["bytes_per_node"] for point in points)
     assert [point["nodes"] for point in points[:2]] == [2, 2 * 3]
     assert all(point["bytes_per_node"] == point["peak_bytes"] / point["nodes"] for point in points)
+    assert "| mcts | 4 |" in (tmp_path / "b.md").read_text()
     wrong = run("bookkeeping.py", "--strategies", "no_such", cwd=tmp_path)
     assert wrong.returncode != 0
-    assert "there is no no_such; choose from best_of_n" in wrong.stderr
+    assert "--strategies must be of best_of_n" in wrong.stderr
 
 
 def test_bench_sampling_draws_the_tokens_of_the_definition(tmp_path: Path) -> None:

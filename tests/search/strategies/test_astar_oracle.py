@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from search.strategies import astar
-from search.strategies.astar import AStar, BranchQueue, Scores, add_rises
+from search.strategies.astar import AStar, Level, Scores, add_rises, choose_level
 from tests.support.given_tree import BROKEN_SCORES, SCORES, GivenEngine, GivenScorer, GivenTree, Place, list_places
 from tests.support.score_scales import scale_score
 from tests.support.toy_search import run_search
@@ -116,16 +116,15 @@ def forget_score_before_gap(g: Scores, h: Scores, scores: Scores) -> tuple[Score
     return add_rises(g, h, scores)[0], scores
 
 
-def prefer_shallow(queue: BranchQueue, node: int) -> int:
-    return -DEPTH_OF(queue, node)
+def prefer_shallow(levels: Sequence[Level]) -> Level:
+    return choose_level(levels[::-1])
 
 
-DEPTH_OF = BranchQueue.depth_of
 MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "without g": (astar, "add_rises", forget_rises),
     "falls count too": (astar, "add_rises", count_falls),
     "a step without a score has no h": (astar, "add_rises", forget_score_before_gap),
-    "shallow before deep": (BranchQueue, "depth_of", prefer_shallow),
+    "shallow before deep": (astar, "choose_level", prefer_shallow),
 }
 
 
