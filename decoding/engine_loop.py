@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -45,6 +47,7 @@ class EngineLoop(Generic[S, R]):
     ) -> None:
         self._scheduler, self._run_round, self._stream = scheduler, run_round, stream
         self._futures: dict[int, Future[R]] = {}  # by arrival; of the worker thread alone
+        self._cancelled = deque[S]()  # since the last look: asking every future in every round took longer than many do
         self._fork_guard = ForkGuard()
         self._lock = threading.Lock()  # guards the four fields below
         self._inbox: list[tuple[S, Future[R]]] = []
@@ -94,6 +97,7 @@ class EngineLoop(Generic[S, R]):
                 sequence.arrival = self._arrivals
                 self._arrivals += 1
                 futures.append(Future())
+                futures[-1].add_done_callback(partial(_note_cancelled, self._cancelled, sequence))
                 self._inbox.append((sequence, futures[-1]))
             # `_has_work` changes under this lock only: otherwise the worker could stop right after this test.
             if sequences and not self._has_work:
@@ -126,10 +130,16 @@ class EngineLoop(Generic[S, R]):
             return self._has_work
 
     def _drop_cancelled(self) -> None:
-        for sequence in (*self._scheduler.waiting, *self._scheduler.running):
-            if self._futures[sequence.arrival].cancelled():
+        for _ in range(len(self._cancelled)):
+            sequence = self._cancelled.popleft()
+            if self._futures.pop(sequence.arrival, None) is not None:
                 self._scheduler.remove_sequence(sequence)
-                del self._futures[sequence.arrival]
+            elif self._is_submitted(sequence):  # since the scheduler got the last ones
+                self._cancelled.append(sequence)
+
+    def _is_submitted(self, sequence: S) -> bool:
+        with self._lock:
+            return any(waiting is sequence for waiting, _ in self._inbox)
 
     def _resolve_future(self, sequence: S, result: R) -> None:
         future = self._futures.pop(sequence.arrival)
@@ -149,6 +159,11 @@ class EngineLoop(Generic[S, R]):
                 future.set_exception(error)
             except InvalidStateError:  # the caller cancelled during the round
                 assert future.cancelled()
+
+
+def _note_cancelled(cancelled: deque[S], sequence: S, future: Future[R]) -> None:
+    if future.cancelled():
+        cancelled.append(sequence)
 
 
 def _run_no_round() -> tuple[()]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import time
 import weakref
 from functools import lru_cache
@@ -201,6 +202,32 @@ def test_cancelled_requests_free_their_slots_and_leave_the_others_alone() -> Non
         engine.assert_invariants()
         assert len(done.tokens) == 50
         assert engine.stats.rounds < 2900
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_requests_cancelled_at_any_time_leave_nothing_behind(seed: int) -> None:
+    """Before the engine sees them, while they wait, while they run, and when they are done."""
+    rng = random.Random(seed)
+    with open_engine(HashBackend(), max_running_requests=2) as engine:
+
+        async def start_one(number: int) -> Generation:
+            (generation,) = await engine.generate([make_request((1, 2, number % 5), number, max_tokens=40)])
+            return generation
+
+        async def run_scene() -> list[Generation | BaseException]:
+            tasks = [asyncio.create_task(start_one(number)) for number in range(40)]
+            for number in rng.sample(range(40), 25):
+                await asyncio.sleep(rng.choice([0, 0, 0.002]))
+                tasks[number].cancel()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+        results = asyncio.run(run_scene())
+        engine.assert_invariants()
+    done = {number: result for number, result in enumerate(results) if isinstance(result, Generation)}
+    assert len(done) >= 15
+    assert all(isinstance(result, Generation | asyncio.CancelledError) for result in results)
+    requests = [make_request((1, 2, number % 5), number, max_tokens=40) for number in done]
+    assert [result.tokens for result in done.values()] == one_by_one(requests)
 
 
 def test_exception_in_a_round_reaches_its_callers_and_the_engine_stays_usable() -> None:
