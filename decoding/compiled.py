@@ -6,18 +6,13 @@ decodes without drafts has another way; the rest asks `explain_no_numba` before 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property, update_wrapper
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-try:
-    import numba
-except ImportError as error:
-    numba = None  # type: ignore[assignment]
-    _IMPORT_ERROR = str(error)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,11 +24,50 @@ class NumbaMissing(RuntimeError):
     """A loop was called that Numba would have compiled."""
 
 
+@cache
 def explain_no_numba() -> str | None:
-    """Returns why Numba compiles nothing here and how to install it, or None where it does."""
-    if numba is not None:
-        return None
-    return f"Numba cannot be imported ({_IMPORT_ERROR}); pip install 'reason-search[full]' installs it"
+    """Returns why Numba compiles nothing here and how to install it, or None where it does.
+
+    Imports Numba, which takes a quarter of a second.
+    """
+    try:
+        numba = _import_numba()
+    except ImportError as error:
+        return f"Numba cannot be imported ({error}); {_HOW_TO_INSTALL}"
+    numba.extending.typeof_impl.register(CompiledLoop)(_find_type)
+    return None
+
+
+def explain_absent_numba() -> str | None:
+    """Returns the same without an import: a Numba that is installed and broken is not noticed."""
+    missing = [name for name in ("numba", "llvmlite") if importlib.util.find_spec(name) is None]
+    return f"{missing[0]} is not installed; {_HOW_TO_INSTALL}" if missing else None
+
+
+_HOW_TO_INSTALL = "pip install 'reason-search[full]' installs it"
+
+
+class CompiledLoop:
+    """A function that Numba compiles for the arguments of each call, or of a call from another one.
+
+    Numba is imported for the first call: the settings of drafters are checked without it.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self._function = function
+
+    def __call__(self, *args: object) -> Any:
+        return self.dispatcher(*args)
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What Numba makes of the function. Raises: NumbaMissing."""
+        if (reason := explain_no_numba()) is not None:
+            raise NumbaMissing(f"{self._function.__qualname__} is compiled: {reason}")
+        with _separate_cache():
+            # nogil: other threads run Python meanwhile
+            return _import_numba().njit(cache=True, nogil=True)(self._function)
 
 
 def compiled(function: F) -> F:
@@ -41,15 +75,21 @@ def compiled(function: F) -> F:
 
     Without Numba the result raises NumbaMissing when it is called.
     """
-    if numba is None:
+    return cast(F, CompiledLoop(function))
 
-        def refuse_call(*_: object) -> None:
-            raise NumbaMissing(f"{function.__qualname__} is compiled: {explain_no_numba()}")
 
-        return cast(F, refuse_call)
-    with _separate_cache():
-        # nogil: other threads run Python meanwhile
-        return cast(F, numba.njit(cache=True, nogil=True)(function))
+def _import_numba() -> Any:
+    import numba
+    import numba.extending
+
+    return numba
+
+
+def _find_type(loop: CompiledLoop, _: object) -> Any:
+    """Returns the type of a loop that another one calls."""
+    from numba.core import types
+
+    return types.Dispatcher(loop.dispatcher)
 
 
 @cache
@@ -68,7 +108,7 @@ def hash_sources() -> str:
 
 def is_compiled_ahead(loops: str) -> bool:
     """Returns whether these loops were noted as compiled for the present sources; without Numba none need be."""
-    return numba is None or _find_note(loops).exists()
+    return explain_no_numba() is not None or _find_note(loops).exists()
 
 
 def note_compiled(loops: str) -> None:
@@ -86,14 +126,14 @@ def _find_note(loops: str) -> Path:
 
 
 def _cache_folder() -> Path:
-    config: Any = numba.config
+    config: Any = _import_numba().config
     return Path(config.CACHE_DIR or SOURCE_FOLDER / "__pycache__") / hash_sources()
 
 
 @contextmanager
 def _separate_cache() -> Iterator[None]:
     """Gives functions defined meanwhile a cache for these sources; where it cannot be written, Numba's default."""
-    config: Any = numba.config
+    config: Any = _import_numba().config
     before = config.CACHE_DIR
     # Numba reads the setting when a function is defined, not when it is compiled
     config.CACHE_DIR = str(_cache_folder())

@@ -245,7 +245,8 @@ class Expander:
         # read once for all its continuations: a parent has several, the prompt all of a best-of-N
         paths = {parent: self._read_path(parent, plan) for parent in dict.fromkeys(started)}
         batch = ExpansionBatch([self._start_request(paths[parent], plan) for parent in started], plan)
-        self._batches.add(batch)
+        if batch:
+            self._batches.add(batch)
         return batch
 
     def _read_path(self, parent: int, plan: ExpansionPlan) -> ParentPath:

@@ -67,9 +67,17 @@ class TargetLogits:
 
     @LazyProperty
     def _top(self) -> tuple[Tensor, Tensor]:
-        # topk of the raw logits: their order is that of the log-probabilities, and W x V values need no conversion.
-        logits_Wk, ids_Wk = self.logits_WV.topk(min(self.feedback_k, self.logits_WV.shape[1]), dim=-1)
-        return ids_Wk, logits_Wk.float() - self._logsumexp
+        # of the raw logits: their order is that of the log-probabilities, and W x V values need no conversion
+        k = min(self.feedback_k, self.logits_WV.shape[1])
+        if not self.logits_WV.is_cpu or explain_no_numba() is not None:
+            logits_Wk, ids_Wk = self.logits_WV.topk(k, dim=-1)
+            return ids_Wk, logits_Wk.float() - self._logsumexp
+        # here: it needs Numba
+        from decoding.top_logits import find_largest
+
+        ids, largest = np.empty((len(self.logits_WV), k), np.int64), np.empty((len(self.logits_WV), k), np.float32)
+        find_largest(self._floats.contiguous().numpy(), ids, largest)
+        return torch.from_numpy(ids), torch.from_numpy(largest) - self._logsumexp
 
     @LazyProperty
     def _sampled_on_host(self) -> tuple[Ints, Floats]:

@@ -128,9 +128,9 @@ def validate_speculation(config: Settings) -> SpeculationSpec:
     if "source" not in node:
         instantiate("speculation", node)
         return SpeculationSpec(node, acceptance, controller)
-    from decoding.compiled import explain_no_numba
+    from decoding.compiled import explain_absent_numba
 
-    if (reason := explain_no_numba()) is not None:
+    if (reason := explain_absent_numba()) is not None:
         raise ConfigError(
             f"speculation cannot run, whose loops are compiled: {reason}. Without it, set speculation=off"
         )

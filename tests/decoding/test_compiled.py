@@ -26,7 +26,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def cache_folder() -> Path:
     made: Any = compiled_module.compiled(lambda x: x + 1)
-    return Path(made.stats.cache_path)
+    return Path(made.dispatcher.stats.cache_path)
 
 
 @pytest.mark.parametrize("chosen", ["", "elsewhere"])
