@@ -7,6 +7,7 @@ decodes without drafts has another way; the rest asks `explain_no_numba` before 
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property, update_wrapper
@@ -18,6 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SOURCE_FOLDER = Path(__file__).parent
 """The machine code belongs to all sources below this folder."""
+
+_CACHE_LOCK = threading.Lock()  # engines in several threads may call their first loops at a time
+_HOW_TO_INSTALL = "pip install 'reason-search[full]' installs it"
 
 
 class NumbaMissing(RuntimeError):
@@ -31,10 +35,9 @@ def explain_no_numba() -> str | None:
     Imports Numba, which takes a quarter of a second.
     """
     try:
-        numba = _import_numba()
+        _import_numba()
     except ImportError as error:
         return f"Numba cannot be imported ({error}); {_HOW_TO_INSTALL}"
-    numba.extending.typeof_impl.register(CompiledLoop)(_find_type)
     return None
 
 
@@ -42,9 +45,6 @@ def explain_absent_numba() -> str | None:
     """Returns the same without an import: a Numba that is installed and broken is not noticed."""
     missing = [name for name in ("numba", "llvmlite") if importlib.util.find_spec(name) is None]
     return f"{missing[0]} is not installed; {_HOW_TO_INSTALL}" if missing else None
-
-
-_HOW_TO_INSTALL = "pip install 'reason-search[full]' installs it"
 
 
 class CompiledLoop:
@@ -65,7 +65,7 @@ class CompiledLoop:
         """What Numba makes of the function. Raises: NumbaMissing."""
         if (reason := explain_no_numba()) is not None:
             raise NumbaMissing(f"{self._function.__qualname__} is compiled: {reason}")
-        with _separate_cache():
+        with _CACHE_LOCK, _separate_cache():
             # nogil: other threads run Python meanwhile
             return _import_numba().njit(cache=True, nogil=True)(self._function)
 
@@ -78,18 +78,14 @@ def compiled(function: F) -> F:
     return cast(F, CompiledLoop(function))
 
 
+@cache
 def _import_numba() -> Any:
+    """Returns Numba, which from then on compiles a loop that another one calls. Raises: ImportError."""
     import numba
-    import numba.extending
+    from numba.extending import typeof_impl
 
+    typeof_impl.register(CompiledLoop)(lambda loop, _: numba.types.Dispatcher(loop.dispatcher))
     return numba
-
-
-def _find_type(loop: CompiledLoop, _: object) -> Any:
-    """Returns the type of a loop that another one calls."""
-    from numba.core import types
-
-    return types.Dispatcher(loop.dispatcher)
 
 
 @cache
