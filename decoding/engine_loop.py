@@ -48,6 +48,7 @@ class EngineLoop(Generic[S, R]):
         self._scheduler, self._run_round, self._stream = scheduler, run_round, stream
         self._futures: dict[int, Future[R]] = {}  # by arrival; of the worker thread alone
         self._cancelled = deque[S]()  # since the last look: asking every future in every round took longer than many do
+        self._num_cancelled = 0  # of these, the ones that the scheduler has had
         self._fork_guard = ForkGuard()
         self._lock = threading.Lock()  # guards the four fields below
         self._inbox: list[tuple[S, Future[R]]] = []
@@ -119,6 +120,8 @@ class EngineLoop(Generic[S, R]):
     def _accept_submitted(self) -> bool:
         """Moves submitted sequences to the scheduler's queue; returns whether there is anything to run."""
         with self._lock:
+            # those cancelled later may still be in the next inbox
+            self._num_cancelled = len(self._cancelled)
             submitted, self._inbox = self._inbox, []
             for sequence, future in submitted:
                 self._futures[sequence.arrival] = future
@@ -130,16 +133,10 @@ class EngineLoop(Generic[S, R]):
             return self._has_work
 
     def _drop_cancelled(self) -> None:
-        for _ in range(len(self._cancelled)):
+        for _ in range(self._num_cancelled):
             sequence = self._cancelled.popleft()
-            if self._futures.pop(sequence.arrival, None) is not None:
+            if self._futures.pop(sequence.arrival, None) is not None:  # else it ended before
                 self._scheduler.remove_sequence(sequence)
-            elif self._is_submitted(sequence):  # since the scheduler got the last ones
-                self._cancelled.append(sequence)
-
-    def _is_submitted(self, sequence: S) -> bool:
-        with self._lock:
-            return any(waiting is sequence for waiting, _ in self._inbox)
 
     def _resolve_future(self, sequence: S, result: R) -> None:
         future = self._futures.pop(sequence.arrival)

@@ -19,6 +19,7 @@ from decoding.fork import LazyProperty
 from decoding.gpu_sampler import runs_kernels, sample_on_gpu
 from decoding.sampler import processed_log_probs, reduce_rows, row_logsumexp, sample_tokens
 from decoding.sampling_batch import SamplingBatch
+from decoding.top_logits import find_largest
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -54,9 +55,14 @@ class TargetLogits:
         """`logits_WV` in float32: sums of a large vocabulary in bfloat16 lose the small terms."""
         return self.logits_WV.float()
 
+    @property
+    def _runs_loops(self) -> bool:
+        """Whether compiled loops read the logits."""
+        return self.logits_WV.is_cpu and explain_no_numba() is None
+
     @LazyProperty
     def _logsumexp(self) -> Tensor:
-        if not self.logits_WV.is_cpu or explain_no_numba() is not None:
+        if not self._runs_loops:
             return row_logsumexp(self._floats)
         # here: it needs Numba
         from decoding.logsumexp import sum_exponentials
@@ -69,12 +75,9 @@ class TargetLogits:
     def _top(self) -> tuple[Tensor, Tensor]:
         # of the raw logits: their order is that of the log-probabilities, and W x V values need no conversion
         k = min(self.feedback_k, self.logits_WV.shape[1])
-        if not self.logits_WV.is_cpu or explain_no_numba() is not None:
+        if not self._runs_loops:
             logits_Wk, ids_Wk = self.logits_WV.topk(k, dim=-1)
             return ids_Wk, logits_Wk.float() - self._logsumexp
-        # here: it needs Numba
-        from decoding.top_logits import find_largest
-
         ids, largest = np.empty((len(self.logits_WV), k), np.int64), np.empty((len(self.logits_WV), k), np.float32)
         find_largest(self._floats.contiguous().numpy(), ids, largest)
         return torch.from_numpy(ids), torch.from_numpy(largest) - self._logsumexp

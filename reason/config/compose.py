@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
-from importlib.util import find_spec
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -26,6 +25,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from decoding.compiled import explain_absent_numba
 from reason.config import plugins
 from reason.config.errors import ConfigError, rejected_setting, unknown_key, unknown_option
 from reason.config.front import AUTO, choose_overrides
@@ -76,8 +76,8 @@ def drafts_by_default(choices: Mapping[str, str], overrides: Sequence[str]) -> b
 
     Numba belongs to an extra; where it is absent the engine says what is slower.
     """
-    # not imported: that takes half a second, which every command would pay
-    if find_spec("numba") is not None or choices.get(DRAFTS) != _default_options()[DRAFTS]:
+    # not imported: that takes a quarter of a second, which every command would pay
+    if explain_absent_numba() is None or choices.get(DRAFTS) != _default_options()[DRAFTS]:
         return False
     return not any(re.match(rf"[+~]*{DRAFTS}[.@=]", override) for override in overrides)
 

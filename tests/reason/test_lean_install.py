@@ -105,7 +105,7 @@ def test_a_command_that_needs_the_extra_ends_with_one_sentence(
 
 
 def test_what_was_typed_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compose, "find_spec", lambda name: None)
+    monkeypatch.setattr(compose, "explain_absent_numba", lambda: "it is absent")
     for overrides, expected in (
         ([], "off"),
         (["search.n=2", "effort=low"], "off"),
