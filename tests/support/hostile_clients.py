@@ -46,7 +46,7 @@ STEADY: dict[str, Any] = {
 """Where a healthy server must not seem sick only because this machine is busy."""
 
 PATIENT: dict[str, Any] = {"request_timeout_s": 60.0, "token_timeout_s": 1.0, "idle_timeout_s": 60.0}
-"""For a server whose replies must be read, however odd they are and however busy this machine is."""
+"""For a server whose replies, refusals included, must be read however busy this machine is."""
 
 
 class StrictByteTokenizer(ByteTokenizer):
