@@ -9,7 +9,7 @@ Shapes: T rows, V token ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,6 +54,17 @@ def place_keys(
     """Returns `noise_keys` of seeds that `mix_uint64` has mixed."""
     position_T = np.asarray(positions, dtype=np.uint64)
     return mix_uint64(mixed_seed_T ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
+
+
+# of one number, for compiled loops
+_mix_number: Callable[[np.uint64], np.uint64] = compiled(mix_uint64)  # type: ignore[assignment]
+
+
+@compiled
+def noise_key_of(seed: np.uint64, position: int) -> tuple[np.int32, np.int32]:
+    """Returns the two halves of `noise_keys` of one seed and position, for compiled loops."""
+    key = _mix_number(_mix_number(seed) ^ (np.uint64(position) * np.uint64(_GOLDEN_64)))
+    return np.int32(np.uint32(key)), np.int32(np.uint32(key >> np.uint64(32)))
 
 
 def _mix_int32_(x: Tensor) -> Tensor:

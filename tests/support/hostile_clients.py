@@ -38,10 +38,10 @@ QUICK: dict[str, Any] = {
 }
 """Settings with which a trial ends within seconds."""
 STEADY: dict[str, Any] = {
-    "request_timeout_s": 6.0,
-    "idle_timeout_s": 3.0,
-    "unavailable_timeout_s": 20.0,
-    "max_retries": 3,
+    "request_timeout_s": 12.0,
+    "idle_timeout_s": 6.0,
+    "unavailable_timeout_s": 40.0,
+    "max_retries": 4,
 }
 """Where a healthy server must not seem sick only because this machine is busy."""
 

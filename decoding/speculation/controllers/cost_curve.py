@@ -59,7 +59,8 @@ class CostCurve:
     _lowest_base: float = field(init=False, repr=False)
     _seconds_per: tuple[float, float, float] = field(init=False, repr=False)  # branch, draft node, context token
     _factors: tuple[float, float] = field(init=False, repr=False)  # on plain rounds, on draft nodes
-    _moments: Floats = field(init=False, repr=False)
+    # sums over rounds of the products plain * plain, plain * nodes, nodes * nodes, plain * 1, nodes * 1
+    _moments: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         fitted = _fit_costs(self.warmup_costs, self.row_counts) if self.warmup_costs else _UNMEASURED
@@ -67,7 +68,8 @@ class CostCurve:
         branch, node, context = fitted[-3:].tolist()
         self._seconds_per = branch, node, context
         self._factors = 1.0, 1.0
-        self._moments = _PRIOR_ROUNDS / 2 * (np.outer((1, 0, 1), (1, 0, 1)) + np.outer((0, 1, 1), (0, 1, 1)))
+        half = _PRIOR_ROUNDS / 2
+        self._moments = half, 0.0, half, half, half
 
     def round_seconds(self, branches: int, drafted: int, context: int) -> float:
         """Returns the expected seconds of a round with `drafted` draft nodes."""
@@ -97,15 +99,20 @@ class CostCurve:
 
     def observe(self, cost: RoundCost) -> None:
         """Refines the factors with a measured round. *Mutates*."""
+        # Single numbers, as in `_cost_terms`. Divided by the measured seconds: relative errors.
+        seconds = max(cost.seconds, 1e-9)
         parts = self._cost_terms(cost.num_branches, cost.num_tokens - cost.num_branches, cost.context_tokens)
-        # Divided by the measured seconds: relative errors. The last column is 1, the right-hand side.
-        row = np.append(parts, cost.seconds) / max(cost.seconds, 1e-9)
-        self._moments = self._moments * (1 - 1 / _MEMORY_ROUNDS) + np.outer(row, row)
+        plain, nodes, value = parts[0] / seconds, parts[1] / seconds, cost.seconds / seconds
+        new = plain * plain, plain * nodes, nodes * nodes, plain * value, nodes * value
+        kept = 1 - 1 / _MEMORY_ROUNDS
+        self._moments = tuple(kept * before + added for before, added in zip(self._moments, new, strict=True))
+        pp, pn, nn, pv, nv = self._moments
         # Ridge on the difference of the factors: rounds that do not separate them move both.
-        tie = _RATIO_ROUNDS / self._factors[0] ** 2 * np.array([[1, -1], [-1, 1]])
-        solution = np.linalg.solve(self._moments[:2, :2] + tie, self._moments[:2, 2])
-        plain, node = np.maximum(solution, 0.05).tolist()  # noise may solve to a negative cost
-        self._factors = plain, node
+        tie = _RATIO_ROUNDS / self._factors[0] ** 2
+        pp, pn, nn = pp + tie, pn - tie, nn + tie
+        determinant = pp * nn - pn * pn
+        # noise may solve to a negative cost
+        self._factors = max((pv * nn - nv * pn) / determinant, 0.05), max((nv * pp - pv * pn) / determinant, 0.05)
 
     def _cost_terms(self, branches: int, drafted: int, context: int) -> tuple[float, float]:
         # single numbers: for so few, arrays take ten times as long, and every round asks

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
+from decoding.noise import noise_key_of
 from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.drafters.calibration import calibration_bucket, request_probability
 from decoding.speculation.drafters.child_selection import COUPLED, filter_probabilities, select_children
@@ -43,7 +44,6 @@ class DraftLimits(NamedTuple):
     width              maximum children of a node
     seconds_N          duration of the round with 0, 1, ..., total nodes
     corners_E          numbers of nodes between which it changes along a line; the last one is at least `total`
-    least_seconds      the least that one more node takes
     keep_gain          share of what the best number of nodes gains that is enough, for fewer nodes
     """
 
@@ -53,7 +53,6 @@ class DraftLimits(NamedTuple):
     width: int
     seconds_N: Counts
     corners_E: Ints
-    least_seconds: float
     keep_gain: float
 
 
@@ -73,15 +72,16 @@ def build_best_first(
     limits: DraftLimits,
     kind: int,
     sampling: SamplingColumns,
-    keys_BD2: npt.NDArray[np.int32],
+    seeds_B: Keys,
+    ends_B: Ints,
     hits: Counts,
     trials: Counts,
     odds_BL: Counts,
 ) -> TreeNodes:
     """Returns the nodes that raise tokens per second, most likely first, within the limits.
 
-    `kind` is LIKELY or COUPLED; `keys_BD2` are the target's noise keys by depth, for COUPLED. `hits`, `trials` and
-    `odds_BL` are an `AcceptanceCalibration`'s.
+    `kind` is LIKELY or COUPLED, for which the target draws with `seeds_B` from the positions `ends_B` on. `hits`,
+    `trials` and `odds_BL` are an `AcceptanceCalibration`'s.
     """
     branches, width = len(lookup.tails_BO), limits.width
     stored_tokens, orders = lookup.entries.ids_SK.shape[1], lookup.tails_BO.shape[1]
@@ -99,6 +99,9 @@ def build_best_first(
     # Numba infers the type of an empty list from the slice of a typed one.
     heap = [(np.float32(0.0), 0)][:0]
     remaining_B = limits.nodes_B.copy()
+    least_seconds = np.inf  # that one more node takes
+    for n in range(1, len(limits.seconds_N)):
+        least_seconds = min(least_seconds, limits.seconds_N[n] - limits.seconds_N[n - 1])
     tokens = float(branches)
     best_rate, best_count = tokens / limits.seconds_N[0], 0
     count = candidates = 0
@@ -145,7 +148,7 @@ def build_best_first(
         )
         key, other = np.int32(0), np.int32(0)
         if kind == COUPLED:
-            key, other = keys_BD2[b, level, 0], keys_BD2[b, level, 1]
+            key, other = noise_key_of(seeds_B[b], ends_B[b] + level)
         num_drawn = select_children(kind, ids_K, q_K, num_candidates, temperature == 0, key, other, ids_W, chance_W)
         for w in range(num_drawn):
             bucket = calibration_bucket(trust, w, chance_W[w])
@@ -153,7 +156,7 @@ def build_best_first(
             probability = np.float32(
                 parent_probability * request_probability(hits, trials, bucket, chance_W[w], odds_BL[b])
             )
-            if probability > best_rate * limits.least_seconds:  # the rate to exceed only rises
+            if probability > best_rate * least_seconds:  # the rate to exceed only rises
                 of_C[candidates], token_C[candidates], label_C[candidates] = node, ids_W[w], bucket
                 heappush(heap, (-probability, candidates))
                 candidates += 1
@@ -177,3 +180,56 @@ def _can_exceed(rate: float, tokens: float, count: int, probability: float, seco
         if most > count and tokens + probability * (most - count) > rate * seconds_N[most]:
             return True
     return False
+
+
+class GroupedNodes(NamedTuple):
+    """Nodes branch by branch, parents before children.
+
+    ids_3N   token, parent's place within the draft (-1 for the root), and label
+    ends_B   where the nodes of each branch end
+    """
+
+    ids_3N: Ints
+    path_probability_N: Floats
+    ends_B: Ints
+
+
+@compiled
+def group_by_branch(nodes: TreeNodes, is_kept_N: npt.NDArray[np.bool_], branches: int) -> GroupedNodes:
+    """Returns the kept nodes branch by branch, within a branch in their order; the parents of each are kept too."""
+    nodes_B, place_N = np.zeros(branches, dtype=np.int64), np.empty(len(is_kept_N), dtype=np.int64)
+    for n in range(len(is_kept_N)):
+        if is_kept_N[n]:
+            place_N[n] = nodes_B[nodes.branch[n]]
+            nodes_B[nodes.branch[n]] += 1
+    ends_B = np.cumsum(nodes_B)
+    ids_3N, path_probability_N = np.empty((3, ends_B[-1]), dtype=np.int64), np.empty(ends_B[-1], dtype=np.float32)
+    for n in range(len(is_kept_N)):
+        if is_kept_N[n]:
+            b, parent = nodes.branch[n], nodes.parent[n]
+            at = ends_B[b] - nodes_B[b] + place_N[n]
+            ids_3N[0, at], ids_3N[1, at], ids_3N[2, at] = nodes.token[n], place_N[parent], nodes.label[n]
+            if parent < 0:
+                ids_3N[1, at] = -1
+            path_probability_N[at] = nodes.path_probability[n]
+    return GroupedNodes(ids_3N, path_probability_N, ends_B)
+
+
+@compiled
+def draft_best_first(
+    lookup: TableLookup,
+    limits: DraftLimits,
+    kind: int,
+    sampling: SamplingColumns,
+    seeds_B: Keys,
+    ends_B: Ints,
+    hits: Counts,
+    trials: Counts,
+    odds_BL: Counts,
+) -> GroupedNodes:
+    """Returns the nodes of `build_best_first`, branch by branch.
+
+    One call and few results: each array that a compiled function returns to Python takes a microsecond.
+    """
+    nodes = build_best_first(lookup, limits, kind, sampling, seeds_B, ends_B, hits, trials, odds_BL)
+    return group_by_branch(nodes, np.ones(len(nodes.branch), dtype=np.bool_), len(ends_B))

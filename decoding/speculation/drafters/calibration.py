@@ -70,57 +70,83 @@ class AcceptanceCalibration:
 
     def observe_round(self, feedback: Sequence[Feedback]) -> None:
         """Adds the outcomes of drafts with labels, for all and for each request. *Mutates*."""
-        nodes = node_outcomes(feedback)
-        # Nodes below a rejected one were not tried: they are no trials of their bucket.
-        buckets_N, accepted_N = nodes.labels[nodes.is_reached], nodes.is_accepted[nodes.is_reached]
+        nodes = find_outcomes(feedback)
         self.requests.observe(
             [outcome.branch for outcome in feedback],
-            nodes.branch[nodes.is_reached],
-            buckets_N // (_RANKS * _BANDS),
-            nodes.expected[nodes.is_reached],
-            accepted_N,
+            nodes.branch_N,
+            nodes.label_N // (_RANKS * _BANDS),
+            nodes.expected_N,
+            nodes.is_accepted_N,
         )
-        self.observe(buckets_N, accepted_N)
+        self.observe(nodes.label_N, nodes.is_accepted_N)
 
     def observe(self, buckets_N: Ints, accepted_N: npt.NDArray[np.bool_]) -> None:
         """Adds the outcomes of N draft tokens, for all requests. *Mutates*."""
-        # `bincount`, because `trials[buckets] += 1` would count a repeated bucket once.
-        new_trials = np.bincount(buckets_N, minlength=len(self.trials))
-        decay = 0.5 ** (new_trials / self.memory)
-        self.trials *= decay
-        self.trials += new_trials
-        self.hits *= decay
-        self.hits += np.bincount(buckets_N, accepted_N, minlength=len(self.hits))
+        _count_outcomes(buckets_N, accepted_N, self.hits, self.trials, self.memory)
+
+
+@compiled
+def _count_outcomes(
+    buckets_N: Ints, accepted_N: npt.NDArray[np.bool_], hits: Counts, trials: Counts, memory: float
+) -> None:
+    """Adds outcomes to the counts of their buckets, whose older ones decay. *Mutates* `hits` and `trials`."""
+    new_trials, new_hits = np.zeros(len(trials)), np.zeros(len(hits))
+    for n in range(len(buckets_N)):
+        new_trials[buckets_N[n]] += 1
+        new_hits[buckets_N[n]] += accepted_N[n]
+    for bucket in range(len(trials)):
+        if new_trials[bucket] > 0:
+            decay = 0.5 ** (new_trials[bucket] / memory)
+            trials[bucket] = trials[bucket] * decay + new_trials[bucket]
+            hits[bucket] = hits[bucket] * decay + new_hits[bucket]
 
 
 class NodeOutcomes(NamedTuple):
-    """Outcomes of the nodes of several drafts: arrays `[N]`.
+    """Outcomes of the N nodes of several drafts whose parents were accepted: those below a rejected one were not tried.
 
-    is_reached   whether the parent was accepted
-    expected     probability with which the node was drafted, given its parent
-    branch       whose draft it is in
+    expected_N  probability with which the node was drafted, given its parent
+    branch_N    whose draft it is in, ascending
     """
 
-    is_reached: npt.NDArray[np.bool_]
-    is_accepted: npt.NDArray[np.bool_]
-    labels: Ints
-    expected: Counts
-    branch: Ints
+    label_N: Ints
+    is_accepted_N: npt.NDArray[np.bool_]
+    expected_N: Counts
+    branch_N: Ints
 
 
-def node_outcomes(feedback: Sequence[Feedback]) -> NodeOutcomes:
-    """Returns the outcomes of all nodes, draft by draft."""
+def find_outcomes(feedback: Sequence[Feedback]) -> NodeOutcomes:
+    """Returns the outcomes of the nodes that were tried, draft by draft."""
     drafts = [outcome.draft for outcome in feedback]
-    sizes = np.array([len(draft.tokens) for draft in drafts])
-    first, branch = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
-    is_accepted = np.zeros(int(sizes.sum()), dtype=bool)
-    starts = zip(first.tolist(), feedback, strict=True)
-    is_accepted[[start + node for start, outcome in starts for node in outcome.accepted_nodes]] = True
-    parent = np.array(list(chain.from_iterable(draft.parents for draft in drafts)))
-    labels = np.array(list(chain.from_iterable(draft.labels for draft in drafts)))
-    path_probability = np.array(list(chain.from_iterable(draft.path_probabilities for draft in drafts)))
-    # Parents count within their draft, so the draft's first node is added; the root (-1) is always reached.
-    parent_index = np.maximum(parent, 0) + first[branch]
-    is_reached = (parent < 0) | is_accepted[parent_index]
-    above = np.where(parent < 0, 1.0, np.maximum(path_probability[parent_index], 1e-30))
-    return NodeOutcomes(is_reached, is_accepted, labels, np.minimum(path_probability / above, 1.0), branch)
+    return NodeOutcomes(
+        *_select_tried(
+            np.array([len(draft) for draft in drafts], dtype=np.int64),
+            np.array(list(chain.from_iterable(draft.parents for draft in drafts)), dtype=np.int64),
+            np.array(list(chain.from_iterable(draft.labels for draft in drafts)), dtype=np.int64),
+            np.array(list(chain.from_iterable(draft.path_probabilities for draft in drafts)), dtype=np.float64),
+            np.array([len(outcome.accepted_nodes) for outcome in feedback], dtype=np.int64),
+            np.array(list(chain.from_iterable(outcome.accepted_nodes for outcome in feedback)), dtype=np.int64),
+        )
+    )
+
+
+@compiled
+def _select_tried(
+    sizes_B: Ints, parent_M: Ints, label_M: Ints, path_probability_M: Counts, num_accepted_B: Ints, accepted_A: Ints
+) -> tuple[Ints, npt.NDArray[np.bool_], Counts, Ints]:
+    """Returns the fields of `NodeOutcomes`, of M nodes in all; parents and accepted nodes count within their draft."""
+    is_accepted_M = np.zeros(len(parent_M), dtype=np.bool_)
+    tried, expected, branch = np.empty_like(label_M), np.empty_like(path_probability_M), np.empty_like(label_M)
+    count = first = at = 0
+    for b in range(len(sizes_B)):
+        for a in range(at, at + num_accepted_B[b]):
+            is_accepted_M[first + accepted_A[a]] = True
+        for node in range(first, first + sizes_B[b]):
+            above, is_root = first + parent_M[node], parent_M[node] < 0  # the root is always accepted
+            if is_root or is_accepted_M[above]:
+                probability_above = 1.0 if is_root else max(path_probability_M[above], 1e-30)
+                expected[count] = min(path_probability_M[node] / probability_above, 1.0)
+                tried[count], branch[count] = node, b
+                count += 1
+        first, at = first + sizes_B[b], at + num_accepted_B[b]
+    tried = tried[:count]
+    return label_M[tried], is_accepted_M[tried], expected[:count], branch[:count]

@@ -28,7 +28,7 @@ from decoding.speculation.drafters.calibration import (
     AcceptanceCalibration,
     calibrated_probability,
     calibration_bucket,
-    node_outcomes,
+    find_outcomes,
 )
 from decoding.speculation.drafters.draft_walks import limit_drafts
 from decoding.speculation.drafters.prompt_lookup import PromptLookup
@@ -180,9 +180,8 @@ class GooseDrafter:
         with_draft = [outcome for outcome in feedback if outcome.draft.labels]
         if not with_draft:
             return
-        nodes = node_outcomes(with_draft)
-        # Nodes below a rejected one were not tried: they are no trials of their bucket.
-        self.calibration.observe(nodes.labels[nodes.is_reached], nodes.is_accepted[nodes.is_reached])
+        nodes = find_outcomes(with_draft)
+        self.calibration.observe(nodes.label_N, nodes.is_accepted_N)
         for outcome in with_draft:
             labels_of = outcome.draft.labels
             if length := sum(label >= _SPINE_LABEL for label in labels_of):

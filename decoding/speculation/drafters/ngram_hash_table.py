@@ -6,6 +6,7 @@ modules: S slots, K stored tokens, F contexts, O orders, Z salts per context.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +88,12 @@ def is_stored_order(order: int, least: int) -> bool:
     An order of 11 predicts little beyond 8 and 12, and every stored order costs a lookup at every node.
     """
     return order == least or (order > least and (order <= 4 or order == 6 or order % 4 == 0))
+
+
+@cache
+def count_stored_orders(orders: int, least: int) -> int:
+    """Returns how many of the orders up to `orders` have entries."""
+    return sum(is_stored_order(order, least) for order in range(1, 1 + orders))
 
 
 @compiled

@@ -20,7 +20,7 @@ from decoding.speculation.drafters.ngram_hash_table import (
     Keys,
     NGramEntries,
     copy_newer,
-    is_stored_order,
+    count_stored_orders,
 )
 from decoding.speculation.drafters.ngram_update import merge_entries, update_table
 
@@ -78,9 +78,7 @@ class NGramTable:
         A context has one entry per stored order from `least` to O and per salt. It is given by its last O ids, the last
         one in the last column; distributions are sorted best first.
         """
-        entries_each = salts_FZ.shape[1] * sum(
-            is_stored_order(order, least) for order in range(1, 1 + tails_FO.shape[1])
-        )
+        entries_each = salts_FZ.shape[1] * count_stored_orders(tails_FO.shape[1], least)
         # At most half the capacity at a time, so that evicting the older half never evicts what was just added.
         step = max(1, self.capacity // (2 * entries_each))
         for at in range(0, len(tails_FO), step):

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from decoding.compiled import compiled
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.best_first import TableLookup
-from decoding.speculation.drafters.ngram_hash_table import Keys, is_stored_order
+from decoding.speculation.drafters.ngram_hash_table import Keys, count_stored_orders
 from decoding.speculation.drafters.ngram_table import NGramTable
 from decoding.speculation.drafters.source import Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
@@ -114,14 +114,16 @@ class Stand:
             # what earlier runs have learned does not push out what this one learns
             least = LOAD_CAPACITY.start + self.table.num_added
             self.table.capacity = min(max(entries, least), LOAD_CAPACITY.stop - 1)
+        return self._contexts_of(branches)
+
+    def _contexts_of(self, branches: Sequence[Branch]) -> _TableStates:
         salts = [self._salt_of(branch) for branch in branches]
         tails = np.array([self._tail_of(branch) for branch in branches], dtype=np.int64)
         return _TableStates(self._salt_columns(salts), tails.reshape(-1, self.max_order))
 
     @property
     def _entries_per_token(self) -> int:
-        orders = sum(is_stored_order(order, self.min_order) for order in range(1, 1 + self.max_order))
-        return orders * (2 if self.shared else 1)
+        return count_stored_orders(self.max_order, self.min_order) * (2 if self.shared else 1)
 
     def next_tokens(self, state: _TableStates) -> NextTokens:
         return NextTokens(
@@ -147,17 +149,14 @@ class Stand:
         for outcome in feedback:
             # the rows of this round: after its last token, and after each accepted node
             self._learned_lengths[outcome.branch.request_id] += 1 + len(outcome.accepted_nodes)
-        salts = np.repeat(
-            [self._salt_of(outcome.branch) for outcome in feedback], [1 + len(outcome.draft) for outcome in feedback]
-        )
-        tails = self._fed_tails(feedback)
+        salts, tails = self._fed_contexts(feedback)
         ids = np.concatenate([outcome.topk_ids for outcome in feedback])
         # In float32, the type of the entries: Numba would compile every function once more for float64.
         p = np.exp(np.concatenate([outcome.topk_logprobs for outcome in feedback]), dtype=np.float32)
         if not self.rejected:
             is_committed = np.concatenate([_committed_rows(outcome) for outcome in feedback])
             salts, tails, ids, p = salts[is_committed], tails[is_committed], ids[is_committed], p[is_committed]
-        self.table.add_observations(self._salt_columns(salts), tails, self.min_order, ids, p)
+        self.table.add_observations(salts, tails, self.min_order, ids, p)
 
     def _learn_missed(self, branches: Sequence[Branch]) -> None:
         """Learns what branches have written in rounds without feedback, the newest tokens first. *Mutates*."""
@@ -197,12 +196,11 @@ class Stand:
         # `concatenate` gives a contiguous copy: Numba compiles again for other layouts
         self.table.add_observations(salts_F1, np.concatenate(tails), self.min_order, ids_F1, p_F1)
 
-    def _salt_columns(self, salts: npt.ArrayLike) -> Keys:
+    def _salt_columns(self, salts: Sequence[int]) -> Keys:
         # The order of the columns is that of the lookup: the problem's entries take their share first.
-        problem_salts = np.asarray(salts, dtype=np.uint64)[:, None]
-        if not self.shared:
-            return problem_salts
-        return np.concatenate([problem_salts, np.full_like(problem_salts, _SHARED_SALT)], axis=1)
+        columns = np.full((len(salts), 2 if self.shared else 1), _SHARED_SALT, dtype=np.uint64)
+        columns[:, 0] = salts
+        return columns
 
     def _salt_of(self, branch: Branch) -> int:
         salt = self._salts.get(branch.group)
@@ -223,14 +221,14 @@ class Stand:
         # A negative count of -1 is the empty tuple; -1 is no token id, so padded contexts match padded ones only.
         return (-1,) * (self.max_order - len(branch.tokens)) + branch.tokens[-self.max_order :]
 
-    def _fed_tails(self, feedback: Sequence[Feedback]) -> Ints:
-        """Returns the last O ids at every fed row, branch by branch, the root's row first."""
-        roots_BO = np.array([self._tail_of(outcome.branch) for outcome in feedback], dtype=np.int64)
+    def _fed_contexts(self, feedback: Sequence[Feedback]) -> tuple[Keys, Ints]:
+        """Returns the salts and the last O ids at every fed row, branch by branch, the root's row first."""
+        roots = self._contexts_of([outcome.branch for outcome in feedback])
         drafts = [outcome.draft for outcome in feedback]
-        sizes_B = np.array([len(draft.tokens) for draft in drafts])
+        sizes_B = np.array([len(draft) for draft in drafts], dtype=np.int64)
         tokens_N = np.array(list(chain.from_iterable(draft.tokens for draft in drafts)), dtype=np.int64)
         parents_N = np.array(list(chain.from_iterable(draft.parents for draft in drafts)), dtype=np.int64)
-        return _extend_tails(roots_BO, sizes_B, tokens_N, parents_N)
+        return _extend_contexts(roots.salts_FZ, roots.tails_FO, sizes_B, tokens_N, parents_N)
 
 
 def _committed_rows(outcome: Feedback) -> npt.NDArray[np.bool_]:
@@ -241,9 +239,12 @@ def _committed_rows(outcome: Feedback) -> npt.NDArray[np.bool_]:
 
 
 @compiled
-def _extend_tails(roots_BO: Ints, sizes_B: Ints, tokens_N: Ints, parents_N: Ints) -> Ints:
-    """Returns the tails of the roots and of the nodes below them."""
-    tails_FO = np.empty((len(sizes_B) + len(tokens_N), roots_BO.shape[1]), dtype=np.int64)
+def _extend_contexts(
+    salts_BZ: Keys, roots_BO: Ints, sizes_B: Ints, tokens_N: Ints, parents_N: Ints
+) -> tuple[Keys, Ints]:
+    """Returns the salts and tails of the roots and of the nodes below them."""
+    rows, salts, orders = len(sizes_B) + len(tokens_N), salts_BZ.shape[1], roots_BO.shape[1]
+    salts_FZ, tails_FO = np.empty((rows, salts), dtype=np.uint64), np.empty((rows, orders), dtype=np.int64)
     root = node = 0  # the row of this branch's root, the number of its first node
     for b in range(len(sizes_B)):
         tails_FO[root] = roots_BO[b]
@@ -252,5 +253,7 @@ def _extend_tails(roots_BO: Ints, sizes_B: Ints, tokens_N: Ints, parents_N: Ints
             above = root + 1 + parents_N[node + i]
             tails_FO[root + 1 + i, :-1] = tails_FO[above, 1:]
             tails_FO[root + 1 + i, -1] = tokens_N[node + i]
+        for row in range(root, root + 1 + sizes_B[b]):
+            salts_FZ[row] = salts_BZ[b]
         root, node = root + 1 + sizes_B[b], node + sizes_B[b]
-    return tails_FO
+    return salts_FZ, tails_FO

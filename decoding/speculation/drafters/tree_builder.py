@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from decoding.noise import noise_keys
+from decoding.noise import noise_keys, wrap_seeds
 from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.draft import DraftSampling, TreeTemplate
-from decoding.speculation.drafters.best_first import DraftLimits, TableLookup, TreeNodes, build_best_first
+from decoding.speculation.drafters.best_first import DraftLimits, GroupedNodes, TableLookup, draft_best_first
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
 from decoding.speculation.drafters.source import DraftSource, Floats, Ints
@@ -30,7 +30,6 @@ from decoding.speculation.drafters.tree_levels import (
 )
 from decoding.speculation.interfaces import Branch, CostEstimate, DraftPlan
 
-_MASK = 0xFFFFFFFFFFFFFFFF
 _FRESH = 0x5851F42D4C957F2D  # random drafts must be independent of the noise of the target
 
 
@@ -119,20 +118,20 @@ def build_levels(
 
 @runtime_checkable
 class TableSource(Protocol):
-    """Draft source with an n-gram table, for which `build_from_table` is faster."""
+    """Draft source with an n-gram table, for which `draft_from_table` is faster."""
 
     def table_lookup(self, branches: Sequence[Branch]) -> TableLookup:
         """Returns the table and the contexts of the branches."""
         ...
 
 
-def build_from_table(
+def draft_from_table(
     source: TableSource,
     calibration: AcceptanceCalibration,
     knobs: TreeSettings,
     branches: Sequence[Branch],
     plan: DraftPlan,
-) -> TreeNodes:
+) -> GroupedNodes:
     """Returns the nodes of `build_levels` that the plan keeps, for `coupled` and `likely` drafts without a template."""
     estimate = plan.cost_estimate or CostEstimate.along_line(1.0, 0.0, plan.max_total)
     limits = DraftLimits(
@@ -142,16 +141,14 @@ def build_from_table(
         knobs.width,
         estimate.seconds_N,
         np.array(estimate.corners),
-        estimate.least_seconds,
         estimate.keep_gain,
     )
-    keys_BD2, sampling = (
-        NoiseKeys(branches, knobs).keys_BD2,
-        SamplingColumns.from_params([branch.params for branch in branches]),
-    )
+    sampling = SamplingColumns.from_params([branch.params for branch in branches])
+    seeds = wrap_seeds([branch.seed for branch in branches])
+    ends = np.array([len(branch.tokens) for branch in branches])
     counts = (calibration.hits, calibration.trials, calibration.requests.odds_of(branches))
     code = SAMPLING_CODES[knobs.sampling]
-    return TreeNodes(*build_best_first(source.table_lookup(branches), limits, code, sampling, keys_BD2, *counts))
+    return draft_best_first(source.table_lookup(branches), limits, code, sampling, seeds, ends, *counts)
 
 
 def select_likeliest(branch: Ints, probability: Floats, plan: DraftPlan) -> Ints:
@@ -174,7 +171,7 @@ def select_likeliest(branch: Ints, probability: Floats, plan: DraftPlan) -> Ints
 def max_depths(branches: Sequence[Branch], depth: int) -> Ints:
     """Returns how deep the draft of each branch may be."""
     # One less than the remaining tokens: the round commits a token after the draft.
-    return np.minimum([branch.remaining - 1 for branch in branches], depth)
+    return np.array([min(branch.remaining - 1, depth) for branch in branches], dtype=np.int64)
 
 
 def _template_children(templates: Sequence[TreeTemplate], width: int, branches: int) -> tuple[Ints, Ints]:
@@ -207,7 +204,7 @@ class NoiseKeys:
         self._seeds = [branch.seed for branch in branches]
         self._ends = [len(branch.tokens) for branch in branches]
         depth = knobs.depth if self._coupled else 0
-        seeds = np.repeat(np.array([seed & _MASK for seed in self._seeds], dtype=np.uint64), depth)
+        seeds = np.repeat(wrap_seeds(self._seeds), depth)
         positions = (np.array(self._ends)[:, None] + np.arange(depth)).ravel()
         self.keys_BD2 = noise_keys(seeds, positions).reshape(len(branches), depth, 2)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from decoding.speculation.draft import (
     SamplingRecord,
     TreeTemplate,
 )
-from decoding.speculation.drafters.best_first import TreeNodes
+from decoding.speculation.drafters.best_first import GroupedNodes, TreeNodes, group_by_branch
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
 from decoding.speculation.drafters.random_shapes import build_random_shape
@@ -30,8 +30,8 @@ from decoding.speculation.drafters.source import DraftSource, Ints
 from decoding.speculation.drafters.tree_builder import (
     TableSource,
     TreeSettings,
-    build_from_table,
     build_levels,
+    draft_from_table,
     select_likeliest,
 )
 from decoding.speculation.drafters.tree_levels import TreeLevel
@@ -100,9 +100,7 @@ class TreeDrafter:
             return _to_recorded_drafts(build_random_shape(self.source, knobs, branches, plan), len(branches), self.draw)
         own_shape = None if plan.templates else self.shape
         if own_shape is None and self.table is not None and not plan.templates and not plan.least_probabilities:
-            nodes = build_from_table(self.table, self.calibration, knobs, branches, plan)
-            # selected already: a second choice with `keep_gain` would keep a share of the first
-            return _to_drafts(nodes, branches, replace(plan, cost_estimate=None))
+            return _list_drafts(draft_from_table(self.table, self.calibration, knobs, branches, plan))
         begin = time.perf_counter()
         least_gain = -np.inf
         if plan.cost_estimate is not None:
@@ -139,26 +137,25 @@ def _fill_template(plan: DraftPlan, template: TreeTemplate) -> DraftPlan:
 
 def _to_drafts(nodes: TreeNodes, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
     """Returns a draft per branch; without a template only the most likely nodes within the plan."""
-    branch, parent, token, probability, label = nodes
-    order = np.argsort(branch, kind="stable")  # stable: parents stay before children
+    is_kept = np.ones(len(nodes.branch), dtype=np.bool_)
     if not plan.templates:
-        is_selected = np.zeros(len(probability), dtype=bool)
-        is_selected[select_likeliest(branch, probability, plan)] = True
+        is_kept[:] = False
+        is_kept[select_likeliest(nodes.branch, nodes.path_probability, plan)] = True
         if plan.least_probabilities:
-            is_selected &= probability > np.array(plan.least_probabilities, dtype=np.float32)[branch]
-        order = order[is_selected[order]]
-    sizes = np.bincount(branch[order], minlength=len(branches))
-    ends = np.cumsum(sizes)
-    place = np.full(len(probability) + 1, -1)  # a node's index in its draft; the last element is for the root, -1
-    place[order] = np.arange(len(order)) - (ends - sizes)[branch[order]]
-    tokens, parents = token[order].tolist(), place[parent[order]].tolist()
-    probabilities, labels = probability[order].tolist(), label[order].tolist()
-    return [
-        Draft(tuple(tokens[a:b]), tuple(parents[a:b]), tuple(probabilities[a:b]), tuple(labels[a:b]))
-        if b > a
-        else _EMPTY
-        for a, b in zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True)
-    ]
+            is_kept &= nodes.path_probability > np.array(plan.least_probabilities, dtype=np.float32)[nodes.branch]
+    return _list_drafts(group_by_branch(nodes, is_kept, len(branches)))
+
+
+def _list_drafts(nodes: GroupedNodes) -> list[Draft]:
+    tokens, parents, labels = nodes.ids_3N.tolist()
+    probabilities = nodes.path_probability_N.tolist()
+    drafts, begin = list[Draft](), 0
+    for end in nodes.ends_B.tolist():
+        at = slice(begin, end)
+        columns = tuple(tokens[at]), tuple(parents[at]), tuple(probabilities[at]), tuple(labels[at])
+        drafts.append(Draft(*columns) if begin < end else _EMPTY)
+        begin = end
+    return drafts
 
 
 def _to_recorded_drafts(levels: Sequence[TreeLevel], branches: int, kind: DraftSampling) -> list[Draft]:
