@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, explain_no_numba
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +53,10 @@ def place_keys(
 ) -> npt.NDArray[np.int32]:
     """Returns `noise_keys` of seeds that `mix_uint64` has mixed."""
     position_T = np.asarray(positions, dtype=np.uint64)
+    if explain_no_numba() is None:
+        keys_T2 = np.empty((len(position_T), 2), dtype=np.int32)
+        _place_each(mixed_seed_T, position_T, keys_T2)
+        return keys_T2
     return mix_uint64(mixed_seed_T ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
 
 
@@ -63,8 +67,21 @@ _mix_number: Callable[[np.uint64], np.uint64] = compiled(mix_uint64)  # type: ig
 @compiled
 def noise_key_of(seed: np.uint64, position: int) -> tuple[np.int32, np.int32]:
     """Returns the two halves of `noise_keys` of one seed and position, for compiled loops."""
-    key = _mix_number(_mix_number(seed) ^ (np.uint64(position) * np.uint64(_GOLDEN_64)))
+    return _place_key(_mix_number(seed), np.uint64(position))
+
+
+@compiled
+def _place_key(mixed_seed: np.uint64, position: np.uint64) -> tuple[np.int32, np.int32]:
+    key = _mix_number(mixed_seed ^ (position * np.uint64(_GOLDEN_64)))
     return np.int32(np.uint32(key)), np.int32(np.uint32(key >> np.uint64(32)))
+
+
+@compiled
+def _place_each(
+    mixed_seed_T: npt.NDArray[np.uint64], position_T: npt.NDArray[np.uint64], keys_T2: npt.NDArray[np.int32]
+) -> None:
+    for t in range(len(position_T)):
+        keys_T2[t, 0], keys_T2[t, 1] = _place_key(mixed_seed_T[t], position_T[t])
 
 
 def _mix_int32_(x: Tensor) -> Tensor:

@@ -273,15 +273,15 @@ class RoundRunner:
         complete = _select_complete(inputs)
         if not complete:
             return None
-        # one row after the last committed token and one after each draft node
-        key = [(item.sequence.arrival, 1 + len(item.draft)) for item in complete]
+        key = [item.sequence.arrival for item in complete]
         if self._rows is None or self._rows[0] != key:
             requests = [item.sequence for item in complete]
             params, seeds = [request.params for request in requests], [request.seed for request in requests]
-            self._rows = key, RoundRows(params, seeds, [count for _, count in key])
-        rows = self._rows[1]
+            self._rows = key, RoundRows(params, seeds)
+        # one row after the last committed token and one after each draft node
+        rows, counts = self._rows[1], [1 + len(item.draft) for item in complete]
         # noise belongs to the position of the token to be chosen
-        sampling = rows.place(batch.positions_T[batch.logits_indices] + 1)
+        sampling = rows.place(batch.positions_T[batch.logits_indices] + 1, counts)
         return TargetLogits(self._backend.apply_head(hidden), sampling, rows.first_rows, hidden, feedback_k)
 
     def _verify_drafts(

@@ -14,6 +14,9 @@ from decoding.fork import LazyProperty
 from decoding.noise import mix_uint64, noise_keys, place_keys, wrap_seeds
 from decoding.sampling_columns import SamplingColumns
 
+_OF_ALL = ("is_sampled", "is_filtered", "inverse_temperature")
+"""What is computed of each row by itself, for every batch."""
+
 
 @dataclass(frozen=True)
 class SamplingBatch:
@@ -81,6 +84,15 @@ class SamplingBatch:
         moved.__dict__.update(self.__dict__, keys_T2=keys_T2)
         return moved
 
+    def give_rows(self, owner_T: npt.NDArray[np.int64]) -> SamplingBatch:
+        """Returns rows with the parameters of these, without keys, and with what a sampler asks of every batch."""
+        rows = object.__new__(SamplingBatch)
+        for name in ("temperature_T", "top_k_T", "top_p_T", "min_p_T", *_OF_ALL):
+            rows.__dict__[name] = getattr(self, name)[owner_T]
+        rows.__dict__["is_greedy"] = self.is_greedy
+        _ = rows.unfiltered_rows
+        return rows
+
     def select_rows(self, rows_R: npt.NDArray[np.int64]) -> SamplingBatch:
         """Returns the parameters of these rows."""
         temperature_R, top_k_R = self.temperature_T[rows_R], self.top_k_T[rows_R]
@@ -90,18 +102,20 @@ class SamplingBatch:
 class RoundRows:
     """The logits rows of requests that go on: what they have set is collected once for many rounds.
 
-    counts      rows of each request
-    first_rows  the first row of each request
+    first_rows  the first row of each request, in the round that was placed last
     """
 
-    def __init__(self, params: Sequence[SamplingParams], seeds: Sequence[int], counts: Sequence[int]) -> None:
-        self.first_rows = tuple(accumulate(counts, initial=0))[:-1]
-        self._mixed_seed_T = np.repeat(mix_uint64(wrap_seeds(seeds)), counts)
-        no_keys = np.empty((0, 2), dtype=np.int32)
-        self._rows = SamplingBatch(*SamplingColumns.from_params(params).repeat(np.array(counts)), no_keys)
-        # what a sampler asks of every batch: computed here, it is there for all of them
-        _ = self._rows.is_greedy, self._rows.unfiltered_rows, self._rows.inverse_temperature
+    def __init__(self, params: Sequence[SamplingParams], seeds: Sequence[int]) -> None:
+        self._mixed_seed_B = mix_uint64(wrap_seeds(seeds))
+        self._requests = SamplingBatch(*SamplingColumns.from_params(params), np.empty((0, 2), dtype=np.int32))
+        self._counts: Sequence[int] = ()
+        self.first_rows: tuple[int, ...] = ()
 
-    def place(self, positions_T: npt.NDArray[np.int64]) -> SamplingBatch:
-        """Returns the rows for tokens to be chosen at these positions."""
+    def place(self, positions_T: npt.NDArray[np.int64], counts: Sequence[int]) -> SamplingBatch:
+        """Returns the rows for tokens to be chosen at these positions, so many of each request. *Mutates*."""
+        if self._counts != counts:
+            self._counts, self.first_rows = counts, tuple(accumulate(counts, initial=0))[:-1]
+            owner_T = np.repeat(np.arange(len(counts)), counts)
+            self._mixed_seed_T = self._mixed_seed_B[owner_T]
+            self._rows = self._requests.give_rows(owner_T)
         return self._rows.with_keys(place_keys(self._mixed_seed_T, positions_T))

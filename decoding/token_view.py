@@ -43,6 +43,8 @@ class TokenView(Sequence[int]):
     def __getitem__(self, index: int | slice) -> int | Tokens:
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
+            if step == 1 and len(self._parts) == 1:
+                return tuple(self._parts[0][0][start:stop])
             if step != 1:
                 return tuple(self)[index]
             return tuple(self._iterate(start, stop))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -177,36 +178,41 @@ def _build_block(layout: _BlockLayout[S], groups: Sequence[SharedPrefixGroup], f
     shared: list[Slots] = []
     # a padding sequence sees one scratch key, so that no softmax is over nothing
     private: list[Slots] = [_SCRATCH] * (count * width)
-    committed_N = np.ones(count * width, dtype=np.int64)
-    new_N = np.ones(count * width, dtype=np.int64)
-    rows_N = np.zeros(count * width, dtype=np.int64)
+    committed, new, rows_of = ([value] * (count * width) for value in (1, 1, 0))
     drafted: list[tuple[int, SequenceInput[S]]] = []
     for g, (number, members) in enumerate(layout.groups.items()):
         num_shared = groups[number].shared_length
         shared.append(members[0].sequence.slots[:num_shared])
         for n, item in enumerate(members, start=g * width):
             private[n] = item.sequence.view_slots(num_shared, item.slots)
-            committed_N[n], new_N[n], rows_N[n] = item.num_committed, item.num_tokens, item.num_tokens
+            committed[n], new[n], rows_of[n] = item.num_committed, item.num_tokens, item.num_tokens
             if len(item.draft):
                 drafted.append((n, item))
-    total = sum(item.num_tokens for members in layout.groups.values() for item in members)
+    total, new_N = sum(rows_of), np.array(new, dtype=np.int64)
     if rows == 1:  # plain decoding: of its new keys each token sees the only one
-        visible_NRU: Bools = np.ones((len(private), 1, 1), dtype=np.bool_)
+        visible_NRU: Bools = np.array([[[True]]] * len(private))
     else:
-        visible_NRU = _show_new_keys(rows, committed_N, new_N, drafted)
-    real_rows = None if total == len(private) * rows else np.flatnonzero(np.arange(rows) < rows_N[:, None])
+        visible_NRU = _show_new_keys(rows, np.array(committed, dtype=np.int64), new_N, drafted)
+    real_rows = None
+    if total < len(private) * rows:
+        real_rows = np.flatnonzero(np.arange(rows) < np.array(rows_of)[:, None])
     return AttentionBlock(first, total, shared, private, new_N, visible_NRU, real_rows)
 
 
 def _show_new_keys(rows: int, committed_N: Ints, new_N: Ints, drafted: Sequence[tuple[int, SequenceInput[S]]]) -> Bools:
     """Returns `visible_NRU` of a block; `drafted` are the sequences with a draft."""
+    visible_NRU: Bools = np.zeros((len(new_N), rows, int(new_N.max())), dtype=np.bool_)
     # Row i of the committed tokens sees those before it and itself (hence + 1). Draft rows see all committed
     # tokens: the minimum stops at the last of them, and what they see of each other is set below.
-    limit_NR = np.minimum(np.arange(rows), committed_N[:, None] - 1) + 1
-    visible_NRU: Bools = np.arange(int(new_N.max())) < limit_NR[:, :, None]
+    if (committed_N == 1).all():  # decoding alone
+        visible_NRU[:, :, 0] = True
+    else:
+        limit_NR = np.minimum(np.arange(rows), committed_N[:, None] - 1) + 1
+        np.less(np.arange(visible_NRU.shape[2]), limit_NR[:, :, None], out=visible_NRU)
     for n, item in drafted:
         row = item.num_committed
-        visible_NRU[n, row : row + len(item.draft), row : row + len(item.draft)] = ancestor_mask(item.draft)
+        end = row + len(item.draft)
+        visible_NRU[n, row:end, row:end] = ancestor_mask(item.draft)
     return visible_NRU
 
 
@@ -216,8 +222,19 @@ def ancestor_mask(draft: Draft) -> Bools:
     >>> ancestor_mask(Draft((5, 6, 9), (-1, 0, 0))).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
     """
-    mask: Bools = np.eye(len(draft), dtype=np.bool_)
-    for node, parent in enumerate(draft.parents):
+    find = _find_ancestors if len(draft) > _MOST_KEPT else _keep_ancestors
+    return find(draft.parents)
+
+
+def _find_ancestors(parents: tuple[int, ...]) -> Bools:
+    mask: Bools = np.eye(len(parents), dtype=np.bool_)
+    for node, parent in enumerate(parents):
         if parent >= 0:  # parents come before their children, so the parent's row is complete
             mask[node] |= mask[parent]
+    mask.flags.writeable = False
     return mask
+
+
+# the shapes of small trees come again and again
+_keep_ancestors = lru_cache(maxsize=1024)(_find_ancestors)
+_MOST_KEPT = 32  # nodes: all of them take a megabyte at most

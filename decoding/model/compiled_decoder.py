@@ -71,6 +71,7 @@ class CompiledDecoder:
         self._zeros = np.zeros(max(qkv_width, 2 * shape.mlp), dtype=np.float32)
         self._num_weights = len(self._matrices)
         self._works = threading.local()
+        self._extend_positions(0)
         self._compile()
 
     @property
@@ -100,18 +101,25 @@ class CompiledDecoder:
 
     def run_batch(self, batch: TokenBatch, pool: Tensor) -> Tensor:
         """Returns normed hidden states `[W, hidden]`. *Mutates* `pool`."""
-        cos_sin = self._rotary.extend_to(int(batch.positions_T.max())).numpy().reshape(-1)
         hidden = np.empty((len(batch.logits_indices), self._hidden_size), dtype=np.float32)
         num_tokens, keys = len(batch.tokens_T), _list_batch_keys(batch)
         num_threads = count_threads(self._num_weights, num_tokens)
-        work, of_thread, capacity = size_work(self._shapes, num_threads, num_tokens, keys[-1])
+        work, of_thread, capacity, largest = size_work(self._shapes, num_threads, batch.positions_T, keys[-1])
+        if largest >= self._num_positions:
+            self._extend_positions(largest)
         run_in_team(
             num_threads, run_layers,
-            self._shapes, self._layers, self._matrices, self._vectors, self._embedding, cos_sin,
+            self._shapes, self._layers, self._matrices, self._vectors, self._embedding, self._cos_sin,
             batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
             pool.numpy().reshape(-1), self._take_work(work), of_thread, capacity, self._zeros, hidden.reshape(-1),
         )  # fmt: skip
         return torch.from_numpy(hidden)
+
+    def _extend_positions(self, largest: int) -> None:
+        table = self._rotary.extend_to(largest)
+        # the number last: another thread may read both
+        self._cos_sin = table.numpy().reshape(-1)
+        self._num_positions = len(table)
 
     def _take_work(self, size: int) -> Floats:
         """Returns memory for `size` numbers, the same for every round of a thread: new memory is slow at first."""
@@ -140,13 +148,16 @@ class CompiledHead:
             self._bias[: self._num_outputs] = bias.numpy()
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        outputs = np.empty((len(hidden), self._columns), dtype=np.float32)
+        rows = hidden.contiguous().numpy()
+        outputs = np.empty((len(rows), self._columns), dtype=np.float32)
         run_in_team(
-            count_threads(len(self._panels), len(hidden)), multiply_in_team,
-            hidden.contiguous().numpy().reshape(-1), len(hidden), self._panels, self._depth, self._columns,
+            count_threads(len(self._panels), len(rows)), multiply_in_team,
+            rows.reshape(-1), len(rows), self._panels, self._depth, self._columns,
             self._bias, outputs.reshape(-1),
         )  # fmt: skip
-        return torch.from_numpy(outputs)[:, : self._num_outputs].contiguous()
+        if self._columns > self._num_outputs:
+            outputs = np.ascontiguousarray(outputs[:, : self._num_outputs])
+        return torch.from_numpy(outputs)
 
 
 def _list_batch_keys(batch: TokenBatch) -> tuple[Ints, Ints, Records]:

@@ -318,16 +318,19 @@ def multiply_in_team(
 
 
 @compiled
-def size_work(shapes: Records, num_threads: int, num_tokens: int, keys_T: Records) -> tuple[int, int, int]:
-    """Returns the numbers of `run_layers` in memory: all of them, those of a thread, and those of a row of scores."""
-    shape = shapes[0]
-    capacity = _ZERO
+def size_work(shapes: Records, num_threads: int, positions_T: Ints, keys_T: Records) -> tuple[int, int, int, int]:
+    """Returns the numbers of `run_layers` in memory: all of them, those of a thread, and those of a row of scores; and
+    the largest position."""
+    shape, num_tokens = shapes[0], len(positions_T)
+    capacity = largest = _ZERO
+    for t in range(num_tokens):
+        largest = max(largest, positions_T[t])
     for t in range(len(keys_T)):
         capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + _SCORES_PADDING)
     of_thread = _CHUNK * shape.hidden + 2 * TILE * shape.head + TILE * capacity
     q_width = shape.num_heads * shape.head
     shared = num_tokens * (shape.hidden + q_width) + _CHUNK * (shape.hidden + _wide_size(shape))
-    return shared + num_threads * of_thread, of_thread, capacity
+    return shared + num_threads * of_thread, of_thread, capacity, largest
 
 
 @compiled

@@ -5,8 +5,9 @@ Shapes: W logits rows, V vocabulary, D hidden size, k feedback width, R of the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -74,23 +75,33 @@ class TargetLogits:
     @LazyProperty
     def _top(self) -> tuple[Tensor, Tensor]:
         # of the raw logits: their order is that of the log-probabilities, and W x V values need no conversion
-        k = min(self.feedback_k, self.logits_WV.shape[1])
-        if not self._runs_loops:
-            logits_Wk, ids_Wk = self.logits_WV.topk(k, dim=-1)
-            return ids_Wk, logits_Wk.float() - self._logsumexp
-        ids, largest = np.empty((len(self.logits_WV), k), np.int64), np.empty((len(self.logits_WV), k), np.float32)
-        find_largest(self._floats.contiguous().numpy(), ids, largest)
-        return torch.from_numpy(ids), torch.from_numpy(largest) - self._logsumexp
+        logits_Wk, ids_Wk = self.logits_WV.topk(min(self.feedback_k, self.logits_WV.shape[1]), dim=-1)
+        return ids_Wk, logits_Wk.float() - self._logsumexp
 
     @LazyProperty
     def _sampled_on_host(self) -> tuple[Ints, Floats]:
         """Tokens and log-probabilities."""
+        if self._runs_loops and len(self.sampling.unfiltered_rows) == len(self.logits_WV):
+            return self._draw_and_measure()
         sampled = self.sampled  # first: it may measure `_logsumexp` too
         if self.logits_WV.is_cpu:
             # as `select_logprobs`, without the calls of four operations
             tokens = sampled.numpy()
             return tokens, self._floats.numpy()[np.arange(len(tokens)), tokens] - self._logsumexp.numpy()[:, 0]
         tokens, logprobs = self.read_numbers(sampled, self.select_logprobs(sampled))
+        return tokens, logprobs
+
+    def _draw_and_measure(self) -> tuple[Ints, Floats]:
+        """Returns what `_sampled_on_host` holds, of rows without filters, from one compiled call."""
+        rows, count = self.sampling, len(self.logits_WV)
+        tokens, logprobs = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
+        logsumexp_W1 = np.empty((count, 1), dtype=np.float32)
+        _load_sampling_pass()(
+            self._floats.contiguous().numpy(), rows.inverse_temperature, rows.keys_T2.view(np.uint32),
+            rows.unfiltered_rows, tokens, logsumexp_W1, logprobs,
+        )  # fmt: skip
+        # where `LazyProperty` stores its value
+        self.__dict__["_logsumexp"] = torch.from_numpy(logsumexp_W1)
         return tokens, logprobs
 
     @property
@@ -106,6 +117,11 @@ class TargetLogits:
     @LazyProperty
     def top_logprobs(self) -> tuple[Ints, Floats]:
         """The most likely ids and their raw log-probabilities, both `[W, feedback_k]`, best first."""
+        if self._runs_loops:
+            shape = self.logits_WV.shape[0], min(self.feedback_k, self.logits_WV.shape[1])
+            ids, largest = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+            find_largest(self._floats.contiguous().numpy(), ids, largest)
+            return ids, largest - self._logsumexp.numpy()
         ids, logprobs = copy_to_host(*self._top)
         return ids, logprobs
 
@@ -118,7 +134,8 @@ class TargetLogits:
     def read_numbers(self, *tensors: Tensor) -> list[npt.NDArray[Any]]:
         """Copies tensors to the host as `copy_to_host` does, and with the first of them `top_logprobs`, so that a rule
         which reads once makes the round wait for the device once."""
-        reads_top = self.feedback_k > 0 and "top_logprobs" not in self.__dict__
+        # on a CPU there is nothing to wait for
+        reads_top = self.feedback_k > 0 and not self.logits_WV.is_cpu and "top_logprobs" not in self.__dict__
         numbers = copy_to_host(*tensors, *(self._top if reads_top else ()))
         if reads_top:
             # Where `LazyProperty` stores its value; assignment is blocked by the frozen dataclass.
@@ -148,6 +165,14 @@ class TargetLogits:
         ids_RK = torch.nn.functional.pad(ids_RK, missing, value=-1)
         ids, top, entropies = copy_to_host(ids_RK, top_RK, reduce_rows(_measure_entropies, log_p_RV))
         return ids, top, entropies
+
+
+@cache
+def _load_sampling_pass() -> Callable[..., None]:
+    # here: it needs Numba. Kept, because even an import of what is there takes a hundredth of a small round
+    from decoding.sampling_pass import draw_and_measure
+
+    return draw_and_measure
 
 
 def _measure_entropies(log_p_RV: Tensor) -> Tensor:

@@ -95,11 +95,13 @@ def test_rows_of_later_rounds_are_as_if_collected_anew(
     requests: list[tuple[SamplingParams, int, int]], starts: list[int]
 ) -> None:
     params, seeds, counts = (list(column) for column in zip(*requests, strict=True))
-    rows = RoundRows(params, seeds, counts)
-    assert rows.first_rows == tuple(np.cumsum([0, *counts])[:-1].tolist())
+    rows = RoundRows(params, seeds)
     for start in starts:
+        counts = counts[1:] + counts[:1]
         positions = start + np.arange(sum(counts))
-        got, expected = rows.place(positions), SamplingBatch.from_params(params, seeds, positions, np.array(counts))
+        got = rows.place(positions, counts)
+        assert rows.first_rows == tuple(np.cumsum([0, *counts])[:-1].tolist())
+        expected = SamplingBatch.from_params(params, seeds, positions, np.array(counts))
         for name in ("temperature_T", "top_k_T", "top_p_T", "min_p_T", "keys_T2", "inverse_temperature", "is_filtered"):
             assert np.array_equal(getattr(got, name), getattr(expected, name)), name
 

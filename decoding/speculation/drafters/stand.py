@@ -74,6 +74,10 @@ class Stand:
     has_probabilities: bool = True
     table: NGramTable = field(init=False, repr=False, compare=False)
     _salts: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    # rows of branches by `id`, the branches, and their contexts: the last ones that were asked for
+    _latest: list[tuple[dict[int, int], list[Branch], _TableStates]] = field(
+        init=False, repr=False, compare=False, default_factory=list
+    )
     # request -> number of its tokens that were learned
     _learned_lengths: dict[int, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -117,9 +121,18 @@ class Stand:
         return self._contexts_of(branches)
 
     def _contexts_of(self, branches: Sequence[Branch]) -> _TableStates:
+        # what was drafted for is mostly learned from next, in another order
+        if self._latest:
+            row_of, _, latest = self._latest[0]
+            rows = [row_of.get(id(branch), -1) for branch in branches]
+            if min(rows, default=-1) >= 0:
+                return latest[np.array(rows)]
         salts = [self._salt_of(branch) for branch in branches]
         tails = np.array([self._tail_of(branch) for branch in branches], dtype=np.int64)
-        return _TableStates(self._salt_columns(salts), tails.reshape(-1, self.max_order))
+        states = _TableStates(self._salt_columns(salts), tails.reshape(-1, self.max_order))
+        # the branches too: while they are here, their numbers are of nothing else
+        self._latest[:] = [({id(branch): row for row, branch in enumerate(branches)}, list(branches), states)]
+        return states
 
     @property
     def _entries_per_token(self) -> int:
@@ -198,9 +211,8 @@ class Stand:
 
     def _salt_columns(self, salts: Sequence[int]) -> Keys:
         # The order of the columns is that of the lookup: the problem's entries take their share first.
-        columns = np.full((len(salts), 2 if self.shared else 1), _SHARED_SALT, dtype=np.uint64)
-        columns[:, 0] = salts
-        return columns
+        rows = [(salt, _SHARED_SALT) if self.shared else (salt,) for salt in salts]
+        return np.array(rows, dtype=np.uint64).reshape(len(salts), 2 if self.shared else 1)
 
     def _salt_of(self, branch: Branch) -> int:
         salt = self._salts.get(branch.group)
