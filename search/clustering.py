@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
 
 from decoding.core import Vector
 from search.expand import Expander
@@ -48,12 +50,21 @@ def count_extra(width: int, members: int, share: float) -> int:
     return int(width * min(1.0, share * (members - 1)))
 
 
+@cache
+def _find_blas() -> ThreadpoolController:
+    # cached: it searches all libraries that the process has loaded
+    return ThreadpoolController().select(user_api="blas")
+
+
 def cosine_distances(vectors: Vector) -> npt.NDArray[np.float64]:
     """Cosine distances of all pairs, `[n * (n - 1) / 2]` in SciPy's condensed order, in [0, 2]."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = np.asarray(vectors, dtype=np.float64) / np.where(lengths > 0, lengths, 1.0)
+    # in one thread: the others would wait for a next product in a loop, on the cores that the models need
+    with _find_blas().limit(limits=1):
+        similarities = unit @ unit.T
     # Rounding can make 1 - cos of equal vectors slightly negative, which `linkage` rejects.
-    distances = np.clip(1.0 - unit @ unit.T, 0.0, 2.0)
+    distances = np.clip(1.0 - similarities, 0.0, 2.0)
     is_zero = lengths[:, 0] == 0
     distances[np.ix_(is_zero, is_zero)] = 0.0
     return distances[np.triu_indices(len(vectors), k=1)]
