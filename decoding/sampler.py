@@ -54,13 +54,18 @@ def sample_tokens(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
     tokens_T = torch.empty(len(logits_TV), dtype=torch.int64, device=logits_TV.device)
     if len(rows.unfiltered_rows):
         _draw_unfiltered(logits_TV, rows, rows.unfiltered_rows, tokens_T)
+    draw_filtered(logits_TV, rows, tokens_T)
+    return tokens_T
+
+
+def draw_filtered(logits_TV: Tensor, rows: SamplingBatch, tokens_T: Tensor) -> None:
+    """Writes the tokens of rows with a filter to `tokens_T`; logits in float32."""
     if len(rows.unfiltered_rows) == len(logits_TV):
-        return tokens_T
+        return
     for rows_R, ids_RC, scores_RC in _filter_candidates(logits_TV, rows):
         noise_RC = gumbel_noise(_to_device(rows.keys_T2[rows_R], scores_RC), ids_RC)
         best_R1 = (scores_RC + noise_RC).argmax(-1, keepdim=True)
         tokens_T[_to_device(rows_R, tokens_T)] = ids_RC.gather(1, best_R1)[:, 0]
-    return tokens_T
 
 
 def processed_log_probs(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:

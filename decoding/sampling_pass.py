@@ -1,6 +1,6 @@
 """Chooses the token of each row and measures its log-probability on a CPU, in one compiled call. Needs Numba.
 
-Shapes: T rows of logits, V vocabulary.
+Shapes: T rows of logits, R of them, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ def draw_and_measure(
     logits_TV: Floats,
     inverse_temperature_T: Floats,
     keys_T2: npt.NDArray[np.uint32],
-    rows_T: npt.NDArray[np.int64],
+    rows_R: npt.NDArray[np.int64],
     tokens_T: npt.NDArray[np.int64],
     logsumexp_T1: Floats,
     logprobs_T: Floats,
 ) -> None:
-    """Writes tokens as `draw_tokens` does, `sum_exponentials`, and the raw log-probabilities of the tokens."""
-    draw_tokens(logits_TV, inverse_temperature_T, keys_T2, rows_T, tokens_T)
+    """Writes the tokens of rows `rows_R` as `draw_tokens` does, and the raw log-probability of the token of each row.
+
+    The other rows have their tokens already. Writes also what `sum_exponentials` does.
+    """
+    draw_tokens(logits_TV, inverse_temperature_T, keys_T2, rows_R, tokens_T)
     sum_exponentials(logits_TV, logsumexp_T1)
     for t in range(len(logits_TV)):
         logprobs_T[t] = logits_TV[t, tokens_T[t]] - logsumexp_T1[t, 0]

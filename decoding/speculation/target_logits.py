@@ -18,7 +18,7 @@ from torch import Tensor
 from decoding.compiled import explain_no_numba
 from decoding.fork import LazyProperty
 from decoding.gpu_sampler import runs_kernels, sample_on_gpu
-from decoding.sampler import processed_log_probs, reduce_rows, row_logsumexp, sample_tokens
+from decoding.sampler import draw_filtered, processed_log_probs, reduce_rows, row_logsumexp, sample_tokens
 from decoding.sampling_batch import SamplingBatch
 from decoding.top_logits import find_largest
 
@@ -81,7 +81,7 @@ class TargetLogits:
     @LazyProperty
     def _sampled_on_host(self) -> tuple[Ints, Floats]:
         """Tokens and log-probabilities."""
-        if self._runs_loops and len(self.sampling.unfiltered_rows) == len(self.logits_WV):
+        if self._runs_loops:
             return self._draw_and_measure()
         sampled = self.sampled  # first: it may measure `_logsumexp` too
         if self.logits_WV.is_cpu:
@@ -92,10 +92,11 @@ class TargetLogits:
         return tokens, logprobs
 
     def _draw_and_measure(self) -> tuple[Ints, Floats]:
-        """Returns what `_sampled_on_host` holds, of rows without filters, from one compiled call."""
+        """Returns what `_sampled_on_host` holds; of rows without filters from one compiled call."""
         rows, count = self.sampling, len(self.logits_WV)
         tokens, logprobs = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
         logsumexp_W1 = np.empty((count, 1), dtype=np.float32)
+        draw_filtered(self._floats, rows, torch.from_numpy(tokens))
         _load_sampling_pass()(
             self._floats.contiguous().numpy(), rows.inverse_temperature, rows.keys_T2.view(np.uint32),
             rows.unfiltered_rows, tokens, logsumexp_W1, logprobs,

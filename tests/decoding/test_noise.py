@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from decoding.core import SamplingParams
-from decoding.noise import gumbel_noise, noise_keys
+from decoding.noise import gumbel_noise, noise_key_of, noise_keys, wrap_seeds
 from decoding.sampler import processed_log_probs, sample_tokens
 from decoding.sampling_batch import SamplingBatch
 from decoding.speculation.target_logits import TargetLogits
@@ -50,6 +50,15 @@ def test_noise_is_uniform_and_independent_along_each_axis(axis: str) -> None:
     assert 50 < chi2 < 160, chi2  # 99 degrees of freedom
     for lag in (1, 2, 16):
         assert abs(np.corrcoef(u[:-lag], u[lag:])[0, 1]) < 4 / np.sqrt(n)
+
+
+def test_keys_are_the_same_with_and_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = [0, 1, -1, 2**63, 2**64 - 1, 123_456_789]
+    positions = [0, 5, 2**31, 2**40, 1, 7]
+    compiled_keys = noise_keys(seeds, positions).tolist()
+    one_by_one = [noise_key_of(*row) for row in zip(wrap_seeds(seeds), positions, strict=True)]
+    monkeypatch.setattr("decoding.noise.explain_no_numba", lambda: "Numba is not installed")
+    assert noise_keys(seeds, positions).tolist() == compiled_keys == [list(map(int, key)) for key in one_by_one]
 
 
 def test_noise_has_the_moments_of_gumbel() -> None:

@@ -104,8 +104,8 @@ class CostCurve:
         parts = self._cost_terms(cost.num_branches, cost.num_tokens - cost.num_branches, cost.context_tokens)
         plain, nodes, value = parts[0] / seconds, parts[1] / seconds, cost.seconds / seconds
         new = plain * plain, plain * nodes, nodes * nodes, plain * value, nodes * value
-        kept = 1 - 1 / _MEMORY_ROUNDS
-        self._moments = tuple(kept * before + added for before, added in zip(self._moments, new, strict=True))
+        decay = 1 - 1 / _MEMORY_ROUNDS
+        self._moments = tuple(decay * before + added for before, added in zip(self._moments, new, strict=True))
         pp, pn, nn, pv, nv = self._moments
         # Ridge on the difference of the factors: rounds that do not separate them move both.
         tie = _RATIO_ROUNDS / self._factors[0] ** 2

@@ -99,7 +99,10 @@ def test_draft_within_keeps_a_tree() -> None:
     assert draft.truncate_to(nodes=0, depth=9) == draft.truncate_to(nodes=5, depth=0) == Draft()
 
 
-def test_ancestors_against_paths() -> None:
-    draft = Draft((1, 2, 3, 4, 5), (-1, 0, -1, 1, 2))
-    for node, row in enumerate(ancestor_mask(draft)):
-        assert tuple(np.flatnonzero(row)) == draft.path_to(node)
+@pytest.mark.parametrize("nodes", [1, 5, 32, 33, 200])
+def test_ancestors_against_paths(nodes: int) -> None:
+    rng = np.random.default_rng(nodes)
+    draft = Draft(tuple(range(nodes)), tuple(int(rng.integers(-1, node)) for node in range(nodes)))
+    for _ in range(2):
+        for node, row in enumerate(ancestor_mask(draft)):
+            assert tuple(np.flatnonzero(row)) == draft.path_to(node)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from decoding.core import SamplingParams
+from decoding.sampler import sample_tokens
 from decoding.sampling_batch import SamplingBatch
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.draft import Draft
@@ -16,6 +19,13 @@ from tests.support.pretended_gpu import pretended_gpu
 
 BRANCH = Branch(request_id=0, group="", tokens=(1, 2), seed=5, params=SamplingParams(), remaining=9)
 DRAFT = Draft((3, 4), (-1, 0))
+PARAMS = (
+    SamplingParams(),
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.6),
+    SamplingParams(top_p=0.8),
+    SamplingParams(top_k=20, min_p=0.05),
+)
 
 
 def target(logits_WV: torch.Tensor) -> TargetLogits:
@@ -78,3 +88,19 @@ def test_a_row_of_a_large_vocabulary_has_the_same_bits_alone_and_among_others() 
     for row in range(12):
         for got, expected in zip(measure(row, 1), together, strict=True):
             assert got.tobytes() == expected[row : row + 1].tobytes()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(PARAMS), min_size=1, max_size=6), st.integers(0, 99))
+def test_one_pass_gives_what_the_operations_give(params: list[SamplingParams], seed: int) -> None:
+    count = len(params)
+    logits_WV = 3 * torch.randn(count, 700, generator=torch.Generator().manual_seed(seed))
+    rows = SamplingBatch.from_params(params, range(count), range(count))
+    together, apart = (TargetLogits(logits_WV, rows, tuple(range(count)), feedback_k=5) for _ in range(2))
+    assert together.tokens.tolist() == apart.sampled.tolist() == sample_tokens(logits_WV, rows).tolist()
+    expected = logits_WV.log_softmax(-1)
+    assert np.allclose(together.logprobs, expected.numpy()[np.arange(count), together.tokens], atol=1e-5)
+    assert np.array_equal(together.logprobs, apart.select_logprobs(apart.sampled).numpy())
+    top, ids = expected.topk(5)
+    assert together.top_logprobs[0].tolist() == ids.tolist()
+    assert np.allclose(together.top_logprobs[1], top.numpy(), atol=1e-5)

@@ -73,6 +73,20 @@ def test_the_targets_distributions_are_averaged_over_branches() -> None:
     assert after(source, branch(3, 1, 2)) == pytest.approx({6: 0.5, 5: 0.3125})
 
 
+def test_what_is_learned_does_not_depend_on_what_was_asked_before() -> None:
+    texts = [branch(number, 7, 7 + number, group=f"problem {number % 2}") for number in range(6)]
+    # each round of other branches, in another order than that of the drafts
+    rounds = [(texts, texts[::-1]), (texts[:3], texts[2:4]), (texts[4:], texts[4:][::-1])]
+    eager, silent = Stand(), Stand()
+    for drafted, learned in rounds:
+        eager.root_states(drafted)
+        for source in (eager, silent):
+            source.observe([feedback_of(of, {of.tokens[0] + 20: 0.9, 3: 0.05}) for of in learned])
+    for of in texts:
+        assert after(eager, of) == after(silent, of)
+        assert next(iter(after(eager, of))) == of.tokens[0] + 20
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_problems_see_each_other_only_if_shared(shared: bool) -> None:
     source = Stand(shared=shared, prompt=False)
