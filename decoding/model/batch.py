@@ -135,7 +135,7 @@ def _build_batch(
     return TokenBatch(
         np.array(tokens, dtype=np.int64),
         np.array(positions, dtype=np.int64),
-        np.concatenate([item.slots for item in ordered]),
+        ordered[0].slots if len(ordered) == 1 else np.concatenate([item.slots for item in ordered]),
         np.array(outputs, dtype=np.int64),
         blocks,
         segments,
