@@ -203,7 +203,7 @@ def test_missing_network_and_file_are_reported_with_instructions_at_once(
     started = time.perf_counter()
     with pytest.raises(DataUnavailable) as error:
         task()
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 20  # retries would take minutes
     message = str(error.value)
     assert message.startswith("cannot reach the hub for ")
     assert "pass task.path=FILE.jsonl (fields: " in message
@@ -212,7 +212,7 @@ def test_missing_network_and_file_are_reported_with_instructions_at_once(
 
 def test_unresponsive_network_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: object, **__: object) -> io.BytesIO:
-        time.sleep(20)
+        time.sleep(40)
         return io.BytesIO()
 
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
@@ -220,7 +220,7 @@ def test_unresponsive_network_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("urllib.request.urlopen", late)
     started = time.perf_counter()
     assert not is_hub_reachable()
-    assert time.perf_counter() - started < 3
+    assert time.perf_counter() - started < 30
 
 
 class FakeHub(types.ModuleType):

@@ -111,7 +111,7 @@ def test_lost_response_is_retried_at_another_server(serve: Serve, connect: Conne
 
 def test_hanging_server_gets_an_abort(serve: Serve, connect: Connect) -> None:
     first, second = serve("hang"), serve()
-    engine = connect(first, second, request_timeout_s=0.5, token_timeout_s=1e-4)
+    engine = connect(first, second, request_timeout_s=2.0, token_timeout_s=1e-4)
     (generation,) = run(engine, request_for())
     assert generation.finish == "eos"
     engine.close()  # waits for the abort request
