@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from decoding.core import NO_USAGE, Generation, GenerationRequest, Usage
 from search.generations import (
@@ -50,6 +51,8 @@ class ContinuationWriter:
 
     def __init__(self, resources: Resources, time: ThinkingTime | None = None) -> None:
         self._resources, self._time = resources, time
+        # a step is decoded to find its end, and once more for its text
+        self._decode = lru_cache(maxsize=4)(resources.decode)
         self._scoring = ScoreQueue(resources.scorer, resources.scorer_timeout) if resources.scorer else None
 
     async def write_solution(
@@ -97,7 +100,7 @@ class ContinuationWriter:
         one that ends where its thought has used up its budget, or knows its answer; the next step then begins with the
         forced end, or with a hint.
         """
-        rule, decode = self._resources.step_rule, self._resources.decode
+        rule, decode = self._resources.step_rule, self._decode
         generation, progress = NO_GENERATION, self._watch(thought, request)
         if progress is not None and progress.must_interrupt(generation):
             generation = progress.interrupt(generation)
@@ -150,13 +153,6 @@ class ContinuationWriter:
         if self._time is not None:
             self._time.add_generation(len(generation.tokens), self._resources.clock() - started)
 
-    async def _score_path(self, scoring: ScoreQueue, path: Sequence[Step]) -> PathScores:
-        started = self._resources.clock()
-        path_scores = await scoring.score(path)
-        if self._time is not None:
-            self._time.add_scoring(self._resources.clock() - started)
-        return path_scores
-
     def _watch(self, thought: OpenThought | None, request: GenerationRequest) -> ThoughtProgress | None:
         resources = self._resources
         return None if thought is None else ThoughtProgress(thought, request, resources.engine, resources.decode)
@@ -172,7 +168,12 @@ class ContinuationWriter:
     ) -> Continuation:
         steps = attribute_steps(steps, generation.origins)
         is_scored = bool(steps) and generation.finish != "dropped"
-        path_scores = await self._score_path(self._scoring, [*path, *steps]) if self._scoring and is_scored else None
+        path_scores = None
+        if self._scoring is not None and is_scored:
+            started = self._resources.clock()
+            path_scores = await self._scoring.score([*path, *steps])
+            if self._time is not None:
+                self._time.add_scoring(self._resources.clock() - started)
         if self._resources.on_step and steps:
             last_score = path_scores.scores[-1] if path_scores and path_scores.scores else None
             self._resources.on_step(StepEvent(steps, last_score))

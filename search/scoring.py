@@ -46,14 +46,17 @@ class ScoreQueue:
         self._waiting: list[tuple[StepPath, asyncio.Future[PathScores]]] = []
         self._worker: asyncio.Task[None] | None = None
 
-    async def score(self, path: StepPath) -> PathScores:
-        """Scores one path; it counts as not scored if the call exceeds the timeout. Raises: what the scorer raises."""
+    def score(self, path: StepPath) -> asyncio.Future[PathScores]:
+        """Scores one path; it counts as not scored if the call exceeds the timeout.
+
+        What is returned is awaited, and raises what the scorer raises: one coroutine less for every step.
+        """
         future: asyncio.Future[PathScores] = asyncio.get_running_loop().create_future()
         self._waiting.append((path, future))
         # No await between this test and the worker's last look at `_waiting`: a path cannot be left behind.
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._score_waiting())
-        return await future
+        return future
 
     async def _score_waiting(self) -> None:
         while self._waiting:

@@ -159,6 +159,8 @@ def make_step(generation: Generation, start: int, end: int | None, decode: Decod
 
 def attribute_steps(steps: Sequence[Step], origins: Sequence[StepOrigin]) -> list[Step]:
     """Sets `model` and `routing_score` of each step to those of its last token; without origins nothing changes."""
+    if not origins:
+        return list(steps)
     end, attributed = 0, []
     for step in steps:
         end += len(step.tokens)

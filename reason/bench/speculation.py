@@ -157,12 +157,10 @@ class SpeculationBench:
         workload, temperature = truth.workload, truth.workload.temperature
         speed_runs = [SpeedRun(name, temperature, live) for name in self.settings.speed_setups]
         self._warm_up(speed_runs, truth, live, costs)
-        # plain decoding learns nothing, so a quarter of the workload gives its rate, if that keeps `live` branches live
-        quarter = workload.trajectories // 4
-        part = replace(workload, trajectories=quarter) if live <= quarter else workload
         for _ in range(self.settings.repeats if temperature == self.settings.temperatures[0] else 1):
             for speed_run in speed_runs:
-                speed_run.plain.append(self._run(part, PLAIN, live))
+                # all of it: a part of a short workload has another share of prompts and of branches that end
+                speed_run.plain.append(self._run(workload, PLAIN, live))
                 speed_run.runs.append(self._run(workload, self._speed_speculation(speed_run, truth, costs), live))
                 run = speed_run.runs[-1]
                 if speed_run.setup in REFERENCES or AT_FULL_SPEED[speed_run.setup].is_exact:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 from decoding.speculation.controllers.cost_curve import CostCurve
@@ -32,6 +33,8 @@ class ThroughputController:
     _gate: SpeculationGate = field(default_factory=SpeculationGate, init=False, repr=False)
     _node_cost: NodeCost = field(default_factory=NodeCost, init=False, repr=False)
     _kind: RoundKind = field(default="plain", init=False, repr=False)
+    # branches and context of the round that was planned last, and its seconds without drafts
+    _expected: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False, repr=False)
 
     def __post_init__(self) -> None:
         require_count("max_draft_tokens", self.max_draft_tokens)
@@ -39,9 +42,10 @@ class ThroughputController:
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         count = len(branches)
         plain = self.curve.round_seconds(count, 0, load.context_tokens)
+        self._expected = count, load.context_tokens, plain
         self._kind = self._gate.plan_round(count, plain) if count and self.max_draft_tokens else "plain"
         if self._kind != "drafted":
-            return DraftPlan((0,) * count, 0, collect_feedback=self._kind == "learning")
+            return _plan_nothing(count, learns=self._kind == "learning")
         total = min(self.max_draft_tokens, load.spare_tokens)
         estimate = self.curve.estimate_cost(
             count,
@@ -58,10 +62,18 @@ class ThroughputController:
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         if cost is None:
             return
-        plain = self.curve.round_seconds(cost.num_branches, 0, cost.context_tokens)
+        *planned, plain = self._expected
+        if planned != [cost.num_branches, cost.context_tokens]:
+            plain = self.curve.round_seconds(cost.num_branches, 0, cost.context_tokens)
         tokens = cost.num_branches + sum(len(outcome.accepted_nodes) for outcome in feedback)
         self._gate.observe(self._kind, cost.num_branches, tokens, cost.seconds, plain)
         if num_nodes := cost.num_tokens - cost.num_branches:
             factor = self._gate.plain_factor(cost.num_branches)
             with_nodes = self.curve.round_seconds(cost.num_branches, num_nodes, cost.context_tokens)
             self._node_cost.observe(cost.seconds, factor * plain, factor * (with_nodes - plain))
+
+
+@lru_cache(maxsize=1024)
+def _plan_nothing(count: int, *, learns: bool) -> DraftPlan:
+    # kept: most rounds of many branches have one of these
+    return DraftPlan((0,) * count, 0, collect_feedback=learns)

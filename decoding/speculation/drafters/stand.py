@@ -47,6 +47,25 @@ class _TableStates:
         return _TableStates(self.salts_FZ[rows], self.tails_FO[rows])
 
 
+class _LatestContexts:
+    """Keeps the contexts of the branches that were drafted for, which are learned from next, in another order."""
+
+    def __init__(self) -> None:
+        self._branches: list[Branch] = []
+        self._rows: dict[int, int] = {}  # by `id` of a branch: while it is kept, its number is of nothing else
+        self._states: _TableStates | None = None
+
+    def find(self, branches: Sequence[Branch]) -> _TableStates | None:
+        """Returns the contexts of these branches, or None where one of them is another object."""
+        rows = [self._rows.get(id(branch), -1) for branch in branches]
+        return None if self._states is None or min(rows, default=-1) < 0 else self._states[np.array(rows)]
+
+    def store(self, branches: Sequence[Branch], states: _TableStates) -> None:
+        """Keeps these contexts in place of the earlier ones. *Mutates*."""
+        self._branches, self._states = list(branches), states
+        self._rows = {id(branch): row for row, branch in enumerate(branches)}
+
+
 @dataclass(frozen=True)
 class Stand:
     """Implements `DraftSource` with n-gram distributions.
@@ -74,10 +93,7 @@ class Stand:
     has_probabilities: bool = True
     table: NGramTable = field(init=False, repr=False, compare=False)
     _salts: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
-    # rows of branches by `id`, the branches, and their contexts: the last ones that were asked for
-    _latest: list[tuple[dict[int, int], list[Branch], _TableStates]] = field(
-        init=False, repr=False, compare=False, default_factory=list
-    )
+    _latest: _LatestContexts = field(init=False, repr=False, compare=False, default_factory=_LatestContexts)
     # request -> number of its tokens that were learned
     _learned_lengths: dict[int, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -121,17 +137,12 @@ class Stand:
         return self._contexts_of(branches)
 
     def _contexts_of(self, branches: Sequence[Branch]) -> _TableStates:
-        # what was drafted for is mostly learned from next, in another order
-        if self._latest:
-            row_of, _, latest = self._latest[0]
-            rows = [row_of.get(id(branch), -1) for branch in branches]
-            if min(rows, default=-1) >= 0:
-                return latest[np.array(rows)]
+        if (states := self._latest.find(branches)) is not None:
+            return states
         salts = [self._salt_of(branch) for branch in branches]
         tails = np.array([self._tail_of(branch) for branch in branches], dtype=np.int64)
         states = _TableStates(self._salt_columns(salts), tails.reshape(-1, self.max_order))
-        # the branches too: while they are here, their numbers are of nothing else
-        self._latest[:] = [({id(branch): row for row, branch in enumerate(branches)}, list(branches), states)]
+        self._latest.store(branches, states)
         return states
 
     @property
