@@ -77,8 +77,8 @@ def build_best_first(
     hits: Counts,
     trials: Counts,
     odds_BL: Counts,
-) -> TreeNodes:
-    """Returns the nodes that raise tokens per second, most likely first, within the limits.
+) -> GroupedNodes:
+    """Returns the nodes that raise tokens per second, within the limits; of a branch the most likely first.
 
     `kind` is LIKELY or COUPLED, for which the target draws with `seeds_B` from the positions `ends_B` on. `hits`,
     `trials` and `odds_BL` are an `AcceptanceCalibration`'s.
@@ -165,7 +165,9 @@ def build_best_first(
     least_rate = plain_rate + limits.keep_gain * (best_rate - plain_rate)
     while count < best_count and tokens / limits.seconds_N[count] < least_rate:
         tokens, count = tokens + path_probability[count], count + 1
-    return TreeNodes(branch[:count], parent[:count], token[:count], path_probability[:count], label[:count])
+    nodes = TreeNodes(branch[:count], parent[:count], token[:count], path_probability[:count], label[:count])
+    # here: each array that a compiled function returns to Python takes a microsecond
+    return group_by_branch(nodes, np.ones(count, dtype=np.bool_), branches)
 
 
 @compiled
@@ -208,28 +210,7 @@ def group_by_branch(nodes: TreeNodes, is_kept_N: npt.NDArray[np.bool_], branches
         if is_kept_N[n]:
             b, parent = nodes.branch[n], nodes.parent[n]
             at = ends_B[b] - nodes_B[b] + place_N[n]
-            ids_3N[0, at], ids_3N[1, at], ids_3N[2, at] = nodes.token[n], place_N[parent], nodes.label[n]
-            if parent < 0:
-                ids_3N[1, at] = -1
+            ids_3N[0, at], ids_3N[2, at] = nodes.token[n], nodes.label[n]
+            ids_3N[1, at] = place_N[parent] if parent >= 0 else -1
             path_probability_N[at] = nodes.path_probability[n]
     return GroupedNodes(ids_3N, path_probability_N, ends_B)
-
-
-@compiled
-def draft_best_first(
-    lookup: TableLookup,
-    limits: DraftLimits,
-    kind: int,
-    sampling: SamplingColumns,
-    seeds_B: Keys,
-    ends_B: Ints,
-    hits: Counts,
-    trials: Counts,
-    odds_BL: Counts,
-) -> GroupedNodes:
-    """Returns the nodes of `build_best_first`, branch by branch.
-
-    One call and few results: each array that a compiled function returns to Python takes a microsecond.
-    """
-    nodes = build_best_first(lookup, limits, kind, sampling, seeds_B, ends_B, hits, trials, odds_BL)
-    return group_by_branch(nodes, np.ones(len(nodes.branch), dtype=np.bool_), len(ends_B))

@@ -16,7 +16,7 @@ import numpy as np
 from decoding.noise import noise_keys, wrap_seeds
 from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.draft import DraftSampling, TreeTemplate
-from decoding.speculation.drafters.best_first import DraftLimits, GroupedNodes, TableLookup, draft_best_first
+from decoding.speculation.drafters.best_first import DraftLimits, GroupedNodes, TableLookup, build_best_first
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
 from decoding.speculation.drafters.source import DraftSource, Floats, Ints
@@ -148,7 +148,7 @@ def draft_from_table(
     ends = np.array([len(branch.tokens) for branch in branches])
     counts = (calibration.hits, calibration.trials, calibration.requests.odds_of(branches))
     code = SAMPLING_CODES[knobs.sampling]
-    return draft_best_first(source.table_lookup(branches), limits, code, sampling, seeds, ends, *counts)
+    return build_best_first(source.table_lookup(branches), limits, code, sampling, seeds, ends, *counts)
 
 
 def select_likeliest(branch: Ints, probability: Floats, plan: DraftPlan) -> Ints:
