@@ -48,14 +48,16 @@ class VectorEmitter:
         pointer = self.builder.bitcast(self.address(data, index), value.type.as_pointer())
         self.builder.store(value, pointer, align=4)
 
-    def load_panel_row(self, data: ir.Value, index: ir.Value, has_pairs: bool) -> list[ir.Value]:
-        """Returns the 32 numbers of a row of a panel, as two vectors."""
+    def load_panel_half(self, data: ir.Value, index: ir.Value, half: int, has_pairs: bool) -> ir.Value:
+        """Returns the first or the last 16 numbers of a row of a panel, which begins at `index`."""
         if not has_pairs:
-            return [self.load(data, index), self.load(data, self.builder.add(index, self.integer(LANES)))]
+            return self.load(data, self.builder.add(index, self.integer(half * LANES)))
         pairs = self.builder.load(self.address(data, index, _SHORT), align=2, typ=_INTS)
-        low = self.builder.shl(pairs, ir.Constant(_INTS, [16] * LANES))
-        high = self.builder.and_(pairs, ir.Constant(_INTS, [0xFFFF0000] * LANES))
-        return [self.builder.bitcast(half, _VECTOR) for half in (low, high)]
+        if half == 0:
+            bits = self.builder.shl(pairs, ir.Constant(_INTS, [16] * LANES))
+        else:
+            bits = self.builder.and_(pairs, ir.Constant(_INTS, [0xFFFF0000] * LANES))
+        return self.builder.bitcast(bits, _VECTOR)
 
     def prefetch(self, data: ir.Value, index: ir.Value) -> None:
         """Asks for the memory there, without waiting for it."""

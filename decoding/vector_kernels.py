@@ -7,8 +7,12 @@ the registers of the machine.
 Every sum has one order, that of its index, whatever the number of rows that are computed side by side. So a row's
 result has the same bits alone and among others.
 
+How much is computed side by side follows from the registers: sums that do not fit in them are written to the stack and
+read again for every number that is added. 16 sums of 8 floats leave none of AVX2's 16 registers for what is added; 12
+do (the products of the bundled target in one thread, 16 rows: 690 and 580 us).
+
 All arrays are one-dimensional and contiguous; `_at` is the index at which something begins in its array. Widths are
-multiples of 32. The number of rows is a literal: each number has code of its own.
+multiples of 32.
 """
 
 from __future__ import annotations
@@ -25,12 +29,33 @@ from decoding.vector_emitter import LANES, VectorEmitter, llvm_function
 PANEL = 2 * LANES
 """Columns of a matrix that are stored, and computed, together."""
 
-# Sums of four rows fill the registers of AVX-512; others hold those of two. Measured with AVX2 at 16 and 64 rows, four
-# rows side by side make a whole run 1.2 times as long.
-TILE = 4 if get_host_cpu_features().get("avx512f") else 2
-"""Rows that read a panel, or the keys they have in common, together."""
+_HAS_32_REGISTERS = bool(get_host_cpu_features().get("avx512f"))
 
-_KEYS = 4  # keys whose scores are computed side by side
+_TOGETHER = (4, 2, 1, 1) if _HAS_32_REGISTERS else (4, 1, 1, 1, 1, 1)
+"""Panels that one row, two rows, ... are multiplied by in one go."""
+_VECTORS = (8, 4, 2, 2) if _HAS_32_REGISTERS else (4, 2, 1, 1, 1, 1)
+"""Vectors of 16 columns whose sums the registers hold for one row, two rows, ..., and for what is added to them."""
+ROWS = len(_TOGETHER)
+"""Rows that read a panel together, at most."""
+
+QUERIES = 4 if _HAS_32_REGISTERS else 2
+"""Queries that read a key, or a value, together."""
+
+_KEYS = 4  # keys whose scores are stored together
+
+
+@llvm_function
+def count_together(typing: Any, rows: Any) -> Any:
+    """Returns how many panels `rows` rows read together, 1 <= rows <= ROWS."""
+
+    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        e = VectorEmitter(context, builder, sig)
+        together = e.integer(1)
+        for rows, panels in enumerate(_TOGETHER, start=1):
+            together = builder.select(builder.icmp_signed("==", args[0], e.integer(rows)), e.integer(panels), together)
+        return together
+
+    return types.int64(types.int64), emit
 
 
 @llvm_function
@@ -40,40 +65,46 @@ def multiply_panels(
 ) -> Any:  # fmt: skip
     """Sets `y = start + x @ w` for `rows` rows and the columns of `panels` panels `[depth, 32]` that follow each other.
 
-    The weights are float32, or uint16: pairs of bfloat16 as `pair_halves` lays them out.
+    At most ROWS rows; one panel, or as many as `count_together` says. The weights are float32, or uint16: pairs of
+    bfloat16 as `pair_halves` lays them out.
     """
-    num_rows, num_panels = rows.literal_value, panels.literal_value
     has_pairs = w.dtype == types.uint16
-    signature = types.void(
-        rows, panels, x, types.int64, types.int64, w, types.int64, types.int64,
-        start, types.int64, types.int64, y, types.int64, types.int64,
-    )  # fmt: skip
+    long = types.int64
+    signature = types.void(long, long, x, long, long, w, long, long, start, long, long, y, long, long)
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)
         x_data, w_data, start_data, y_data = (e.data(i, args) for i in (2, 5, 8, 11))
-        (_, _, _, x_at, x_stride, _, w_at, depth, _, start_at, start_stride, _, y_at, y_stride) = args
-        row_at = [builder.add(x_at, builder.mul(e.integer(r), x_stride)) for r in range(num_rows)]
+        (rows, panels, _, x_at, x_stride, _, w_at, depth, _, start_at, start_stride, _, y_at, y_stride) = args
         panel_size = builder.mul(depth, e.integer(PANEL))
-        panel_at = [builder.add(w_at, builder.mul(e.integer(p), panel_size)) for p in range(num_panels)]
 
-        def list_places(first: ir.Value, stride: ir.Value) -> list[ir.Value]:
-            rows_at = [builder.add(first, builder.mul(e.integer(r), stride)) for r in range(num_rows)]
-            return [builder.add(at, e.integer(column)) for at in rows_at for column in range(0, num_columns, LANES)]
+        def multiply_vectors(num_rows: int, vectors: Sequence[int]) -> None:
+            def list_places(first: ir.Value, stride: ir.Value) -> list[ir.Value]:
+                rows_at = [builder.add(first, builder.mul(e.integer(r), stride)) for r in range(num_rows)]
+                return [builder.add(at, e.integer(vector * LANES)) for at in rows_at for vector in vectors]
 
-        def add_row(k: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
-            offset = builder.mul(k, e.integer(PANEL))
-            vectors: list[ir.Value] = []
-            for at in panel_at:
-                vectors += e.load_panel_row(w_data, builder.add(at, offset), has_pairs)
-            scalars = [e.load_broadcast(x_data, builder.add(at, k)) for at in row_at]
-            factors = [(scalar, vector) for scalar in scalars for vector in vectors]
-            return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
+            def add_row(k: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
+                offset = builder.add(w_at, builder.mul(k, e.integer(PANEL)))
+                weights = []
+                for vector in vectors:
+                    at = builder.add(offset, builder.mul(panel_size, e.integer(vector // 2)))
+                    weights.append(e.load_panel_half(w_data, at, vector % 2, has_pairs))
+                scalars = [e.load_broadcast(x_data, builder.add(at, k)) for at in row_at]
+                factors = [(scalar, weight) for scalar in scalars for weight in weights]
+                return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
 
-        num_columns = num_panels * PANEL
-        sums = e.loop(depth, 1, [e.load(start_data, at) for at in list_places(start_at, start_stride)], add_row)
-        for total, at in zip(sums, list_places(y_at, y_stride), strict=True):
-            e.store(total, y_data, at)
+            row_at = [builder.add(x_at, builder.mul(e.integer(r), x_stride)) for r in range(num_rows)]
+            sums = e.loop(depth, 1, [e.load(start_data, at) for at in list_places(start_at, start_stride)], add_row)
+            for total, at in zip(sums, list_places(y_at, y_stride), strict=True):
+                e.store(total, y_data, at)
+
+        for num_rows, (together, step) in enumerate(zip(_TOGETHER, _VECTORS, strict=True), start=1):
+            for num_panels in {1, together}:
+                is_this = builder.icmp_signed("==", rows, e.integer(num_rows))
+                is_this = builder.and_(is_this, builder.icmp_signed("==", panels, e.integer(num_panels)))
+                with builder.if_then(is_this):
+                    for first in range(0, 2 * num_panels, step):
+                        multiply_vectors(num_rows, range(first, min(first + step, 2 * num_panels)))
         return context.get_dummy_value()
 
     return signature, emit
@@ -107,22 +138,34 @@ def score_keys(
                 slot = e.load_long(slots_data, builder.add(slots_at, index))
                 key_at.append(builder.add(kv_at, builder.mul(slot, stride)))
 
-            def add_lanes(d: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
-                keys = [e.load(kv_data, builder.add(at, d)) for at in key_at]
-                for at in key_at:
-                    e.prefetch(kv_data, builder.add(builder.add(at, width), d))
-                queries = [e.load(q_data, builder.add(at, d)) for at in row_at]
-                return [e.multiply_add(queries[n // _KEYS], keys[n % _KEYS], total) for n, total in enumerate(sums)]
+            def sum_products(some_at: Sequence[ir.Value]) -> list[ir.Value]:
+                def add_lanes(d: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
+                    keys = [e.load(kv_data, builder.add(at, d)) for at in some_at]
+                    if num_rows == 1:  # rows together find the values in the cache, all but the first of them
+                        for at in some_at:
+                            e.prefetch(kv_data, builder.add(builder.add(at, width), d))
+                    queries = [e.load(q_data, builder.add(at, d)) for at in row_at]
+                    factors = [(query, key) for query in queries for key in keys]
+                    return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
 
-            sums = e.loop(width, LANES, [e.vector(0.0)] * (num_rows * _KEYS), add_lanes)
+                return e.loop(width, LANES, [e.vector(0.0)] * (num_rows * len(some_at)), add_lanes)
+
+            # two queries and two keys are as many sums as AVX2 holds
+            step = _KEYS if num_rows == 1 or _HAS_32_REGISTERS else 2
+            halves: list[list[ir.Value]] = [[] for _ in range(num_rows)]
+            for first in range(0, _KEYS, step):
+                sums = sum_products(key_at[first : first + step])
+                for at in range(0, len(sums), 2):
+                    halves[at // step].append(e.fold_pairs(sums[at], sums[at + 1], 8))
+            folded = [e.fold_pairs(first, second, 4) for first, second in halves]
+            for lanes in (2, 1):
+                if len(folded) == 1:
+                    folded *= 2
+                folded = [e.fold_pairs(folded[at], folded[at + 1], lanes) for at in range(0, len(folded), 2)]
             for r in range(num_rows):
-                a, b, c, d = sums[r * _KEYS : (r + 1) * _KEYS]
-                four = e.fold_pairs(e.fold_pairs(a, b, 8), e.fold_pairs(c, d, 8), 4)
-                four = e.fold_pairs(four, four, 2)
-                four = e.fold_pairs(four, four, 1)
-                # the four sums are the first lanes
                 at = builder.add(builder.add(scores_at, builder.mul(e.integer(r), scores_stride)), i)
-                e.store(e.shuffle(four, four, range(_KEYS)), scores_data, at)
+                lanes_of_row = range(r * _KEYS, (r + 1) * _KEYS)
+                e.store(e.shuffle(folded[0], folded[0], lanes_of_row), scores_data, at)
             return []
 
         e.loop(count, _KEYS, [], score_some)
@@ -205,10 +248,12 @@ def add_values(
             for total, at in zip(sums, places, strict=True):
                 e.store(total, out_data, at)
 
-        # sums of 64 columns fill the registers; of the 32 that may remain there are half as many
-        wide = builder.and_(width, e.integer(-2 * PANEL))
-        e.repeat(wide, 2 * PANEL, lambda d: add_columns(d, 2 * PANEL))
-        e.repeat(builder.sub(width, wide), PANEL, lambda d: add_columns(builder.add(wide, d), PANEL))
+        # as many sums as the registers hold beside what is added
+        most = 2 * PANEL if num_rows == 1 or _HAS_32_REGISTERS else PANEL
+        wide = builder.and_(width, e.integer(-most))
+        e.repeat(wide, most, lambda d: add_columns(d, most))
+        if most > PANEL:
+            e.repeat(builder.sub(width, wide), PANEL, lambda d: add_columns(builder.add(wide, d), PANEL))
         return context.get_dummy_value()
 
     return signature, emit
@@ -239,6 +284,25 @@ def copy_numbers(typing: Any, x: Any, x_at: Any, y: Any, y_at: Any, width: Any) 
         e = VectorEmitter(context, builder, sig)
         x_data, y_data, (_, x_at, _, y_at, width) = e.data(0, args), e.data(2, args), args
         e.repeat(width, LANES, lambda i: e.store(e.load(x_data, builder.add(x_at, i)), y_data, builder.add(y_at, i)))
+        return context.get_dummy_value()
+
+    long = types.int64
+    return types.void(x, long, y, long, long), emit
+
+
+@llvm_function
+def add_numbers(typing: Any, x: Any, x_at: Any, y: Any, y_at: Any, width: Any) -> Any:
+    """Adds `width` numbers of `x` to those of `y`."""
+
+    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        e = VectorEmitter(context, builder, sig)
+        x_data, y_data, (_, x_at, _, y_at, width) = e.data(0, args), e.data(2, args), args
+
+        def add_some(i: ir.Value) -> None:
+            total = builder.fadd(e.load(y_data, builder.add(y_at, i)), e.load(x_data, builder.add(x_at, i)))
+            e.store(total, y_data, builder.add(y_at, i))
+
+        e.repeat(width, LANES, add_some)
         return context.get_dummy_value()
 
     long = types.int64

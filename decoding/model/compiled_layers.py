@@ -22,9 +22,12 @@ from decoding.compiled import compiled
 from decoding.team_barrier import wait_for_team
 from decoding.vector_kernels import (
     PANEL,
-    TILE,
+    QUERIES,
+    ROWS,
+    add_numbers,
     add_values,
     copy_numbers,
+    count_together,
     exponentiate,
     gate_values,
     multiply_panels,
@@ -44,6 +47,8 @@ _SCORES_PADDING = 40
 _ZERO = cast(int, np.int64(0))
 """Index 0 as an argument: for a literal Numba compiles the called function once more."""
 _CHUNK = 64  # rows that go through a layer together: their numbers stay in the cache
+_MAX_GATHERED = 16  # queries that read a block of keys one after the other; a multiple of QUERIES
+_BLOCK = 32  # keys of a block: with their values 16 KB for a head of 64 numbers, which the nearest cache holds
 
 
 class StackShape(NamedTuple):
@@ -126,49 +131,34 @@ def list_keys(
 
 
 @compiled
-def _multiply_some(
-    num_rows: int, panels: int, x: Floats, x_at: int, x_stride: int, w: Panels, w_at: int, depth: int,
-    start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
-) -> None:  # fmt: skip
-    """Calls the code for these numbers of rows and panels: their sums stay in registers."""
-    if num_rows == 4 and panels == 1:
-        multiply_panels(4, 1, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
-    elif num_rows == 3 and panels == 1:
-        multiply_panels(3, 1, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
-    elif num_rows == 2 and panels == 2:
-        multiply_panels(2, 2, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
-    elif num_rows == 2 and panels == 1:
-        multiply_panels(2, 1, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
-    elif num_rows == 1 and panels == 4:
-        multiply_panels(1, 4, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
-    elif num_rows == 1 and panels == 2:
-        multiply_panels(1, 2, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
-    else:
-        multiply_panels(1, 1, x, x_at, x_stride, w, w_at, depth, start, start_at, start_stride, y, y_at, y_stride)
-
-
-@compiled
 def multiply(
     x: Floats, x_at: int, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int, columns: int,
     start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
 ) -> None:  # fmt: skip
     """Sets `y = start + x @ w` for all rows; `start` may be `y`."""
     num_panels = columns // PANEL
-    for first in range(0, num_panels, TILE):
+    # parts as equal as possible: one of a row or two takes nearly as long as one of four
+    num_parts = max((num_rows + ROWS - 1) // ROWS, 1)
+    smaller, larger_parts = num_rows // num_parts, num_rows % num_parts
+    step = count_together(smaller)
+    for first in range(0, num_panels, step):
         # these few panels stay in the cache until all rows have read them
-        end = min(first + TILE, num_panels)
-        for row in range(0, num_rows, TILE):
-            size = min(TILE, num_rows - row)
+        end = min(first + step, num_panels)
+        row = 0
+        for part in range(num_parts):
+            size = smaller + 1 if part < larger_parts else smaller
+            most = count_together(size)
             panel = first
             while panel < end:
-                together = TILE // size if panel + TILE // size <= end else 1
+                together = most if panel + most <= end else 1
                 column = panel * PANEL
-                _multiply_some(
+                multiply_panels(
                     size, together, x, x_at + row * x_stride, x_stride, w, w_at + column * depth, depth,
                     start, start_at + row * start_stride + column, start_stride,
                     y, y_at + row * y_stride + column, y_stride,
                 )  # fmt: skip
                 panel += together
+            row += size
 
 
 @compiled
@@ -210,68 +200,126 @@ def _attend(
 
     *Mutates* `tile` and `scores`.
     """
-    width, per_kv = shape.head, shape.num_heads // shape.num_kv_heads
-    q_width = shape.num_heads * width
-    out_tile = TILE * width  # the second half of `tile`
-    num_queries = (end - first) * per_kv
-    query = part = 0
-    while query < num_queries:
-        size = TILE if query + TILE <= num_queries else 1
-        first_row, last_row = rows[first + query // per_kv], rows[first + (query + size - 1) // per_kv]
-        # a single query reads all of its keys by itself
-        common = keys_T[first_row].count if size == TILE else 0
-        for t in range(first_row + 1, last_row + 1):
-            common = min(common, keys_T[t].common)
-        start = keys_T[first_row].start
-        for k in range(shape.num_kv_heads):
+    num_queries = (end - first) * (shape.num_heads // shape.num_kv_heads)
+    part = 0
+    # head by head: the keys and values of one stay in the cache until all queries have read them
+    for head in range(shape.num_kv_heads):
+        kv_at = layer_at + head * num_slots * 2 * shape.head
+        query = _ZERO
+        while query < num_queries:
+            size, common = _gather_queries(shape, rows, first, query, num_queries, keys_T)
             part += 1
-            if part % num_threads != thread:
-                continue
-            kv_at = layer_at + k * num_slots * 2 * width
-            for i in range(size):
-                t = rows[first + (query + i) // per_kv]
-                q_at = t * q_width + (k * per_kv + (query + i) % per_kv) * width
-                copy_numbers(q, q_at, tile, i * width, width)
-            for i in range(out_tile, 2 * out_tile):
-                tile[i] = np.float32(0.0)
-            if common:
-                score_keys(TILE, tile, 0, width, kv, kv_at, key_slots, start, common, scores, 0, capacity)
-            for i in range(size):
-                t = rows[first + (query + i) // per_kv]
-                at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
-                if count > common:
-                    score_keys(
-                        1, tile, i * width, width, kv, kv_at, key_slots, keys_T[t].start + common, count - common,
-                        scores, at + common, capacity,
-                    )  # fmt: skip
-                if extra:
-                    score_keys(
-                        1, tile, i * width, width, kv, kv_at, extra_slots, keys_T[t].extra_start, extra,
-                        scores, at + count, capacity,
-                    )  # fmt: skip
-                # the sum waits where the row has no score
-                scores[at + capacity - 1] = exponentiate(scores, at, count + extra)
-            if common:
-                add_values(TILE, scores, 0, capacity, kv, kv_at, width, key_slots, start, common, tile, out_tile)
-            for i in range(size):
-                t = rows[first + (query + i) // per_kv]
-                at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
-                o_at = out_tile + i * width
-                if count > common:
-                    add_values(
-                        1, scores, at + common, capacity, kv, kv_at, width, key_slots, keys_T[t].start + common,
-                        count - common, tile, o_at,
-                    )  # fmt: skip
-                if extra:
-                    add_values(
-                        1, scores, at + count, capacity, kv, kv_at, width, extra_slots, keys_T[t].extra_start,
-                        extra, tile, o_at,
-                    )  # fmt: skip
-                factor = np.float32(1.0) / scores[at + capacity - 1]
-                y_at = ((query + i) // per_kv) * q_width + (k * per_kv + (query + i) % per_kv) * width
-                for d in range(width):
-                    out[y_at + d] = tile[o_at + d] * factor
-        query += size
+            if part % num_threads == thread:
+                _attend_together(
+                    shape, rows, first, query, size, common, head, q, kv, kv_at, key_slots, extra_slots, keys_T,
+                    tile, scores, capacity, out,
+                )  # fmt: skip
+            query += size
+
+
+@compiled
+def _gather_queries(
+    shape: StackShape, rows: Ints, first: int, query: int, num_queries: int, keys_T: Records
+) -> tuple[int, int]:
+    """Returns how many queries from `query` on read keys together, and how many first keys all of them have in common.
+
+    No further query joins where that would halve what they have in common.
+    """
+    per_kv = shape.num_heads // shape.num_kv_heads
+    token = rows[first + query // per_kv]
+    size, common = 1, keys_T[token].count
+    while size < _MAX_GATHERED and query + size < num_queries:
+        next_token = rows[first + (query + size) // per_kv]
+        fewer = common
+        for t in range(token + 1, next_token + 1):
+            fewer = min(fewer, keys_T[t].common)
+        if 2 * fewer < common:
+            break
+        token, common = next_token, fewer
+        size += 1
+    # a single query reads all of its keys by itself
+    return size, common if size > 1 else _ZERO
+
+
+@compiled
+def _attend_together(
+    shape: StackShape, rows: Ints, first: int, query: int, size: int, common: int, head: int,
+    q: Floats, kv: Floats, kv_at: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
+    tile: Floats, scores: Floats, capacity: int, out: Floats,
+) -> None:  # fmt: skip
+    """Computes the attention of `size` queries of one key-value head, which have their `common` first keys in common.
+
+    *Mutates* `tile` and `scores`.
+    """
+    width, per_kv = shape.head, shape.num_heads // shape.num_kv_heads
+    q_width, out_tile = shape.num_heads * width, _MAX_GATHERED * width
+    start = keys_T[rows[first + query // per_kv]].start
+    for i in range(size):
+        t = rows[first + (query + i) // per_kv]
+        q_at = t * q_width + (head * per_kv + (query + i) % per_kv) * width
+        copy_numbers(q, q_at, tile, i * width, width)
+    for i in range(out_tile, out_tile + size * width):
+        tile[i] = np.float32(0.0)
+    for begin in range(0, common, _BLOCK):
+        # these few keys stay in the nearest cache until all queries have read them
+        count = min(_BLOCK, common - begin)
+        for i in range(0, size, QUERIES):
+            if i + 1 < size:
+                score_keys(
+                    QUERIES, tile, i * width, width, kv, kv_at, key_slots, start + begin, count,
+                    scores, i * capacity + begin, capacity,
+                )  # fmt: skip
+            else:
+                score_keys(
+                    1, tile, i * width, width, kv, kv_at, key_slots, start + begin, count,
+                    scores, i * capacity + begin, capacity,
+                )  # fmt: skip
+    for i in range(size):
+        t = rows[first + (query + i) // per_kv]
+        at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
+        if count > common:
+            score_keys(
+                1, tile, i * width, width, kv, kv_at, key_slots, keys_T[t].start + common, count - common,
+                scores, at + common, capacity,
+            )  # fmt: skip
+        if extra:
+            score_keys(
+                1, tile, i * width, width, kv, kv_at, extra_slots, keys_T[t].extra_start, extra,
+                scores, at + count, capacity,
+            )  # fmt: skip
+        # the sum waits where the row has no score
+        scores[at + capacity - 1] = exponentiate(scores, at, count + extra)
+    for begin in range(0, common, _BLOCK):
+        count = min(_BLOCK, common - begin)
+        for i in range(0, size, QUERIES):
+            if i + 1 < size:
+                add_values(
+                    QUERIES, scores, i * capacity + begin, capacity, kv, kv_at, width, key_slots, start + begin, count,
+                    tile, out_tile + i * width,
+                )  # fmt: skip
+            else:
+                add_values(
+                    1, scores, i * capacity + begin, capacity, kv, kv_at, width, key_slots, start + begin, count,
+                    tile, out_tile + i * width,
+                )  # fmt: skip
+    for i in range(size):
+        t = rows[first + (query + i) // per_kv]
+        at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
+        o_at = out_tile + i * width
+        if count > common:
+            add_values(
+                1, scores, at + common, capacity, kv, kv_at, width, key_slots, keys_T[t].start + common,
+                count - common, tile, o_at,
+            )  # fmt: skip
+        if extra:
+            add_values(
+                1, scores, at + count, capacity, kv, kv_at, width, extra_slots, keys_T[t].extra_start,
+                extra, tile, o_at,
+            )  # fmt: skip
+        factor = np.float32(1.0) / scores[at + capacity - 1]
+        y_at = ((query + i) // per_kv) * q_width + (head * per_kv + (query + i) % per_kv) * width
+        for d in range(width):
+            out[y_at + d] = tile[o_at + d] * factor
 
 
 @compiled
@@ -293,8 +341,7 @@ def _multiply_share(
     )
     if bias_at >= 0:
         for row in range(num_rows):
-            for i in range(at, first + stop):
-                y[row * columns + i] += biases[bias_at + i]
+            add_numbers(biases, bias_at + at, y, row * columns + at, stop - begin)
 
 
 @compiled
@@ -327,7 +374,7 @@ def size_work(shapes: Records, num_threads: int, positions_T: Ints, keys_T: Reco
         largest = max(largest, positions_T[t])
     for t in range(len(keys_T)):
         capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + _SCORES_PADDING)
-    of_thread = _CHUNK * shape.hidden + 2 * TILE * shape.head + TILE * capacity
+    of_thread = _CHUNK * shape.hidden + 2 * _MAX_GATHERED * shape.head + _MAX_GATHERED * capacity
     q_width = shape.num_heads * shape.head
     shared = num_tokens * (shape.hidden + q_width) + _CHUNK * (shape.hidden + _wide_size(shape))
     return shared + num_threads * of_thread, of_thread, capacity, largest
@@ -365,7 +412,7 @@ def run_layers(
     num_slots = layer_size // (k * 2 * width)
     share = work[thread * of_thread : (thread + 1) * of_thread]
     normed, rest = share[: _CHUNK * hidden_width], share[_CHUNK * hidden_width :]
-    tile, scores = rest[: 2 * TILE * width], rest[2 * TILE * width :]
+    tile, scores = rest[: 2 * _MAX_GATHERED * width], rest[2 * _MAX_GATHERED * width :]
     shared = work[num_threads * of_thread :]
     x, rest = shared[: num_tokens * hidden_width], shared[num_tokens * hidden_width :]
     q, rest = rest[: num_tokens * q_width], rest[num_tokens * q_width :]

@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 from decoding.core import Generation, GenerationRequest, HeadOutputs, SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from decoding.model import compiled_decoder, decoder_choice
+from decoding.model.compiled_layers import multiply_in_team
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefillEngine
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
+from decoding.thread_team import run_in_team
 from reason.engines.local import LocalSettings
 from reason.models.checkpoint import find_model
 from tests.support.engines import EngineKnobs, open_engine
@@ -102,6 +104,33 @@ def test_outputs_have_the_bits_of_each_sequence_alone(
     for sequence, outputs in zip(sequences, together, strict=True):
         (alone,) = encode(backend, [sequence])
         np.testing.assert_array_equal(outputs, alone)
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("has_pairs", [False, True])
+def test_products_have_the_bits_of_each_row_alone(panels: int, has_pairs: bool) -> None:
+    """Whatever number of rows and panels the registers hold at a time; the sums are those of float64, rounded."""
+    depth, columns = 96, 32 * panels
+    rng = np.random.default_rng(panels)
+    rows, start = (rng.standard_normal(shape).astype(np.float32) for shape in ((15, depth), (1, columns)))
+    bits = rng.standard_normal((panels, depth, 2, 16)).astype(np.float32).view(np.uint32) >> 16
+    matrix = (bits << 16).view(np.float32)
+    # column i beside column i + 16
+    weights = bits.astype(np.uint16).swapaxes(2, 3).reshape(-1) if has_pairs else matrix.reshape(-1)
+    expected = start + rows.astype(np.float64) @ matrix.reshape(panels, depth, 32).swapaxes(0, 1).reshape(depth, -1)
+
+    def run(x: np.ndarray) -> np.ndarray:
+        y = np.empty((len(x), columns), dtype=np.float32)
+        run_in_team(
+            1, multiply_in_team, np.ascontiguousarray(x).reshape(-1), len(x), weights, depth, columns, start[0],
+            y.reshape(-1),
+        )  # fmt: skip
+        return y
+
+    alone = np.concatenate([run(row[None]) for row in rows])
+    np.testing.assert_allclose(alone, expected, atol=1e-4)
+    for count in range(len(rows) + 1):
+        np.testing.assert_array_equal(run(rows[:count]), alone[:count])
 
 
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
