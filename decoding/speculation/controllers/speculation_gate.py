@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from decoding.speculation.controllers.nap import Nap
+
 RoundKind = Literal["plain", "learning", "drafted"]
 """A plain round without drafts, one that the drafter learns from, or one with drafts, from which it learns too."""
 
@@ -31,6 +33,7 @@ _MOST_REST = 256
 _PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
 _NEWEST = 1 / 8  # weight of the newest round in the factor of plain rounds
 _MOST_LEARNING_INTERVAL = 64
+_LONGEST_NAP = 16  # rounds: with few branches, to ask about each takes 4 % of a round of the bundled model
 _MOST_CHANGE = 1.25  # of a factor that one round may suggest: one that another process slowed down says little
 
 
@@ -56,13 +59,14 @@ class _LoadRecord:
     num_learning: int = 0
     learning_cost: float = 0.0
 
-    def observe_plain(self, ratio: float) -> None:
-        """Refines the factor of plain rounds. *Mutates*."""
-        self.num_plain, self.since_plain = self.num_plain + 1, 0
+    def observe_plain(self, ratio: float, rounds: int = 1) -> None:
+        """Refines the factor of plain rounds by some of them, which took `ratio` on average. *Mutates*."""
+        self.num_plain, self.since_plain = self.num_plain + rounds, 0
         if self.num_plain <= 2:  # a round that another process slowed down must not be the yardstick
             self.plain_factor = ratio if self.num_plain == 1 else min(ratio, self.plain_factor)
         else:
-            self.plain_factor += _NEWEST * (_clip_ratio(ratio, self.plain_factor) - self.plain_factor)
+            weight = 1 - (1 - _NEWEST) ** rounds
+            self.plain_factor += weight * (_clip_ratio(ratio, self.plain_factor) - self.plain_factor)
 
     def observe_learning(self, ratio: float) -> None:
         """Refines the cost of learning by the seconds of such a round over those of a plain one. *Mutates*."""
@@ -107,7 +111,7 @@ class SpeculationGate:
             return "drafted"
         record.since_learning += 1
         is_next = record.rest == 1 and can_try  # a trial must know what was written until now
-        if is_next or record.since_learning >= min(record.learning_cost / _LEARNING, _MOST_LEARNING_INTERVAL):
+        if is_next or record.since_learning >= _learning_interval(record):
             record.since_learning = 0
             return "learning"
         return "plain"
@@ -120,8 +124,7 @@ class SpeculationGate:
         plain = record.plain_factor * curve_seconds
         if not self._has_credit and record.num_plain == 2:  # one round may have been a slow one
             self.balance, self._has_credit = _CREDIT * plain, True
-        allowance = _ALLOWANCE * _MANY_BRANCHES / (_MANY_BRANCHES + branches)
-        self.balance = min(self.balance + allowance * min(seconds, 2 * plain), _MOST_BALANCE * plain)
+        self._pay_in(branches, seconds, plain)
         if kind == "learning":
             record.observe_learning(seconds / plain)
         elif kind == "drafted" and record.stake is not None:
@@ -129,9 +132,37 @@ class SpeculationGate:
             # a round that another process slowed down says little
             self._observe_saved(record, max(saved, -2 * plain), plain)
 
+    def begin_nap(self, branches: int, curve_seconds: float) -> Nap | None:
+        """Returns next rounds that are certain to be plain, if there are some: it rests, and the balance is low.
+
+        Nothing is to be asked of them, and nothing said, before `end_nap`.
+        """
+        record = self._record_of(branches)
+        if record.num_plain <= 2 or record.stake is not None:
+            return None
+        plain = record.plain_factor * curve_seconds
+        until_paid = int((_STAKE * plain - self.balance) / (_allowance_of(branches) * plain))
+        until_learning = int(_learning_interval(record)) - record.since_learning
+        rounds = min(max(record.rest - 2, until_paid - 1), until_learning - 1, _LONGEST_NAP)
+        return Nap(branches, rounds, _MOST_CHANGE * plain) if rounds > 0 else None
+
+    def end_nap(self, nap: Nap, curve_seconds: float) -> None:
+        """Records the rounds of a nap, of each of which the cost curve expects `curve_seconds`. *Mutates*."""
+        record = self._record_of(nap.branches)
+        record.rest -= nap.num_planned
+        record.since_learning += nap.num_planned
+        if nap.num_timed:
+            record.observe_plain(nap.seconds / nap.num_timed / curve_seconds, nap.num_timed)
+            self._pay_in(nap.branches, nap.seconds, record.plain_factor * curve_seconds, nap.num_timed)
+
     def plain_factor(self, branches: int) -> float:
         """Returns the seconds of plain rounds over those that the cost curve expects."""
         return self._record_of(branches).plain_factor
+
+    def _pay_in(self, branches: int, seconds: float, plain: float, rounds: int = 1) -> None:
+        """Adds the share of some rounds that took `seconds`, of which each is expected to take `plain`."""
+        share = _allowance_of(branches)
+        self.balance = min(self.balance + share * min(seconds, 2 * rounds * plain), _MOST_BALANCE * plain)
 
     def _observe_saved(self, record: _LoadRecord, saved: float, plain: float) -> None:
         assert record.stake is not None
@@ -149,6 +180,14 @@ class SpeculationGate:
             near = min(self._records, key=lambda other: abs(other - size), default=None)
             self._records[size] = _LoadRecord() if near is None else _copy_verdict(self._records[near])
         return self._records[size]
+
+
+def _allowance_of(branches: int) -> float:
+    return _ALLOWANCE * _MANY_BRANCHES / (_MANY_BRANCHES + branches)
+
+
+def _learning_interval(record: _LoadRecord) -> float:
+    return min(record.learning_cost / _LEARNING, _MOST_LEARNING_INTERVAL)
 
 
 def _copy_verdict(near: _LoadRecord) -> _LoadRecord:

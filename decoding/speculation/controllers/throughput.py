@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 from decoding.speculation.controllers.cost_curve import CostCurve
+from decoding.speculation.controllers.nap import Nap
 from decoding.speculation.controllers.node_cost import NodeCost
 from decoding.speculation.controllers.speculation_gate import RoundKind, SpeculationGate
 from decoding.speculation.interfaces import BatchLoad, Branch, DraftPlan, Feedback, RoundCost
@@ -35,12 +36,18 @@ class ThroughputController:
     _kind: RoundKind = field(default="plain", init=False, repr=False)
     # branches and context of the round that was planned last, and its seconds without drafts
     _expected: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False, repr=False)
+    _nap: Nap | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         require_count("max_draft_tokens", self.max_draft_tokens)
 
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         count = len(branches)
+        if self._nap is not None:
+            if self._nap.plan_round(count):
+                return _plan_nothing(count)
+            self._gate.end_nap(self._nap, self._expected[2])
+            self._nap = None
         plain = self.curve.round_seconds(count, 0, load.context_tokens)
         self._expected = count, load.context_tokens, plain
         self._kind = self._gate.plan_round(count, plain) if count and self.max_draft_tokens else "plain"
@@ -62,11 +69,16 @@ class ThroughputController:
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         if cost is None:
             return
+        if self._nap is not None:
+            self._nap.add_round(cost.seconds)
+            return
         *planned, plain = self._expected
         if planned != [cost.num_branches, cost.context_tokens]:
             plain = self.curve.round_seconds(cost.num_branches, 0, cost.context_tokens)
         tokens = cost.num_branches + sum(len(outcome.accepted_nodes) for outcome in feedback)
         self._gate.observe(self._kind, cost.num_branches, tokens, cost.seconds, plain)
+        if self._kind == "plain":
+            self._nap = self._gate.begin_nap(cost.num_branches, plain)
         if num_nodes := cost.num_tokens - cost.num_branches:
             factor = self._gate.plain_factor(cost.num_branches)
             with_nodes = self.curve.round_seconds(cost.num_branches, num_nodes, cost.context_tokens)
@@ -74,6 +86,6 @@ class ThroughputController:
 
 
 @lru_cache(maxsize=1024)
-def _plan_nothing(count: int, *, learns: bool) -> DraftPlan:
+def _plan_nothing(count: int, *, learns: bool = False) -> DraftPlan:
     # kept: most rounds of many branches have one of these
     return DraftPlan((0,) * count, 0, collect_feedback=learns)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from decoding.speculation.controllers.speculation_gate import SpeculationGate
+from decoding.speculation.controllers.nap import Nap
+from decoding.speculation.controllers.speculation_gate import RoundKind, SpeculationGate
 
 PLAIN = 1e-3
 """Seconds of a plain round that the cost curve expects."""
@@ -21,6 +22,7 @@ class Rounds:
     bias      seconds of all rounds over those that the cost curve expects
     learning  what a round that the drafter learns from takes longer, as a share
     hiccups   share of rounds that another process slows down tenfold
+    naps      whether the gate is asked nothing while it rests
     """
 
     gain: float
@@ -30,8 +32,11 @@ class Rounds:
     noise: float = 0.12
     hiccups: float = 0.02
     seed: int = 0
+    naps: bool = True
     kinds: Counter[str] = field(default_factory=Counter)
+    num_asked: int = 0
     _gate: SpeculationGate = field(default_factory=SpeculationGate)
+    _nap: Nap | None = None
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.seed)
@@ -40,15 +45,32 @@ class Rounds:
         """Returns tokens per second over those of plain decoding, without the luck of the clock."""
         seconds, tokens = 0.0, 0
         for _ in range(rounds):
-            kind = self._gate.plan_round(branches, PLAIN)
+            kind = self._plan_round(branches)
             factor = {"plain": 1.0, "learning": 1 + self.learning, "drafted": self.cost}[kind]
             fair = PLAIN * self.bias * factor
             clock = fair * self._dice.lognormvariate(0, self.noise) * (10 if self._dice.random() < self.hiccups else 1)
             committed = sum(self._draw_tokens() for _ in range(branches)) if kind == "drafted" else branches
-            self._gate.observe(kind, branches, committed, clock, PLAIN)
+            self._observe(kind, branches, committed, clock)
             self.kinds[kind] += 1
             seconds, tokens = seconds + fair, tokens + committed
         return tokens / branches / (seconds / (PLAIN * self.bias))
+
+    def _plan_round(self, branches: int) -> RoundKind:
+        if self._nap is not None:
+            if self._nap.plan_round(branches):
+                return "plain"
+            self._gate.end_nap(self._nap, PLAIN)
+            self._nap = None
+        self.num_asked += 1
+        return self._gate.plan_round(branches, PLAIN)
+
+    def _observe(self, kind: RoundKind, branches: int, tokens: int, seconds: float) -> None:
+        if self._nap is not None:
+            self._nap.add_round(seconds)
+            return
+        self._gate.observe(kind, branches, tokens, seconds, PLAIN)
+        if kind == "plain" and self.naps:
+            self._nap = self._gate.begin_nap(branches, PLAIN)
 
     def _draw_tokens(self) -> int:
         whole = int(self.gain)
@@ -60,6 +82,32 @@ class Rounds:
 @pytest.mark.parametrize(("gain", "cost"), [(1.0, 1.05), (1.0, 3.0), (1.2, 1.6), (1.5, 1.6)])
 def test_where_drafts_do_not_pay_next_to_nothing_is_lost(gain: float, cost: float, branches: int, seed: int) -> None:
     assert Rounds(gain, cost, seed=seed).run(3000, branches) > (0.97 if branches == 1 else 0.98)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_gate_that_rests_is_seldom_asked_and_judges_the_same(seed: int) -> None:
+    napping, awake = (Rounds(1.0, 1.5, seed=seed, naps=naps) for naps in (True, False))
+    for rounds in (napping, awake):
+        rounds.run(3000)
+    assert awake.num_asked == 3000 > 6 * napping.num_asked
+    for kind in ("drafted", "learning"):
+        assert napping.kinds[kind] == pytest.approx(awake.kinds[kind], rel=0.5)
+
+
+def test_rounds_that_were_not_timed_bring_the_next_trial_nearer() -> None:
+    gate = SpeculationGate()
+    for kind in ("plain", "plain", "plain", "learning", "learning"):
+        gate.observe(kind, 1, 1, 2 * PLAIN if kind == "learning" else PLAIN, PLAIN)
+    before, nap = gate.balance, gate.begin_nap(1, PLAIN)
+    assert nap is not None
+    rounds = 0
+    while nap.plan_round(1):
+        rounds += 1
+    assert rounds > 5
+    gate.end_nap(nap, PLAIN)
+    assert gate.balance == before
+    # the first trial comes after 16 rounds
+    assert [gate.plan_round(1, PLAIN) for _ in range(16 - rounds)][-1] == "drafted"
 
 
 @pytest.mark.parametrize("seed", range(5))
