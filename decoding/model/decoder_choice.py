@@ -15,8 +15,8 @@ MAX_AUTO_WEIGHTS = 14_000_000
 """Weights up to which `decoder=auto` is the compiled decoder on a CPU where larger models were not measured with it.
 
 With AVX2 alone it has no limit. Measured there with the shape of a 0.5B model in bfloat16 and two threads, 300 keys per
-row: the eager decoder takes 5.1 times as long for a round of 1 row, 6.4 times for 4, 2.5 times for 16 and 1.4 times for
-64, and as long for a prompt of 300 tokens."""
+row: the eager decoder takes 4.9 times as long for a round of 1 row, 4.8 times for 4, 2.9 times for 16 and 1.5 times for
+64, and 1.2 times for a prompt of 300 tokens."""
 
 
 def explain_uncompiled(decoder: FusedDecoder) -> str | None:
