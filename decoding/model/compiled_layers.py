@@ -201,13 +201,15 @@ def _attend(
     *Mutates* `tile` and `scores`.
     """
     num_queries = (end - first) * (shape.num_heads // shape.num_kv_heads)
+    # with several threads each gets a share of every head
+    most = min(_MAX_GATHERED, max(num_queries // num_threads, 1))
     part = 0
     # head by head: the keys and values of one stay in the cache until all queries have read them
     for head in range(shape.num_kv_heads):
         kv_at = layer_at + head * num_slots * 2 * shape.head
         query = _ZERO
         while query < num_queries:
-            size, common = _gather_queries(shape, rows, first, query, num_queries, keys_T)
+            size, common = _gather_queries(shape, rows, first, query, min(most, num_queries - query), keys_T)
             part += 1
             if part % num_threads == thread:
                 _attend_together(
@@ -219,16 +221,16 @@ def _attend(
 
 @compiled
 def _gather_queries(
-    shape: StackShape, rows: Ints, first: int, query: int, num_queries: int, keys_T: Records
+    shape: StackShape, rows: Ints, first: int, query: int, most: int, keys_T: Records
 ) -> tuple[int, int]:
     """Returns how many queries from `query` on read keys together, and how many first keys all of them have in common.
 
-    No further query joins where that would halve what they have in common.
+    At most `most`; no further query joins where that would halve what they have in common.
     """
     per_kv = shape.num_heads // shape.num_kv_heads
     token = rows[first + query // per_kv]
     size, common = 1, keys_T[token].count
-    while size < _MAX_GATHERED and query + size < num_queries:
+    while size < most:
         next_token = rows[first + (query + size) // per_kv]
         fewer = common
         for t in range(token + 1, next_token + 1):
