@@ -266,16 +266,10 @@ def _attend_together(
         # these few keys stay in the nearest cache until all queries have read them
         count = min(_BLOCK, common - begin)
         for i in range(0, size, QUERIES):
-            if i + 1 < size:
-                score_keys(
-                    QUERIES, tile, i * width, width, kv, kv_at, key_slots, start + begin, count,
-                    scores, i * capacity + begin, capacity,
-                )  # fmt: skip
-            else:
-                score_keys(
-                    1, tile, i * width, width, kv, kv_at, key_slots, start + begin, count,
-                    scores, i * capacity + begin, capacity,
-                )  # fmt: skip
+            score_keys(
+                QUERIES if i + 1 < size else 1, tile, i * width, width, kv, kv_at, key_slots, start + begin, count,
+                scores, i * capacity + begin, capacity,
+            )  # fmt: skip
     for i in range(size):
         t = rows[first + (query + i) // per_kv]
         at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
@@ -294,16 +288,10 @@ def _attend_together(
     for begin in range(0, common, _BLOCK):
         count = min(_BLOCK, common - begin)
         for i in range(0, size, QUERIES):
-            if i + 1 < size:
-                add_values(
-                    QUERIES, scores, i * capacity + begin, capacity, kv, kv_at, width, key_slots, start + begin, count,
-                    tile, out_tile + i * width,
-                )  # fmt: skip
-            else:
-                add_values(
-                    1, scores, i * capacity + begin, capacity, kv, kv_at, width, key_slots, start + begin, count,
-                    tile, out_tile + i * width,
-                )  # fmt: skip
+            add_values(
+                QUERIES if i + 1 < size else 1, scores, i * capacity + begin, capacity, kv, kv_at, width, key_slots,
+                start + begin, count, tile, out_tile + i * width,
+            )  # fmt: skip
     for i in range(size):
         t = rows[first + (query + i) // per_kv]
         at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
