@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,7 +27,6 @@ from decoding.model.compiled_layers import (
     SHAPE_RECORD,
     Floats,
     Ints,
-    Panels,
     Records,
     StackShape,
     list_keys,
@@ -38,10 +36,9 @@ from decoding.model.compiled_layers import (
 )
 from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.fused_decoder import FusedDecoder, FusedLayer
+from decoding.model.weight_panels import Panels, allocate_aligned, pick_panel_type, round_up, write_panels
 from decoding.thread_team import run_in_team
 from decoding.threads import count_threads
-from decoding.vector_emitter import LANES
-from decoding.vector_kernels import PANEL
 
 
 class CompiledDecoder:
@@ -62,7 +59,7 @@ class CompiledDecoder:
         self._embedding = fused.embedding.numpy().reshape(-1)
         self._shape = StackShape(
             fused.num_layers, fused.num_heads, fused.num_kv_heads, fused.hidden_size, fused.head_size,
-            _round_up(fused.hidden_size), _round_up(fused.head_size), _round_up(fused.mlp_size), fused.eps, fused.scale,
+            round_up(fused.hidden_size), round_up(fused.head_size), round_up(fused.mlp_size), fused.eps, fused.scale,
         )  # fmt: skip
         self._shapes = np.array([self._shape], dtype=SHAPE_RECORD)
         self._matrices, self._vectors, self._layers = _lay_out_weights(fused.layers, fused.final_norm, self._shape)
@@ -125,7 +122,7 @@ class CompiledDecoder:
         """Returns memory for `size` numbers, the same for every round of a thread: new memory is slow at first."""
         work: Floats | None = getattr(self._works, "work", None)
         if work is None or len(work) < size:
-            self._works.work = work = np.empty(size, dtype=np.float32)
+            self._works.work = work = allocate_aligned(size, np.float32)
         return work
 
     def _compile(self) -> None:
@@ -140,9 +137,10 @@ class CompiledHead:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._num_outputs, self._depth = weight.shape
-        self._columns = _round_up(self._num_outputs)
-        panels = _cut_panels(_widen(weight.t(), 1, self._columns))
-        self._panels: Panels = (_pair_halves(panels) if _is_bfloat16(weight) else panels).reshape(-1)
+        self._columns = round_up(self._num_outputs)
+        panel_type = pick_panel_type([weight], self._depth)
+        self._panels: Panels = allocate_aligned(self._depth * self._columns, panel_type)
+        write_panels(_widen(weight.t(), 1, self._columns), self._panels)
         self._bias = np.zeros(self._columns, dtype=np.float32)
         if bias is not None:
             self._bias[: self._num_outputs] = bias.numpy()
@@ -195,8 +193,8 @@ def _lay_out_weights(layers: list[FusedLayer], final_norm: Tensor, shape: StackS
     The vectors end with the final norm. *Mutates*: takes the layers away, so that their memory is free as soon as
     they are laid out.
     """
-    can_pair = all(_is_bfloat16(weight) for layer in layers for weight in _list_matrices(layer))
-    matrices, vectors = _allocate_panels(0, can_pair), np.empty(0, dtype=np.float32)
+    panel_type = pick_panel_type([weight for layer in layers for weight in _list_matrices(layer)], shape.hidden_size)
+    matrices, vectors = allocate_aligned(0, panel_type), np.empty(0, dtype=np.float32)
     offsets: list[list[int]] = []
     matrix_at = vector_at = 0
     while layers:
@@ -204,7 +202,7 @@ def _lay_out_weights(layers: list[FusedLayer], final_norm: Tensor, shape: StackS
         if not offsets:
             # all layers have the same parts; the system gives the memory of a page when it is first written
             sizes = [(part.ndim, part.size) for part in parts if part is not None]
-            matrices = _allocate_panels(shape.num_layers * sum(n for dims, n in sizes if dims > 1), can_pair)
+            matrices = allocate_aligned(shape.num_layers * sum(n for dims, n in sizes if dims > 1), panel_type)
             vectors = np.empty(shape.num_layers * sum(n for dims, n in sizes if dims == 1) + shape.hidden, np.float32)
         offsets.append([])
         for part in parts:
@@ -216,7 +214,7 @@ def _lay_out_weights(layers: list[FusedLayer], final_norm: Tensor, shape: StackS
                 vector_at += part.size
             else:
                 offsets[-1].append(matrix_at)
-                matrices[matrix_at : matrix_at + part.size] = (_pair_halves(part) if can_pair else part).reshape(-1)
+                write_panels(part, matrices[matrix_at : matrix_at + part.size])
                 matrix_at += part.size
     vectors[vector_at:] = _widen(final_norm, 1, shape.hidden)
     return matrices, vectors, np.array([tuple(row) for row in offsets], dtype=LAYER_RECORD)
@@ -225,7 +223,7 @@ def _lay_out_weights(layers: list[FusedLayer], final_norm: Tensor, shape: StackS
 def _lay_out_layer(layer: FusedLayer, shape: StackShape) -> list[Floats | None]:
     """Returns the parts of a layer in the order of `LAYER_RECORD`, None for those that the model does not have.
 
-    Vectors have one dimension, matrices are panels.
+    Vectors have one dimension, matrices two.
     """
 
     def lay_out_vector(vector: Tensor | None, groups: int, width: int) -> Floats | None:
@@ -236,9 +234,7 @@ def _lay_out_layer(layer: FusedLayer, shape: StackShape) -> list[Floats | None]:
     ) -> Floats:
         """Lays out `[in, out]`, both sides filled up group by group; without `depth` the inputs stay as they are."""
         wide = _widen(matrix, groups, width)
-        if depth is not None:
-            wide = _widen(torch.from_numpy(wide).t(), depth_groups, depth).T
-        return _cut_panels(wide)
+        return wide if depth is None else _widen(torch.from_numpy(wide).t(), depth_groups, depth).T
 
     heads, all_heads = shape.num_heads, shape.num_heads + 2 * shape.num_kv_heads
     return [
@@ -257,10 +253,6 @@ def _lay_out_layer(layer: FusedLayer, shape: StackShape) -> list[Floats | None]:
     ]
 
 
-def _round_up(size: int) -> int:
-    return -(-size // PANEL) * PANEL
-
-
 def _widen(tensor: Tensor, groups: int, width: int) -> Floats:
     """Returns `[..., groups * width]`: each group of the last dimension is filled up with zeros."""
     grouped = tensor.detach().reshape(*tensor.shape[:-1], groups, -1)
@@ -268,29 +260,5 @@ def _widen(tensor: Tensor, groups: int, width: int) -> Floats:
     return wide
 
 
-def _cut_panels(matrix: Floats) -> Floats:
-    """Returns `[columns / 32, depth, 32]` of a matrix `[depth, columns]`."""
-    depth, columns = matrix.shape
-    return np.ascontiguousarray(matrix.reshape(depth, columns // PANEL, PANEL).transpose(1, 0, 2))
-
-
-def _allocate_panels(size: int, has_pairs: bool) -> Panels:
-    return np.empty(size, dtype=np.uint16) if has_pairs else np.empty(size, dtype=np.float32)
-
-
 def _list_matrices(layer: FusedLayer) -> Sequence[Tensor]:
     return layer.qkv, layer.out, layer.gate_up, layer.down
-
-
-def _is_bfloat16(weight: Tensor) -> bool:
-    """Returns whether every number is one of bfloat16, as in most checkpoints."""
-    return torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight)
-
-
-def _pair_halves(panels: Floats) -> npt.NDArray[np.uint16]:
-    """Returns panels in bfloat16, column i beside column i + 16: 32 bits, which two operations turn into two float32.
-
-    The result is exact for numbers of bfloat16. With few rows a product waits for its weights: half as many bytes.
-    """
-    bits = (panels.view(np.uint32) >> 16).astype(np.uint16)
-    return np.stack([bits[..., :LANES], bits[..., LANES:]], axis=-1).reshape(panels.shape)

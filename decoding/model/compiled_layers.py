@@ -6,8 +6,7 @@ Each number depends on the tokens before it alone, to the last bit: not on the o
 prompt was cut, on a draft, or on which keys are shared. Sums over keys run in the order of positions, and a product's
 sum in the order of its depth (see `vector_kernels`).
 
-Widths are multiples of 32, filled up with zeros. Matrices are stored in panels of 32 columns,
-`[columns / 32, depth, 32]`, float32 or pairs of bfloat16.
+Widths are multiples of 32, filled up with zeros. Matrices are stored in panels of 32 columns (see `weight_panels`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
+from decoding.model.tile_products import multiply_in_tiles
+from decoding.model.weight_panels import Panels
 from decoding.team_barrier import wait_for_team
+from decoding.tile_kernels import is_tiled
 from decoding.vector_kernels import (
     PANEL,
     QUERIES,
@@ -37,7 +39,6 @@ from decoding.vector_kernels import (
 )
 
 Floats = npt.NDArray[np.float32]
-Panels = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 Ints = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
 
@@ -136,6 +137,11 @@ def multiply(
     start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
 ) -> None:  # fmt: skip
     """Sets `y = start + x @ w` for all rows; `start` may be `y`."""
+    if is_tiled(w):
+        multiply_in_tiles(
+            x, x_at, x_stride, num_rows, w, w_at, depth, columns, start, start_at, start_stride, y, y_at, y_stride
+        )
+        return
     num_panels = columns // PANEL
     # parts as equal as possible: one of a row or two takes nearly as long as one of four
     num_parts = max((num_rows + ROWS - 1) // ROWS, 1)

@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.core import Generation, GenerationRequest, HeadOutputs, SamplingParams, Tokens
+from decoding.cpu_features import has_tiles
 from decoding.engine import LocalEngine
-from decoding.model import compiled_decoder, decoder_choice
+from decoding.model import compiled_decoder, decoder_choice, weight_panels
 from decoding.model.compiled_layers import multiply_in_team
 from decoding.model.transformers_checkpoint import HFBackend
+from decoding.model.weight_panels import PanelType, allocate_aligned, write_panels
 from decoding.prefill import PrefillEngine
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
@@ -106,18 +108,23 @@ def test_outputs_have_the_bits_of_each_sequence_alone(
         np.testing.assert_array_equal(outputs, alone)
 
 
+NEEDS_TILES = pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles, or the system gives none")
+
+
 @pytest.mark.parametrize("panels", [1, 2, 3, 4, 5, 9])
-@pytest.mark.parametrize("has_pairs", [False, True])
-def test_products_have_the_bits_of_each_row_alone(panels: int, has_pairs: bool) -> None:
+@pytest.mark.parametrize("depth", [96, 2080])
+@pytest.mark.parametrize("panel_type", [np.float32, np.uint16, pytest.param(np.int16, marks=NEEDS_TILES)])
+def test_products_have_the_bits_of_each_row_alone(panel_type: PanelType, depth: int, panels: int) -> None:
     """Whatever number of rows and panels the registers hold at a time; the sums are those of float64, rounded."""
-    depth, columns = 96, 32 * panels
+    columns = 32 * panels
     rng = np.random.default_rng(panels)
-    rows, start = (rng.standard_normal(shape).astype(np.float32) for shape in ((15, depth), (1, columns)))
-    bits = rng.standard_normal((panels, depth, 2, 16)).astype(np.float32).view(np.uint32) >> 16
-    matrix = (bits << 16).view(np.float32)
-    # column i beside column i + 16
-    weights = bits.astype(np.uint16).swapaxes(2, 3).reshape(-1) if has_pairs else matrix.reshape(-1)
-    expected = start + rows.astype(np.float64) @ matrix.reshape(panels, depth, 32).swapaxes(0, 1).reshape(depth, -1)
+    rows, start, matrix = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((45, depth), (1, columns), (depth, columns))
+    )
+    matrix = (matrix.view(np.uint32) >> 16 << 16).view(np.float32)
+    weights = allocate_aligned(matrix.size, panel_type)
+    write_panels(matrix, weights)
+    expected = start + rows.astype(np.float64) @ matrix
 
     def run(x: np.ndarray) -> np.ndarray:
         y = np.empty((len(x), columns), dtype=np.float32)
@@ -128,8 +135,8 @@ def test_products_have_the_bits_of_each_row_alone(panels: int, has_pairs: bool) 
         return y
 
     alone = np.concatenate([run(row[None]) for row in rows])
-    np.testing.assert_allclose(alone, expected, atol=1e-4)
-    for count in range(len(rows) + 1):
+    np.testing.assert_allclose(alone, expected, atol=1e-6 * depth)
+    for count in (*range(24), 32, len(rows)):
         np.testing.assert_array_equal(run(rows[:count]), alone[:count])
 
 
@@ -163,8 +170,12 @@ def test_sizes_that_fill_no_panel_give_what_the_eager_decoder_gives(sizes: tuple
         np.testing.assert_allclose(ours, theirs, atol=ATOL, rtol=ATOL)
 
 
-def test_weights_in_bfloat16_and_float32_give_the_same_bits() -> None:
-    """One weight that is no number of bfloat16, and that is only multiplied by 0, makes all of them float32."""
+def test_weights_in_bfloat16_and_float32_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One weight that is no number of bfloat16, and that is only multiplied by 0, makes all of them float32.
+
+    Without tiles, which add in another order.
+    """
+    monkeypatch.setattr(weight_panels, "has_tiles", lambda: False)
     outputs = []
     for weight in (0.5, 0.1):
         model = random_model("qwen2").bfloat16().float()

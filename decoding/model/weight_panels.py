@@ -1,0 +1,76 @@
+"""Lays out matrices in panels of 32 columns, for products of few rows.
+
+The type of the numbers says how a panel is laid out:
+
+float32  `[depth, 32]`
+uint16   `[depth, 16, 2]`: bfloat16, column i beside column i + 16. 32 bits, which two operations turn into two float32
+int16    `[depth / 32, 2, 16, 16, 2]`: bfloat16 in tiles of 32 numbers of depth and 16 columns, number 2 i of the depth
+         beside number 2 i + 1 (see `tile_kernels`)
+
+Most checkpoints are of bfloat16: nothing is lost. With few rows a product waits for its weights: half as many bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from decoding.cpu_features import has_tiles
+from decoding.tile_kernels import TILE, TILE_DEPTH
+from decoding.vector_emitter import LANES
+from decoding.vector_kernels import PANEL
+
+Floats = npt.NDArray[np.float32]
+Panels = npt.NDArray[np.float32] | npt.NDArray[np.uint16] | npt.NDArray[np.int16]
+PanelType = type[np.float32] | type[np.uint16] | type[np.int16]
+
+_LINE = 64
+"""Bytes of a line of the cache: a vector, or a line of a tile, that lies in two lines takes twice as long or more."""
+
+
+def pick_panel_type(matrices: Sequence[Tensor], depth: int) -> PanelType:
+    """Returns the type of number for these matrices, which are multiplied by the same code.
+
+    depth   the one that is not filled up to a multiple of 32
+    """
+    if not all(_is_bfloat16(matrix) for matrix in matrices):
+        return np.float32
+    return np.int16 if has_tiles() and depth % TILE_DEPTH == 0 else np.uint16
+
+
+def _is_bfloat16(weight: Tensor) -> bool:
+    """Returns whether every number is one of bfloat16, as in most checkpoints."""
+    return torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight)
+
+
+def write_panels(matrix: Floats, panels: Panels) -> None:
+    """Lays out a matrix `[depth, columns]` in `panels`, which has as many numbers and says how. *Mutates* `panels`."""
+    depth, columns = matrix.shape
+    count = columns // PANEL
+    if panels.dtype == np.float32:
+        panels.reshape(count, depth, PANEL)[:] = matrix.reshape(depth, count, PANEL).transpose(1, 0, 2)
+        return
+    halves = (np.ascontiguousarray(matrix).view(np.uint32) >> 16).astype(panels.dtype)
+    if panels.dtype == np.uint16:
+        halves = halves.reshape(depth, count, 2, LANES).transpose(1, 0, 3, 2)
+    else:
+        halves = halves.reshape(depth // TILE_DEPTH, TILE_DEPTH // 2, 2, count, 2, TILE).transpose(3, 0, 4, 1, 5, 2)
+    panels.reshape(halves.shape)[:] = halves
+
+
+def round_up(size: int) -> int:
+    """Returns the next multiple of a panel's columns."""
+    return -(-size // PANEL) * PANEL
+
+
+def allocate_aligned(size: int, number_type: PanelType) -> npt.NDArray[Any]:
+    """Returns memory that begins with a line of the cache; the system gives that of a page when it is first written."""
+    item = np.dtype(number_type).itemsize
+    numbers = np.empty(size + _LINE // item, dtype=number_type)
+    first = -numbers.ctypes.data % _LINE // item
+    return numbers[first : first + size]
