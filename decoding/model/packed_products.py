@@ -9,6 +9,9 @@ Shapes: R rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,6 +22,10 @@ MIN_PACKED_WEIGHTS = 2**18
 MIN_ROWS = 4
 """Rows that a product has at least, zeros added: four take less time than one to three, which oneDNN gives slower
 kernels, of another order of additions. So a row has the same bits in any number of rows, on the CPU that was tested."""
+
+TILED_ROWS = 32
+"""Rows that a product in bfloat16 has, exactly, where the CPU multiplies tiles (AMX). For more than 32 or 36 rows oneDNN
+has other kernels there, of another order of additions. One row takes as long as 32, which wait for the weights."""
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -50,21 +57,40 @@ def pack_weight(weight: Tensor) -> Tensor:
     return packed
 
 
+@cache
+def _has_tiles() -> bool:
+    # an older PyTorch does not say; there rows may differ by rounding
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("amx_bf16", False))
+
+
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Returns x @ weight (+ bias), `[R, in]` by `[in, out]`."""
     if not weight.is_mkldnn:
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(_fill_rows(x), weight, bias, "none", [], "")
-    return product[: len(x)]
+    linear = torch.ops.mkldnn._linear_pointwise
+    return _multiply_parts(lambda part: linear(part, weight, bias, "none", [], ""), x)
 
 
 def multiply_and_add(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Returns residual + x @ weight (+ bias), with the sum inside the product."""
     if not weight.is_mkldnn:
         return torch.addmm(residual if bias is None else residual + bias, x, weight)
-    total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(_fill_rows(x), _fill_rows(residual), weight, bias, "add")
-    return total[: len(x)]
+    linear = torch.ops.mkldnn._linear_pointwise.binary
+    return _multiply_parts(lambda part, before: linear(part, before, weight, bias, "add"), x, residual)
 
 
-def _fill_rows(x: Tensor) -> Tensor:
-    return x if len(x) >= MIN_ROWS else F.pad(x, (0, 0, 0, MIN_ROWS - len(x)))
+def _multiply_parts(product: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """Returns the product of rows, in parts of those numbers of rows for which a row has the same bits."""
+    count = len(rows[0])
+    if rows[0].dtype != torch.bfloat16 or not _has_tiles():
+        return product(*(_fill_rows(each, MIN_ROWS) for each in rows))[:count]
+    parts = [
+        product(*(_fill_rows(each[at : at + TILED_ROWS], TILED_ROWS) for each in rows))
+        for at in range(0, max(count, 1), TILED_ROWS)
+    ]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts))[:count]
+
+
+def _fill_rows(x: Tensor, least: int) -> Tensor:
+    return x if len(x) >= least else F.pad(x, (0, 0, 0, least - len(x)))
