@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from decoding.compiled import explain_no_numba
@@ -14,8 +15,8 @@ from decoding.validation import require_choice
 MAX_AUTO_WEIGHTS = 14_000_000
 """Weights up to which `decoder=auto` is the compiled decoder on a CPU where larger models were not measured with it.
 
-With AVX2 alone it has no limit. Measured there with the shape of a 0.5B model in bfloat16 and two threads, 300 keys per
-row: the eager decoder takes 4.9 times as long for a round of 1 row, 4.8 times for 4, 2.9 times for 16 and 1.5 times for
+It has no limit where it multiplies in tiles (AMX), and with AVX2 alone. Measured with AVX2 alone, with the shape of a
+0.5B model in bfloat16 and two threads, 300 keys per row: the eager decoder takes 4.9 times as long for a round of 1 row, 4.8 times for 4, 2.9 times for 16 and 1.5 times for
 64, and 1.2 times for a prompt of 300 tokens."""
 
 
@@ -40,10 +41,19 @@ def pick_decoder(choice: str, decoder: FusedDecoder, num_head_weights: int) -> D
     if choice == "compiled" and reason is not None:
         raise ValueError(f"decoder=compiled cannot run this model: {reason}; set decoder=auto or decoder=eager")
     if choice == "auto":
-        is_faster = decoder.num_weights + num_head_weights <= MAX_AUTO_WEIGHTS or _has_avx2_alone()
-        return "compiled" if reason is None and is_faster else "eager"
+        is_small = decoder.num_weights + num_head_weights <= MAX_AUTO_WEIGHTS
+        is_faster = reason is None and (is_small or _has_avx2_alone() or _runs_in_tiles(decoder))
+        return "compiled" if is_faster else "eager"
     return "compiled" if choice == "compiled" else "eager"
 
 
 def _has_avx2_alone() -> bool:
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
+
+
+def _runs_in_tiles(decoder: FusedDecoder) -> bool:
+    # here: it needs Numba
+    from decoding.model.weight_panels import pick_panel_type
+
+    layer = decoder.layers[0]  # the others will be of the same type of number
+    return pick_panel_type((layer.qkv, layer.out, layer.gate_up, layer.down), decoder.hidden_size) is np.int16

@@ -24,8 +24,8 @@ MIN_ROWS = 4
 kernels, of another order of additions. So a row has the same bits in any number of rows, on the CPU that was tested."""
 
 TILED_ROWS = 32
-"""Rows that a product in bfloat16 has, exactly, where the CPU multiplies tiles (AMX). For more than 32 or 36 rows oneDNN
-has other kernels there, of another order of additions. One row takes as long as 32, which wait for the weights."""
+"""Rows that a product in bfloat16 has, exactly, where the CPU multiplies tiles (AMX). For more than 32 or 36 rows
+oneDNN has other kernels there, of another order of additions. One row takes as long as 32, which wait for weights."""
 
 
 def can_pack(weight: Tensor) -> bool:
