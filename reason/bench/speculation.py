@@ -25,6 +25,7 @@ PLAIN = Speculation()
 TEMPLATE_NODES = 16  # draft nodes of the setup that has a template where the others have the throughput controller
 REFERENCES = (ORACLE, "plain")  # not drafter setups; plain against plain shows how steady the machine is
 TUNED_NODES = 80  # nodes of a tuned template, as published
+_WARM_UP_NODES = 4
 
 LogLine = Callable[[str], None]
 
@@ -179,7 +180,10 @@ class SpeculationBench:
         trajectories = min(2, workload.trajectories)
         short = replace(workload, questions=workload.questions[:1], trajectories=trajectories, max_tokens=8)
         for speed_run in speed_runs:
-            self._run(short, self._speed_speculation(speed_run, truth, costs), live)
+            speculation = self._speed_speculation(speed_run, truth, costs)
+            if not speculation.controller.uses_template:  # those with one always draft; others only where it pays
+                speculation = replace(speculation, controller=FixedController(_WARM_UP_NODES))
+            self._run(short, speculation, live)
 
     def _speed_speculation(self, speed_run: SpeedRun, truth: SpeculationRun, costs: Sequence[RoundCost]) -> Speculation:
         if speed_run.setup == ORACLE:

@@ -21,14 +21,15 @@ from decoding.speculation.controllers.nap import Nap
 RoundKind = Literal["plain", "learning", "drafted"]
 """A plain round without drafts, one that the drafter learns from, or one with drafts, from which it learns too."""
 
-_ALLOWANCE = 0.015  # share of the time of all rounds that trials may lose, for few branches
+_ALLOWANCE = 0.014  # share of the time of all rounds that trials may lose, for few branches
 _MANY_BRANCHES = 8  # of which the share is half: the more rows a round has, the less drafts can win
 _LEARNING = 0.008  # share of the time of plain rounds that learning from some of them may take
 _STAKE = 1.5  # plain rounds: what a trial may lose
 _CREDIT = 2.0  # plain rounds: the balance at the start, enough for a first trial where rounds become slower
-_MOST_STAKE = 3.0  # plain rounds: savings beyond it go to the balance, lest old ones pay for drafts of today
-_MOST_BALANCE = 6.0  # plain rounds
+_MOST_STAKE = 8.0  # plain rounds: savings beyond it go to the balance
+_MOST_BALANCE = 10.0  # plain rounds: more, and old savings would pay for the drafts of today
 _FIRST_TRIAL = 16  # rounds before the first trial, in which the drafter learns; then between trials, twice as many each
+_SHORT_REST = 2  # rounds between trials after one that has saved much: a text that was easy to draft often is so again
 _MOST_REST = 256
 _PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
 _NEWEST = 1 / 8  # weight of the newest round in the factor of plain rounds
@@ -171,7 +172,7 @@ class SpeculationGate:
             record.end_trial()
         elif record.stake > _MOST_STAKE * plain:
             self.balance += record.stake - _MOST_STAKE * plain
-            record.stake, record.interval = _MOST_STAKE * plain, _FIRST_TRIAL
+            record.stake, record.interval = _MOST_STAKE * plain, _SHORT_REST
 
     def _record_of(self, branches: int) -> _LoadRecord:
         """Returns the record of a batch size; a new one begins with the verdict of the nearest size. *Mutates*."""

@@ -130,6 +130,19 @@ def test_a_curve_that_is_wrong_about_plain_rounds_does_not_deceive_it(bias: floa
     assert Rounds(2.0, 1.4, bias=bias).run(3000) > 1.3
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_texts_that_are_easy_now_and_then_are_found_soon(seed: int) -> None:
+    """After a trial that saved much the next one comes soon, and what was saved pays for those that lose."""
+    rounds, drafted = Rounds(8.0, 2.5, seed=seed), 0
+    for _ in range(30):
+        rounds.gain, before = 8.0, rounds.kinds["drafted"]
+        rounds.run(20, branches=1)
+        drafted += rounds.kinds["drafted"] - before
+        rounds.gain = 1.0
+        rounds.run(20, branches=1)
+    assert drafted > 0.4 * 30 * 20
+
+
 def test_it_changes_its_mind_when_things_change() -> None:
     rounds = Rounds(1.0, 1.5)
     rounds.run(1000)
@@ -137,7 +150,8 @@ def test_it_changes_its_mind_when_things_change() -> None:
     rounds.run(600)
     assert rounds.run(300) > 1.5
     rounds.gain = 1.0
-    assert rounds.run(1000) > 0.97
+    # some of what was saved goes into trials
+    assert rounds.run(1000) > 0.96
 
 
 def test_sizes_are_judged_apart() -> None:
