@@ -348,6 +348,35 @@ def scale_numbers(
 
 
 @llvm_function
+def rotate_pairs(
+    typing: Any, x: Any, x_at: Any, half: Any, cos_sin: Any, cos_at: Any, sin_at: Any, factor: Any
+) -> Any:  # fmt: skip
+    """Rotates `2 * half` numbers, the first with the first of the second half and so on, and multiplies by `factor`.
+
+    `half` is a multiple of 16.
+    """
+
+    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        e = VectorEmitter(context, builder, sig)
+        data, table, (_, x_at, half, _, cos_at, sin_at, factor) = e.data(0, args), e.data(3, args), args
+        factors, other_at = e.broadcast(factor), builder.add(x_at, half)
+
+        def rotate_some(i: ir.Value) -> None:
+            low, high = e.load(data, builder.add(x_at, i)), e.load(data, builder.add(other_at, i))
+            for at, own, other, shift in ((x_at, low, high, e.integer(0)), (other_at, high, low, half)):
+                place = builder.add(shift, i)
+                cos, sin = (e.load(table, builder.add(first, place)) for first in (cos_at, sin_at))
+                total = builder.fadd(builder.fmul(own, cos), builder.fmul(other, sin))
+                e.store(builder.fmul(total, factors), data, builder.add(at, i))
+
+        e.repeat(half, LANES, rotate_some)
+        return context.get_dummy_value()
+
+    long = types.int64
+    return types.void(x, long, long, cos_sin, long, long, types.float32), emit
+
+
+@llvm_function
 def gate_values(typing: Any, x: Any, gate_at: Any, up_at: Any, width: Any, out_at: Any) -> Any:
     """Sets `out = silu(gate) * up`, all three in `x` and `width` long."""
 

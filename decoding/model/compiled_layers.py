@@ -22,6 +22,7 @@ from decoding.model.tile_products import multiply_in_tiles
 from decoding.model.weight_panels import Panels
 from decoding.team_barrier import wait_for_team
 from decoding.tile_kernels import is_tiled
+from decoding.vector_emitter import LANES
 from decoding.vector_kernels import (
     PANEL,
     QUERIES,
@@ -33,6 +34,7 @@ from decoding.vector_kernels import (
     exponentiate,
     gate_values,
     multiply_panels,
+    rotate_pairs,
     scale_numbers,
     score_keys,
     sum_squares,
@@ -190,6 +192,9 @@ def _rotate(x: Floats, x_at: int, size: int, cos_sin: Floats, position: int, fac
     scale = np.float32(factor)
     cos = position * 2 * size
     sin = cos + size
+    if half % LANES == 0:
+        rotate_pairs(x, x_at, half, cos_sin, cos, sin, scale)
+        return
     for i in range(half):
         a, b = x[x_at + i], x[x_at + half + i]
         x[x_at + i] = (a * cos_sin[cos + i] + b * cos_sin[sin + i]) * scale
