@@ -19,10 +19,6 @@ from decoding.speculation.controllers.speculation_gate import RoundKind, Specula
 from decoding.speculation.interfaces import BatchLoad, Branch, DraftPlan, Feedback, RoundCost
 from decoding.validation import require_count
 
-_LEAST_GAIN = 2.0
-"""Times by which drafts that are all accepted would raise tokens per second: below it none are tried. What drafters win
-of it, with proposing and learning, is less than what trials cost."""
-
 
 @dataclass
 class ThroughputController:
@@ -54,8 +50,7 @@ class ThroughputController:
             self._nap = None
         plain = self.curve.round_seconds(count, 0, load.context_tokens)
         self._expected = count, load.context_tokens, plain
-        can_try = count and self.max_draft_tokens and self._can_pay(count, plain)
-        self._kind = self._gate.plan_round(count, plain) if can_try else "plain"
+        self._kind = self._gate.plan_round(count, plain) if count and self.max_draft_tokens else "plain"
         if self._kind != "drafted":
             return _plan_nothing(count, learns=self._kind == "learning")
         total = min(self.max_draft_tokens, load.spare_tokens)
@@ -67,10 +62,6 @@ class ThroughputController:
             node_factor=self._node_cost.factor,
         )
         return DraftPlan((total,) * count, total, estimate)
-
-    def _can_pay(self, count: int, plain: float) -> bool:
-        """Returns whether drafts can raise tokens per second enough, if all of them are accepted."""
-        return plain > _LEAST_GAIN * count * self._node_cost.factor * self.curve.seconds_per_node
 
     def calibrate_cost(self, costs: Sequence[RoundCost], row_counts: Sequence[int] = ()) -> None:
         self.curve = CostCurve(tuple(costs), tuple(row_counts))

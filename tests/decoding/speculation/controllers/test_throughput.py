@@ -48,19 +48,6 @@ class TestThroughput:
         cheap = CostCurve(tuple(replace(c, seconds=1e-3 if c.num_tokens <= 8 else 1.2e-3) for c in costs), (8, 16))
         assert cheap.estimate_cost(3, 13, 0).count_worthwhile(reach, 3) == 13
 
-    @pytest.mark.parametrize(("per_node", "tries"), [(0.7, False), (0.3, True)])
-    def test_where_not_even_accepted_drafts_would_pay_none_are_tried(self, per_node: float, tries: bool) -> None:
-        """A round of 8 branches in which a node takes such a share of a branch's part of the round."""
-        controller = ThroughputController()
-        costs = [(n, rows, 1e-3 * (n + per_node * (rows - n))) for n in (1, 2, 4, 8) for rows in (n, 2 * n, 5 * n)]
-        controller.calibrate_cost([RoundCost(n, rows, 0, seconds) for n, rows, seconds in costs])
-        kinds = []
-        for _ in range(100):
-            plan = controller.plan_drafts(branches(8), AMPLE)
-            kinds.append((plan.max_total > 0, plan.collect_feedback))
-            controller.observe([], RoundCost(8, 8, 0, 8e-3))
-        assert any(is_tried or learns for is_tried, learns in kinds) == tries
-
     def test_it_plans_within_the_rows_there_are_at_the_price_it_has_learned(self) -> None:
         controller, machine = ThroughputController(max_draft_tokens=50), Machine()
         controller.calibrate_cost(machine.costs(40))
