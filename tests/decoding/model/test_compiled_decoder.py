@@ -265,9 +265,12 @@ def test_classifiers_and_bare_decoders_equal_the_eager_decoder(auto: Any, change
         np.testing.assert_allclose(ours, theirs, atol=ATOL, rtol=ATOL)
 
 
+@pytest.mark.parametrize("is_rounded", [False, True])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_number_that_is_not_finite_reaches_the_outputs(value: float) -> None:
+def test_number_that_is_not_finite_reaches_the_outputs(value: float, is_rounded: bool) -> None:
     model = random_model("llama")
+    if is_rounded:
+        model = model.bfloat16().float()
     model.model.layers[1].self_attn.q_proj.weight[3, 4].data.fill_(value)
     (outputs,) = encode(HFBackend(model, device="cpu", decoder="compiled"), [(1, 2, 3)])
     assert not np.isfinite(outputs).any()
