@@ -38,7 +38,7 @@ _WEIGHTS = TILE_DEPTH * TILE  # of a tile
 _SUMS, _ROWS, _COLUMNS = 0, 4, 6
 """The first registers of sums, of rows and of columns, with two tiles of rows; with one its other register is free."""
 
-_BYTE, _SHORT, _INT, _LONG = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_BYTE, _SHORT, _INT = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 
 def _has_tiles(weights: Any) -> bool:

@@ -363,10 +363,10 @@ def rotate_pairs(
 
         def rotate_some(i: ir.Value) -> None:
             low, high = e.load(data, builder.add(x_at, i)), e.load(data, builder.add(other_at, i))
-            for at, own, other, shift in ((x_at, low, high, e.integer(0)), (other_at, high, low, half)):
+            for at, number, other, shift in ((x_at, low, high, e.integer(0)), (other_at, high, low, half)):
                 place = builder.add(shift, i)
                 cos, sin = (e.load(table, builder.add(first, place)) for first in (cos_at, sin_at))
-                total = builder.fadd(builder.fmul(own, cos), builder.fmul(other, sin))
+                total = builder.fadd(builder.fmul(number, cos), builder.fmul(other, sin))
                 e.store(builder.fmul(total, factors), data, builder.add(at, i))
 
         e.repeat(half, LANES, rotate_some)

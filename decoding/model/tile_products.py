@@ -28,7 +28,7 @@ def multiply_in_tiles(
     # a single tile of rows is multiplied by two panels at a time
     most = 2 if num_tiles == 1 else 1
     longest, widest = min(depth, _DEPTH), most * PANEL
-    # the rows that fill up the last tile have any numbers, and nobody reads their sums
+    # the rows that fill up the last tile have any numbers, and their sums are not read
     pieces = np.empty(num_tiles * TILE * longest + _LINE_SHORTS, dtype=w.dtype)
     pieces = pieces[-(pieces.ctypes.data // 2) % _LINE_SHORTS :]
     sums = np.empty(num_tiles * TILE * widest + _LINE_FLOATS, dtype=np.float32)
