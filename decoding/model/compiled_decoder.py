@@ -193,7 +193,7 @@ def _lay_out_weights(layers: list[FusedLayer], final_norm: Tensor, shape: StackS
     The vectors end with the final norm. *Mutates*: takes the layers away, so that their memory is free as soon as
     they are laid out.
     """
-    panel_type = pick_panel_type([weight for layer in layers for weight in _list_matrices(layer)], shape.hidden_size)
+    panel_type = pick_panel_type([weight for layer in layers for weight in layer.matrices], shape.hidden_size)
     matrices, vectors = allocate_aligned(0, panel_type), np.empty(0, dtype=np.float32)
     offsets: list[list[int]] = []
     matrix_at = vector_at = 0
@@ -258,7 +258,3 @@ def _widen(tensor: Tensor, groups: int, width: int) -> Floats:
     grouped = tensor.detach().reshape(*tensor.shape[:-1], groups, -1)
     wide: Floats = torch.nn.functional.pad(grouped, (0, width - grouped.shape[-1])).flatten(-2).numpy()
     return wide
-
-
-def _list_matrices(layer: FusedLayer) -> Sequence[Tensor]:
-    return layer.qkv, layer.out, layer.gate_up, layer.down

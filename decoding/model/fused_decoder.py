@@ -45,6 +45,11 @@ class FusedLayer:
     down_bias: Tensor | None
 
     @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        """All matrices of the layer."""
+        return self.qkv, self.out, self.gate_up, self.down
+
+    @property
     def head_norms(self) -> tuple[Tensor, Tensor] | None:
         """Weights of the norms per head of queries and of keys, which Qwen3 has."""
         return None if self.q_norm is None or self.k_norm is None else (self.q_norm, self.k_norm)
@@ -161,8 +166,7 @@ class FusedDecoder:
                 self.layers.append(self._fuse_layer(layer, place))
                 if frees_model:
                     _free_weights(layer)
-        products = [(layer.qkv, layer.out, layer.gate_up, layer.down) for layer in self.layers]
-        self.num_weights = sum(weight.numel() for layer in products for weight in layer)
+        self.num_weights = sum(weight.numel() for layer in self.layers for weight in layer.matrices)
         """Number of weights that every token is multiplied with."""
         like = self.embedding[:1]
         # The frequencies keep their dtype: rounded to bfloat16 they turn by a wrong angle, more with every position.

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from decoding.compiled import compiled
-from decoding.model.weight_panels import Panels
+from decoding.model.weight_panels import Floats, Panels
 from decoding.tile_kernels import PIECES, TILE, add_pieces, begin_tiles, end_tiles, multiply_tiles, split_numbers
 from decoding.vector_kernels import PANEL
-
-Floats = npt.NDArray[np.float32]
 
 _DEPTH = 1024
 """Numbers of a row that are multiplied before those that follow: the pieces of 64 rows (400 KB) stay in the cache."""
