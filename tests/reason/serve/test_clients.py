@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -13,6 +14,8 @@ import pytest
 import reason
 from reason.serve.presets import load_presets
 from reason.serve.service import SearchService
+from search.strategy import ScoredPaths, StepScorer
+from search.tree import Step
 from tests.support.paths import SCRIPTS
 from tests.support.toy_server import chat_body, running_server, serve_settings
 
@@ -81,10 +84,27 @@ def test_answer_equals_that_of_solve_with_the_same_settings(bundled: tuple[str, 
     assert [node["tokens"] for node in tree["nodes"]] == [list(node.step.tokens) for node in solution.tree.nodes]
 
 
-def test_search_at_its_time_limit_returns_its_candidates(bundled: tuple[str, SearchService]) -> None:
-    """The whole search takes many times the limit on any machine."""
+class SlowScorer:
+    """Waits before it scores, so that no machine is fast enough for a search of two steps."""
+
+    def __init__(self, scorer: StepScorer | None, wait_s: float) -> None:
+        assert scorer is not None
+        self._scorer, self._wait_s = scorer, wait_s
+
+    async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+        await asyncio.sleep(self._wait_s)
+        return await self._scorer.score(paths)
+
+
+def test_search_at_its_time_limit_returns_its_candidates(
+    bundled: tuple[str, SearchService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, service = bundled
+    scorer = service.require_solver().scorer
+    bind = scorer.bind
+    monkeypatch.setattr(scorer, "bind", lambda *problem: SlowScorer(bind(*problem), wait_s=0.2))
     body = chat_body(model="beam-16", timeout=0.3, search={"n": 64, "beam_width": 1})
-    response = httpx.post(f"{bundled[0]}/v1/chat/completions", json=body, timeout=60)
+    response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
     if response.status_code == 200:
         assert response.json()["search"]["stopped"] == "budget"
     else:
