@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Largest float32 below 1: keeps log1p(-u) finite, so that no token is ever impossible.
 _BELOW_ONE = 1.0 - 2.0**-24
 _GOLDEN_64 = 0x9E3779B97F4A7C15
-_GOLDEN_32 = 0x9E3779B1 - 2**32
+GOLDEN_32 = 0x9E3779B1 - 2**32
 
 
 def mix_uint64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -102,7 +102,7 @@ def gumbel_noise(keys_T2: Tensor, ids: Tensor) -> Tensor:
     """
     import torch  # here: the settings of drafters are checked without it
 
-    bits_TV = ids.to(torch.int32) * _GOLDEN_32 + keys_T2[:, :1]
+    bits_TV = ids.to(torch.int32) * GOLDEN_32 + keys_T2[:, :1]
     bits_TV = _mix_int32_(_mix_int32_(bits_TV).add_(keys_T2[:, 1:]))
     # The bits as an unsigned h become u = (h + 0.5) / 2^32. A float32 holds 24 of the 32 bits, and small u (large
     # noise) needs the low ones: the halves are converted apart and added small first.
@@ -121,7 +121,7 @@ def gumbel_of_token(key: np.int32, other: np.int32, token: int) -> float:
 @compiled
 def hash_token(token: np.uint32, first: np.uint32, second: np.uint32) -> np.uint32:
     """Returns the 32 random bits of a token id under the two halves of a row's key."""
-    bits = np.uint32(token * np.uint32(_GOLDEN_32 & 0xFFFFFFFF) + first)
+    bits = np.uint32(token * np.uint32(GOLDEN_32 & 0xFFFFFFFF) + first)
     return _mix_uint32(np.uint32(_mix_uint32(bits) + second))
 
 

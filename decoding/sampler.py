@@ -19,7 +19,6 @@ from torch import Tensor
 from decoding.compiled import explain_no_numba
 from decoding.gpu_sampler import runs_kernels, sample_on_gpu
 from decoding.noise import gumbel_noise
-from decoding.sampler_kernels import draw_tokens
 from decoding.sampling_batch import SamplingBatch
 
 NUM_NARROW = 64
@@ -88,6 +87,9 @@ def processed_log_probs(logits_TV: Tensor, rows: SamplingBatch) -> Tensor:
 def _draw_unfiltered(logits_TV: Tensor, rows: SamplingBatch, rows_R: npt.NDArray[np.int64], tokens_T: Tensor) -> None:
     """Writes the tokens of rows without a filter to `tokens_T`."""
     if logits_TV.is_cpu and explain_no_numba() is None:
+        # here: it needs Numba
+        from decoding.sampler_kernels import draw_tokens
+
         keys_T2 = rows.keys_T2.view(np.uint32)
         draw_tokens(logits_TV.numpy(), rows.inverse_temperature, keys_T2, rows_R, tokens_T.numpy())
         return

@@ -1,4 +1,4 @@
-"""Draws tokens by Gumbel noise on a CPU: the noise is computed only where it can decide.
+"""Draws tokens by Gumbel noise on a CPU: the noise is computed only where it can decide. Needs Numba.
 
 The token is `argmax(s + g)` over scaled logits s. The hash of an id bounds its noise g from above with a few operations
 on integers; the two logarithms of the noise are computed only for ids whose bound exceeds the best sum so far, about
@@ -13,74 +13,66 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
-from decoding.noise import gumbel_of_hash, hash_token
+from decoding.noise import gumbel_of_hash
+from decoding.sampling_vectors import bound_sums, copy_run
+from decoding.vector_emitter import LANES
 
-_RUN = 512
-"""Ids whose bounds are computed together, in the processor's cache."""
-_LN_2 = np.float32(np.log(2.0))
-_BITS_OF_1 = np.float32(127.001)
-"""Exponent of 1.0 in a float32, and what the rounding of a bound may lose."""
+RUN = 512
+"""Logits that are read together: a run of them stays in the processor's nearest cache."""
+
+Floats = npt.NDArray[np.float32]
+Hashes = npt.NDArray[np.uint32]
 
 
 @compiled
 def draw_tokens(
-    logits_TV: npt.NDArray[np.float32],
-    inverse_temperature_T: npt.NDArray[np.float32],
-    keys_T2: npt.NDArray[np.uint32],
-    rows_R: npt.NDArray[np.int64],
+    logits_TV: Floats, inverse_temperature_T: Floats, keys_T2: Hashes, rows_R: npt.NDArray[np.int64],
     tokens_T: npt.NDArray[np.int64],
-) -> None:
+) -> None:  # fmt: skip
     """Writes the token of each row of `rows_R` to `tokens_T`.
 
     A row with inverse temperature 0 gets its most likely token. Of equal sums the first wins, as of an argmax.
     """
-    bounds, hashes = np.empty(_RUN, dtype=np.float32), np.empty(_RUN, dtype=np.uint32)
+    run, bounds, hashes = new_runs()
     for t in rows_R:
         row, inverse = logits_TV[t], inverse_temperature_T[t]
         best, token = np.float32(-np.inf), 0
-        for start in range(0, len(row), _RUN):
-            count = min(_RUN, len(row) - start)
-            if inverse == 0:
-                for i in range(start, start + count):
-                    if row[i] > best:
-                        best, token = row[i], i
-                continue
-            if _bound_sums(row, start, count, inverse, keys_T2[t], bounds, hashes) <= best:
-                continue
-            for i in range(count):
-                # rounding keeps the order: where the bound of a sum is not above the best one, the sum is not either
-                if bounds[i] > best:
-                    total = np.float32(row[start + i] * inverse) + np.float32(gumbel_of_hash(hashes[i]))
-                    if total > best:
-                        best, token = total, start + i
+        for start in range(0, len(row), RUN):
+            count = min(RUN, len(row) - start)
+            largest = copy_run(row, start, count, run)
+            best, token = draw_from_run(
+                run, start, count, largest, inverse, keys_T2[t, 0], keys_T2[t, 1], bounds, hashes, best, token
+            )
         tokens_T[t] = token
 
 
 @compiled
-def _bound_sums(
-    row: npt.NDArray[np.float32],
-    start: int,
-    count: int,
-    inverse: np.float32,
-    key_2: npt.NDArray[np.uint32],
-    bounds: npt.NDArray[np.float32],
-    hashes: npt.NDArray[np.uint32],
-) -> np.float32:
-    """Writes hashes and upper bounds of s + g for `count` ids from `start` on; returns the largest bound.
+def new_runs() -> tuple[Floats, Floats, Hashes]:
+    """Returns memory for a run of logits, for its bounds and for its hashes; whole vectors write beyond its end."""
+    size = RUN + LANES
+    return np.empty(size, dtype=np.float32), np.empty(size, dtype=np.float32), np.empty(size, dtype=np.uint32)
 
-    With u = hash / 2^32 the noise is at most -ln u. The bits of a float32, read as an integer and divided by 2^23, are
-    exponent + mantissa - 1, at most the exponent's offset + log2. So one subtraction bounds the logarithm.
+
+@compiled
+def draw_from_run(
+    run: Floats, start: int, count: int, largest: np.float32, inverse: np.float32, first: np.uint32, second: np.uint32,
+    bounds: Floats, hashes: Hashes, best: np.float32, token: int,
+) -> tuple[np.float32, int]:  # fmt: skip
+    """Returns the best sum so far and its id, once the `count` ids from `start` on are known; `best`, `token` before.
+
+    *Mutates* `bounds` and `hashes`.
     """
-    first, second = np.uint32(key_2[0]), np.uint32(key_2[1])
-    for i in range(count):
-        hashed = hash_token(np.uint32(start + i), first, second)
-        hashes[i] = hashed
-        bounds[i] = np.float32(hashed)
-    bits = bounds.view(np.int32)
-    for i in range(count):
-        log_2 = np.float32(bits[i]) * np.float32(2.0**-23)
-        bounds[i] = np.float32(row[start + i] * inverse) + (np.float32(32) + _BITS_OF_1 - log_2) * _LN_2
-    largest = np.float32(-np.inf)
-    for i in range(count):
-        largest = max(largest, bounds[i])
-    return largest
+    if inverse == 0:
+        if largest > best:
+            for i in range(count):
+                if run[i] > best:
+                    best, token = run[i], start + i
+        return best, token
+    if bound_sums(run, start, count, inverse, first, second, bounds, hashes) > best:
+        for i in range(count):
+            # rounding keeps the order: where the bound of a sum is not above the best one, the sum is not either
+            if bounds[i] > best:
+                total = np.float32(run[i] * inverse) + np.float32(gumbel_of_hash(hashes[i]))
+                if total > best:
+                    best, token = total, start + i
+    return best, token

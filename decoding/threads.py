@@ -58,7 +58,11 @@ def with_helper_threads(num_weights: int, num_tokens: int) -> AbstractContextMan
 
 def count_threads(num_weights: int, num_tokens: int) -> int:
     """Returns in how many threads a compiled forward pass through `num_weights` weights is to run."""
-    useful = _count_products(num_weights, num_tokens) // MIN_THREAD_PRODUCTS
+    return choose_threads(_count_products(num_weights, num_tokens) // MIN_THREAD_PRODUCTS)
+
+
+def choose_threads(useful: int) -> int:
+    """Returns in how many threads work is to run that pays for at most `useful`."""
     return max(1, min(useful, getattr(_worker, "num_threads", None) or torch.get_num_threads()))
 
 

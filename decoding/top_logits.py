@@ -11,22 +11,37 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
+from decoding.sampler_kernels import RUN
+from decoding.sampling_vectors import copy_run
+from decoding.vector_emitter import LANES
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 
 @compiled
-def find_largest(
-    logits_TV: npt.NDArray[np.float32], ids_Tk: npt.NDArray[np.int64], largest_Tk: npt.NDArray[np.float32]
-) -> None:
+def find_largest(logits_TV: Floats, ids_Tk: Ints, largest_Tk: Floats) -> None:
     """Writes the k largest logits of each row and their ids, the largest first; of equals the smaller id. k <= V."""
-    k = ids_Tk.shape[1]
+    run = np.empty(RUN + LANES, dtype=np.float32)
     for t in range(len(logits_TV)):
-        row, ids, largest = logits_TV[t], ids_Tk[t], largest_Tk[t]
-        for i in range(len(row)):
-            logit = row[i]
-            if i >= k and not logit > largest[k - 1]:
-                continue
-            at = min(i, k - 1)
-            while at > 0 and logit > largest[at - 1]:
-                largest[at], ids[at] = largest[at - 1], ids[at - 1]
-                at -= 1
-            largest[at], ids[at] = logit, i
+        row = logits_TV[t]
+        for start in range(0, len(row), RUN):
+            count = min(RUN, len(row) - start)
+            keep_largest(run, start, count, copy_run(row, start, count, run), ids_Tk[t], largest_Tk[t])
+
+
+@compiled
+def keep_largest(run: Floats, start: int, count: int, largest_of_run: np.float32, ids: Ints, largest: Floats) -> None:
+    """Keeps the largest logits once the `count` ids from `start` on are known. *Mutates* `ids` and `largest`."""
+    k = len(ids)
+    if start >= k and not largest_of_run > largest[k - 1]:
+        return
+    for i in range(count):
+        logit = run[i]
+        if start + i >= k and not logit > largest[k - 1]:
+            continue
+        at = min(start + i, k - 1)
+        while at > 0 and logit > largest[at - 1]:
+            largest[at], ids[at] = largest[at - 1], ids[at - 1]
+            at -= 1
+        largest[at], ids[at] = logit, start + i

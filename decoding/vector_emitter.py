@@ -48,6 +48,16 @@ class VectorEmitter:
         pointer = self.builder.bitcast(self.address(data, index), value.type.as_pointer())
         self.builder.store(value, pointer, align=4)
 
+    def store_ints(self, value: ir.Value, data: ir.Value, index: ir.Value) -> None:
+        pointer = self.builder.bitcast(self.address(data, index, _INT), value.type.as_pointer())
+        self.builder.store(value, pointer, align=4)
+
+    def load_first(self, data: ir.Value, index: ir.Value, count: ir.Value, other: ir.Value) -> ir.Value:
+        """Returns the first `count` numbers there, and `other` in the other lanes; does not read beyond."""
+        pointer = self.builder.bitcast(self.address(data, index), ir.PointerType())
+        lanes, align = self.lanes_below(count), ir.Constant(_INT, 4)
+        return self.call_by_name(f"llvm.masked.load.v{LANES}f32.p0", _VECTOR, pointer, align, lanes, other)
+
     def load_panel_half(self, data: ir.Value, index: ir.Value, half: int, has_pairs: bool) -> ir.Value:
         """Returns the first or the last 16 numbers of a row of a panel, which begins at `index`."""
         if not has_pairs:
@@ -104,6 +114,13 @@ class VectorEmitter:
     def sum_lanes(self, a: ir.Value) -> ir.Value:
         for width in (8, 4, 2, 1):
             a = self.fold_pairs(a, a, width)
+        return self.builder.extract_element(a, ir.Constant(_INT, 0))
+
+    def find_largest(self, a: ir.Value) -> ir.Value:
+        """Returns the largest lane; no lane may be NaN."""
+        for width in (8, 4, 2, 1):
+            other = self.shuffle(a, a, [lane ^ width for lane in range(LANES)])
+            a = self.builder.select(self.builder.fcmp_ordered(">", other, a), other, a)
         return self.builder.extract_element(a, ir.Constant(_INT, 0))
 
     def minimum(self, a: ir.Value, b: ir.Value) -> ir.Value:

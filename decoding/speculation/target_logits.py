@@ -20,10 +20,13 @@ from decoding.fork import LazyProperty
 from decoding.gpu_sampler import runs_kernels, sample_on_gpu
 from decoding.sampler import draw_filtered, processed_log_probs, reduce_rows, row_logsumexp, sample_tokens
 from decoding.sampling_batch import SamplingBatch
-from decoding.top_logits import find_largest
+from decoding.threads import choose_threads
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+
+_THREAD_LOGITS = 1 << 19
+"""Logits that are worth a thread: half a millisecond, ten times what waking it takes."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +95,22 @@ class TargetLogits:
         return tokens, logprobs
 
     def _draw_and_measure(self) -> tuple[Ints, Floats]:
-        """Returns what `_sampled_on_host` holds; of rows without filters from one compiled call."""
-        rows, count = self.sampling, len(self.logits_WV)
+        """Returns what `_sampled_on_host` holds, and keeps what the same pass has measured."""
+        rows, (count, vocab_size) = self.sampling, self.logits_WV.shape
         tokens, logprobs = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
-        logsumexp_W1 = np.empty((count, 1), dtype=np.float32)
+        logsumexp_W1, width = np.empty((count, 1), dtype=np.float32), min(self.feedback_k, vocab_size)
+        ids_Wk, top_Wk = np.empty((count, width), dtype=np.int64), np.empty((count, width), dtype=np.float32)
         draw_filtered(self._floats, rows, torch.from_numpy(tokens))
-        _load_sampling_pass()(
-            self._floats.contiguous().numpy(), rows.inverse_temperature, rows.keys_T2.view(np.uint32),
-            rows.unfiltered_rows, tokens, logsumexp_W1, logprobs,
+        run_in_team, draw_and_measure = _load_sampling_pass()
+        run_in_team(
+            choose_threads(min(count, count * vocab_size // _THREAD_LOGITS)), draw_and_measure,
+            self._floats.contiguous().numpy(), rows.inverse_temperature, rows.keys_T2.view(np.uint32), rows.is_filtered,
+            tokens, logsumexp_W1, logprobs, ids_Wk, top_Wk,
         )  # fmt: skip
         # where `LazyProperty` stores its value
         self.__dict__["_logsumexp"] = torch.from_numpy(logsumexp_W1)
+        if width:
+            self.__dict__["top_logprobs"] = ids_Wk, top_Wk
         return tokens, logprobs
 
     @property
@@ -119,6 +127,9 @@ class TargetLogits:
     def top_logprobs(self) -> tuple[Ints, Floats]:
         """The most likely ids and their raw log-probabilities, both `[W, feedback_k]`, best first."""
         if self._runs_loops:
+            # here: it needs Numba
+            from decoding.top_logits import find_largest
+
             shape = self.logits_WV.shape[0], min(self.feedback_k, self.logits_WV.shape[1])
             ids, largest = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
             find_largest(self._floats.contiguous().numpy(), ids, largest)
@@ -169,11 +180,12 @@ class TargetLogits:
 
 
 @cache
-def _load_sampling_pass() -> Callable[..., None]:
-    # here: it needs Numba. Kept, because even an import of what is there takes a hundredth of a small round
+def _load_sampling_pass() -> tuple[Callable[..., None], Callable[..., None]]:
+    # here: they need Numba. Kept, because even an import of what is there takes a hundredth of a small round
     from decoding.sampling_pass import draw_and_measure
+    from decoding.thread_team import run_in_team
 
-    return draw_and_measure
+    return run_in_team, draw_and_measure
 
 
 def _measure_entropies(log_p_RV: Tensor) -> Tensor:
