@@ -17,6 +17,8 @@ from decoding.sampling_columns import SamplingColumns
 _OF_ALL = ("is_sampled", "is_filtered", "inverse_temperature")
 """What is computed of each row by itself, for every batch."""
 
+_MOST_ALIKE = 64  # numbers of rows that are kept
+
 
 @dataclass(frozen=True)
 class SamplingBatch:
@@ -108,6 +110,8 @@ class RoundRows:
     def __init__(self, params: Sequence[SamplingParams], seeds: Sequence[int]) -> None:
         self._mixed_seed_B = mix_uint64(wrap_seeds(seeds))
         self._requests = SamplingBatch(*SamplingColumns.from_params(params), np.empty((0, 2), dtype=np.int32))
+        # requests of one search have the same parameters: then only the number of rows counts
+        self._alike: dict[int, SamplingBatch] | None = {} if all(other == params[0] for other in params) else None
         self._counts: Sequence[int] = ()
         self.first_rows: tuple[int, ...] = ()
 
@@ -115,7 +119,16 @@ class RoundRows:
         """Returns the rows for tokens to be chosen at these positions, so many of each request. *Mutates*."""
         if self._counts != counts:
             self._counts, self.first_rows = counts, tuple(accumulate(counts, initial=0))[:-1]
-            owner_T = np.repeat(np.arange(len(counts)), counts)
-            self._mixed_seed_T = self._mixed_seed_B[owner_T]
-            self._rows = self._requests.give_rows(owner_T)
+            self._mixed_seed_T = np.repeat(self._mixed_seed_B, counts)
+            self._rows = self._give_rows(counts)
         return self._rows.with_keys(place_keys(self._mixed_seed_T, positions_T))
+
+    def _give_rows(self, counts: Sequence[int]) -> SamplingBatch:
+        if self._alike is None:
+            return self._requests.give_rows(np.repeat(np.arange(len(counts)), counts))
+        total = sum(counts)
+        if total not in self._alike:
+            if len(self._alike) >= _MOST_ALIKE:
+                self._alike.clear()
+            self._alike[total] = self._requests.give_rows(np.zeros(total, dtype=np.int64))
+        return self._alike[total]
