@@ -71,7 +71,7 @@ async def sample_and_choose(
         num_left -= 1
         if leaf != SearchTree.ROOT:  # an empty generation
             candidates.append(make_candidate(expander, leaf, agg_strategy))
-        if num_left:
+        if num_left and may_stop:
             answers, scores = [c.answer for c in candidates], [c.score for c in candidates]
             if stop_error is not None:
                 votes = tally_votes(answers, [None] * len(answers), "majority")
@@ -124,7 +124,7 @@ def build_result(
 
     Only the share `keep` of them with the highest scores votes (`choose_voters`).
     """
-    finished = expander.tree.finished_leaves()
+    finished = set(expander.tree.finished_leaves())
     eligible = [c for c in candidates if c.answer is not None or c.node in finished]
     eligible = [
         eligible[i] for i in choose_voters([c.answer for c in eligible], [c.score for c in eligible], keep, unscored)
