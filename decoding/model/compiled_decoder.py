@@ -39,6 +39,10 @@ from decoding.model.fused_decoder import FusedDecoder, FusedLayer
 from decoding.model.weight_panels import Panels, allocate_aligned, pick_panel_type, round_up, write_panels
 from decoding.thread_team import run_in_team
 from decoding.threads import count_threads
+from decoding.tile_kernels import TILE
+
+_FULL_TILES = (TILE, 2 * TILE, 4 * TILE)
+"""Rows; beyond them a round takes as long for each."""
 
 
 class CompiledDecoder:
@@ -81,6 +85,11 @@ class CompiledDecoder:
     def num_layers(self) -> int:
         """Number of layers."""
         return self._shape.num_layers
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """See `HFBackend`: numbers of rows that fill tiles."""
+        return _FULL_TILES if self._matrices.dtype == np.int16 else ()
 
     def view_layers(self, layers: Sequence[int]) -> CompiledDecoder:
         """Returns a decoder of these layers alone, with the same weights; its KV pools have those layers."""

@@ -9,7 +9,7 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -123,6 +123,9 @@ class FusedDecoder:
     Raises: ValueError for another family, sliding-window attention, or rotary embeddings that depend on the
     length of the input (`dynamic`, `longrope`).
     """
+
+    row_counts: ClassVar[tuple[int, ...]] = ()
+    """See `HFBackend`: every row costs."""
 
     def __init__(
         self,

@@ -263,7 +263,14 @@ class HFBackend:
 
     @property
     def row_counts(self) -> tuple[int, ...]:
-        """Counts to which the rows of small rounds are filled up, ascending; empty where each row costs."""
+        """Counts of rows, ascending, up to each of which a round takes nearly as long; empty where each row costs.
+
+        To those of CUDA graphs rows are filled up, and tiles of a CPU have as many lines.
+        """
+        return self._graph_rows or self.decoder.row_counts
+
+    @property
+    def _graph_rows(self) -> tuple[int, ...]:
         if not self._has_graphs:
             return ()
         # here: a CPU need not know of graphs
@@ -273,7 +280,7 @@ class HFBackend:
 
     def estimate_workspace(self, largest: RoundSize, *, float_copies: int) -> Workspace:
         """Returns what the largest round takes on a GPU besides weights and KV; `float_copies` as in `workspace`."""
-        graph_rows = self.row_counts[-1] if self.row_counts else 0
+        graph_rows = self._graph_rows[-1] if self._has_graphs else 0
         split_keys = None if self.segment_tiles is None else self.segment_tiles.num_keys
         return estimate_workspace(
             self._sizes,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from decoding.model.backend import Backend
 from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.acceptance.point_mass import PointMass
@@ -25,6 +26,7 @@ from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import AcceptanceRule, Controller, RoundCost
+from decoding.warmup_profile import profile_rounds
 from reason.engines.draft_model import DraftModelSource
 
 Shape = Literal["best-first", "template", "chain", "throughput"]
@@ -37,6 +39,22 @@ throughput   as many as pay, best-first
 """
 
 ORACLE = "oracle"
+
+
+class MachineCosts(NamedTuple):
+    """Costs of rounds on this machine, and the counts of rows up to each of which a round takes nearly as long."""
+
+    rounds: Sequence[RoundCost] = ()
+    row_counts: Sequence[int] = ()
+
+
+NO_COSTS = MachineCosts()
+
+
+def measure_costs(backend: Backend) -> MachineCosts:
+    """Times rounds as an engine does at its start."""
+    row_counts: Sequence[int] = getattr(backend, "row_counts", ())
+    return MachineCosts(profile_rounds(backend, row_counts=row_counts), row_counts)
 
 
 @dataclass(frozen=True)
@@ -67,12 +85,12 @@ class DrafterSetup:
         return TreeDrafter(self.source(), draw=self.draw, depth=self.depth)
 
     def make_speculation(
-        self, *, nodes: int = 0, template: Path | None = None, costs: Sequence[RoundCost] = ()
+        self, *, nodes: int = 0, template: Path | None = None, costs: MachineCosts = NO_COSTS
     ) -> Speculation:
         """Returns new parts for an engine; controllers with a fixed number get `nodes` draft nodes per branch."""
         return Speculation(self.make_drafter(), self._make_controller(nodes, template, costs), self.rule)
 
-    def _make_controller(self, nodes: int, template: Path | None, costs: Sequence[RoundCost]) -> Controller:
+    def _make_controller(self, nodes: int, template: Path | None, costs: MachineCosts) -> Controller:
         if self.shape == "template":
             return TemplateController(self.bundled_template or str(template), nodes)
         if self.shape == "chain":
@@ -80,10 +98,10 @@ class DrafterSetup:
         return FixedController(nodes) if self.shape == "best-first" else make_throughput(costs)
 
 
-def make_throughput(costs: Sequence[RoundCost]) -> ThroughputController:
+def make_throughput(costs: MachineCosts) -> ThroughputController:
     """Returns the throughput controller as an engine starts it: with the round costs measured on this machine."""
     controller = ThroughputController()
-    controller.calibrate_cost(costs)
+    controller.calibrate_cost(*costs)
     return controller
 
 

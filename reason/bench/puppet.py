@@ -167,6 +167,7 @@ class Puppet:
         self.max_positions = min(body.max_positions, brain.max_positions)
         self.kv_bytes_per_token = body.kv_bytes_per_token + brain.kv_bytes_per_token
         self.decoder_kind: DecoderKind = body.decoder_kind
+        self.row_counts = body.row_counts
         self.device, self.dtype = body.device, body.dtype
         self._body_width = body_width
         self._brain_pools = WeakTensorKeyDictionary()

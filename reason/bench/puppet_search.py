@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,9 +13,8 @@ from decoding.core import Usage
 from decoding.engine import LocalEngine
 from decoding.model.backend import Backend
 from decoding.speculation.controllers.cost_curve import CalibratedCost
-from decoding.speculation.interfaces import RoundCost
 from decoding.stats import EngineStats
-from decoding.warmup_profile import profile_rounds
+from reason.bench.drafter_setups import MachineCosts, measure_costs
 from reason.bench.speculation_run import divide_seconds
 from reason.bench.workload import BundledTarget
 from reason.config.compose import compose_settings
@@ -101,7 +100,7 @@ def measure_searches(
 
     The scorer is the one that the bundled settings choose. Raises: ConfigError for an unknown search or drafter.
     """
-    costs = profile_rounds(backend)
+    costs = measure_costs(backend)
     points = []
     for search in settings.searches:
         with (
@@ -133,7 +132,7 @@ class _SearchBench:
     task: Task
     solver: Solver
     settings: SearchSettings
-    costs: Sequence[RoundCost]
+    costs: MachineCosts
 
     def run(self, backend: Backend) -> SearchRun:
         """Solves the problems with a new engine over `backend`."""
@@ -163,7 +162,7 @@ class _SearchBench:
         tokenizer = self.target.tokenizer
         speculation = self.spec.speculation.make_speculation(tokenizer, self.spec.checkpoint.source)
         if isinstance(speculation.controller, CalibratedCost):
-            speculation.controller.calibrate_cost(self.costs)
+            speculation.controller.calibrate_cost(*self.costs)
         return LocalEngine(
             backend,
             decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
@@ -179,7 +178,7 @@ def _open_bench(
     settings: SearchSettings,
     search: str,
     drafter: str,
-    costs: Sequence[RoundCost],
+    costs: MachineCosts,
 ) -> Iterator[_SearchBench]:
     """Opens the solver that `search` and `drafter` name, with its scorer."""
     overrides = [f"search={search}", f"search.n={settings.width}", f"speculation={drafter}", f"+task={target.task}"]

@@ -11,9 +11,17 @@ from typing import Any
 from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.fixed import FixedController
-from decoding.speculation.interfaces import Controller, RoundCost
-from decoding.warmup_profile import profile_rounds
-from reason.bench.drafter_setups import AT_EQUAL_NODES, AT_FULL_SPEED, ORACLE, DrafterSetup, make_throughput
+from decoding.speculation.interfaces import Controller
+from reason.bench.drafter_setups import (
+    AT_EQUAL_NODES,
+    AT_FULL_SPEED,
+    NO_COSTS,
+    ORACLE,
+    DrafterSetup,
+    MachineCosts,
+    make_throughput,
+    measure_costs,
+)
 from reason.bench.goals import evaluate_goals
 from reason.bench.oracle import OracleDrafter
 from reason.bench.puppet import Puppet
@@ -122,7 +130,7 @@ class SpeculationBench:
 
     def measure_speed(self) -> list[SpeedRun]:
         """Measures speed relative to plain decoding, which runs before every run; setups are interleaved."""
-        costs = profile_rounds(self.target.backend)
+        costs = measure_costs(self.target.backend)
         speed_runs = []
         for temperature in self.settings.temperatures:
             # the text of a branch depends on its seed alone, so it may be computed at any number of live branches
@@ -154,7 +162,7 @@ class SpeculationBench:
                 )
         return points
 
-    def _compare_speed(self, truth: SpeculationRun, live: int, costs: Sequence[RoundCost]) -> list[SpeedRun]:
+    def _compare_speed(self, truth: SpeculationRun, live: int, costs: MachineCosts) -> list[SpeedRun]:
         workload, temperature = truth.workload, truth.workload.temperature
         speed_runs = [SpeedRun(name, temperature, live) for name in self.settings.speed_setups]
         self._warm_up(speed_runs, truth, live, costs)
@@ -172,9 +180,7 @@ class SpeculationBench:
                 )
         return speed_runs
 
-    def _warm_up(
-        self, speed_runs: Sequence[SpeedRun], truth: SpeculationRun, live: int, costs: Sequence[RoundCost]
-    ) -> None:
+    def _warm_up(self, speed_runs: Sequence[SpeedRun], truth: SpeculationRun, live: int, costs: MachineCosts) -> None:
         # compilation and reading from disk happen in the first run and must not count as anything's speed
         workload = truth.workload
         trajectories = min(2, workload.trajectories)
@@ -185,7 +191,7 @@ class SpeculationBench:
                 speculation = replace(speculation, controller=FixedController(_WARM_UP_NODES))
             self._run(short, speculation, live)
 
-    def _speed_speculation(self, speed_run: SpeedRun, truth: SpeculationRun, costs: Sequence[RoundCost]) -> Speculation:
+    def _speed_speculation(self, speed_run: SpeedRun, truth: SpeculationRun, costs: MachineCosts) -> Speculation:
         if speed_run.setup == ORACLE:
             return _oracle_speculation(truth, make_throughput(costs))
         if speed_run.setup in REFERENCES:
@@ -194,7 +200,7 @@ class SpeculationBench:
         return self._speculation(speed_run.setup, setup, speed_run.temperature, TEMPLATE_NODES, costs)
 
     def _speculation(
-        self, name: str, setup: DrafterSetup, temperature: float, nodes: int, costs: Sequence[RoundCost] = ()
+        self, name: str, setup: DrafterSetup, temperature: float, nodes: int, costs: MachineCosts = NO_COSTS
     ) -> Speculation:
         template = self._template(name, setup, temperature) if setup.learns_template else None
         return setup.make_speculation(nodes=nodes, template=template, costs=costs)

@@ -1,7 +1,8 @@
 """Expected seconds of a round on this machine, as a function of branches, draft nodes and context.
 
 The curve is base + per branch + per draft node + per token of context (all >= 0), fitted to rounds timed at start-up.
-Where CUDA graphs fill rounds up to a few counts of rows, the base is a step per count, at least that of fewer rows.
+Where CUDA graphs fill rounds up to a few counts of rows, or products are made in tiles of 16, the base is a step per
+count, at least that of fewer rows, and grows with the rows beyond the largest.
 Later rounds refine two factors: one on the cost of a plain round, one on the cost of draft nodes (drafting included).
 Ordinary rounds, whose drafts vary, determine two numbers but not four. A fit of all four would lose the cost of plain
 rounds, which decides whether drafts pay. Rounds that do not separate the two factors change both together.
@@ -41,7 +42,8 @@ class CalibratedCost(Protocol):
     def calibrate_cost(self, costs: Sequence[RoundCost], row_counts: Sequence[int] = ()) -> None:
         """Starts from rounds measured on this machine. *Mutates*.
 
-        `row_counts`, ascending, are the counts of rows to which rounds are filled up, if they are.
+        `row_counts`, ascending, are the counts of rows up to each of which a round takes nearly as long, if there are
+        some: rounds are filled up to them, or they fill tiles.
         """
         ...
 
@@ -50,7 +52,7 @@ class CalibratedCost(Protocol):
 class CostCurve:
     """Cost model of rounds; `warmup_costs` were measured by the warm-up profile.
 
-    row_counts  counts of rows to which rounds are filled up, ascending; empty where every row costs
+    row_counts  counts of rows, ascending, up to each of which a round takes nearly as long; empty where every row costs
     """
 
     warmup_costs: tuple[RoundCost, ...] = ()
@@ -125,7 +127,12 @@ class CostCurve:
         if not self.row_counts:
             return np.full(rows.shape, self._steps[0])
         steps: Floats = self._steps[np.minimum(np.searchsorted(self.row_counts, rows), len(self.row_counts) - 1)]
-        return steps * np.maximum(rows / self.row_counts[-1], 1.0)
+        return steps * _scale_beyond(rows, self.row_counts)
+
+
+def _scale_beyond(rows: npt.NDArray[np.int64], row_counts: Sequence[int]) -> Floats:
+    """Returns how many times the base of the largest count is that of so many rows, at least 1."""
+    return np.maximum(rows / row_counts[-1], 1.0) if row_counts else np.ones(rows.shape)
 
 
 def _fit_costs(costs: Sequence[RoundCost], row_counts: Sequence[int]) -> Floats:
@@ -133,6 +140,7 @@ def _fit_costs(costs: Sequence[RoundCost], row_counts: Sequence[int]) -> Floats:
     rows_T = np.array([cost.num_tokens for cost in costs])
     # a column per step from one count of rows to the next; the first is the base of all
     steps_TS = np.array([[1.0, *(rows > count for count in row_counts[:-1])] for rows in rows_T.tolist()])
+    steps_TS *= _scale_beyond(rows_T, row_counts)[:, None]
     others_T3 = np.array([(c.num_branches, c.num_tokens - c.num_branches, c.context_tokens) for c in costs])
     columns = np.concatenate([steps_TS, others_T3], axis=1)
     seconds = np.array([max(c.seconds, 1e-9) for c in costs])
