@@ -68,7 +68,7 @@ def find_slot(key_S: Keys, key: np.uint64) -> int:
     at = key & mask
     while key_S[at] != key and key_S[at] != np.uint64(0):
         at = (at + np.uint64(1)) & mask
-    return int(at)
+    return int(np.int64(at))  # Numba makes float64 of a uint64 and an int
 
 
 @compiled

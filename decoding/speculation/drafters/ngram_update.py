@@ -35,38 +35,45 @@ def update_table(
     trials: Counts,
 ) -> int:
     """Scores the entries against the rows, then adds the rows; returns the number of new entries."""
+    shape = salts_FZ.shape[0], salts_FZ.shape[1], tails_FO.shape[1]
+    key_FZO, slot_FZO = np.empty(shape, dtype=np.uint64), np.empty(shape, dtype=np.int64)
+    _find_entries(entries, salts_FZ, tails_FO, least, key_FZO, slot_FZO)
     # Scores first: entries that already contain a row would predict it.
-    _score_entries(entries, salts_FZ, tails_FO, least, ids_FK, p_FK, hits, trials)
+    _score_entries(entries, slot_FZO, ids_FK, p_FK, hits, trials)
     for order in range(trials.shape[0]):
         for z in range(trials.shape[1]):
             for bucket in range(trials.shape[2]):
                 decay = min(1.0, _MEMORY / trials[order, z, bucket])
                 hits[order, z, bucket] *= decay
                 trials[order, z, bucket] *= decay
-    return _add_rows(entries, salts_FZ, tails_FO, least, ids_FK, p_FK, stamp)
+    return _add_rows(entries, key_FZO, slot_FZO, ids_FK, p_FK, stamp)
 
 
 @compiled
-def _score_entries(
-    entries: NGramEntries,
-    salts_FZ: Keys,
-    tails_FO: Ints,
-    least: int,
-    ids_FK: Ints,
-    p_FK: Floats,
-    hits: Counts,
-    trials: Counts,
+def _find_entries(
+    entries: NGramEntries, salts_FZ: Keys, tails_FO: Ints, least: int, key_FZO: Keys, slot_FZO: Ints
 ) -> None:
-    """Adds to `hits` the probability that each entry shares with its row, to `trials` 1 for each entry. *Mutates*."""
+    """Fills in the key of each row's context of each order, and its slot, or the free one for it; -1: not stored."""
     for f in range(len(tails_FO)):
         for z in range(salts_FZ.shape[1]):
             key = salts_FZ[f, z]
             for order in range(tails_FO.shape[1]):
                 key = extend_key(key, tails_FO[f, -1 - order])
-                if not is_stored_order(order + 1, least):
-                    continue  # after `extend_key`: longer keys are built on this one
-                at = find_slot(entries.key_S, key)
-                if entries.count_S[at] == 0:
+                key_FZO[f, z, order] = key
+                # after `extend_key`: longer keys are built on this one
+                slot_FZO[f, z, order] = find_slot(entries.key_S, key) if is_stored_order(order + 1, least) else -1
+
+
+@compiled
+def _score_entries(
+    entries: NGramEntries, slot_FZO: Ints, ids_FK: Ints, p_FK: Floats, hits: Counts, trials: Counts
+) -> None:
+    """Adds to `hits` the probability that each entry shares with its row, to `trials` 1 for each entry. *Mutates*."""
+    for f in range(slot_FZO.shape[0]):
+        for z in range(slot_FZO.shape[1]):
+            for order in range(slot_FZO.shape[2]):
+                at = slot_FZO[f, z, order]
+                if at < 0 or entries.count_S[at] == 0:
                     continue
                 shared = 0.0
                 for k in range(entries.ids_SK.shape[1]):
@@ -84,18 +91,18 @@ def _score_entries(
 
 
 @compiled
-def _add_rows(
-    entries: NGramEntries, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats, stamp: int
-) -> int:
+def _add_rows(entries: NGramEntries, key_FZO: Keys, slot_FZO: Ints, ids_FK: Ints, p_FK: Floats, stamp: int) -> int:
     """Averages each row into the entries of its context, one per stored order; returns the number of new entries."""
     new = 0
-    for f in range(len(tails_FO)):
-        for z in range(salts_FZ.shape[1]):
-            key = salts_FZ[f, z]
-            for order in range(1, tails_FO.shape[1] + 1):
-                key = extend_key(key, tails_FO[f, -order])
-                if is_stored_order(order, least):
-                    new += _average_into(entries, key, ids_FK[f], p_FK[f], 1.0, stamp)
+    for f in range(slot_FZO.shape[0]):
+        for z in range(slot_FZO.shape[1]):
+            for order in range(slot_FZO.shape[2]):
+                at, key = slot_FZO[f, z, order], key_FZO[f, z, order]
+                if at < 0:
+                    continue
+                if entries.key_S[at] != key and entries.key_S[at] != np.uint64(0):
+                    at = find_slot(entries.key_S, key)  # an earlier row has taken the free slot
+                new += _average_into(entries, at, key, ids_FK[f], p_FK[f], 1.0, stamp)
     return new
 
 
@@ -104,17 +111,19 @@ def merge_entries(entries: NGramEntries, key_N: Keys, count_N: Floats, ids_NK: I
     """Averages the entries of another table into this one by their observations; returns the number of new ones."""
     new = 0
     for n in range(len(key_N)):
-        new += _average_into(entries, key_N[n], ids_NK[n], p_NK[n], count_N[n], stamp)
+        at = find_slot(entries.key_S, key_N[n])
+        new += _average_into(entries, at, key_N[n], ids_NK[n], p_NK[n], count_N[n], stamp)
     return new
 
 
 @compiled
-def _average_into(entries: NGramEntries, key: np.uint64, ids_K: Ints, p_K: Floats, weight: float, stamp: int) -> int:
-    """Averages a distribution, best first, of `weight` observations into one entry; returns 1 if the entry is new.
+def _average_into(
+    entries: NGramEntries, at: int, key: np.uint64, ids_K: Ints, p_K: Floats, weight: float, stamp: int
+) -> int:
+    """Averages a distribution, best first, of `weight` observations into the entry at a slot; returns 1 if it is new.
 
     *Mutates* `entries`.
     """
-    at = find_slot(entries.key_S, key)
     new = entries.key_S[at] == np.uint64(0)
     entries.key_S[at] = key
     ids, p = entries.ids_SK[at], entries.p_SK[at]  # views: writes go to the table
