@@ -291,6 +291,13 @@ def test_auto_is_compiled_for_small_float32_models_on_a_cpu(monkeypatch: pytest.
         assert HFBackend(random_model("qwen2"), device="cpu").decoder_kind == kind
 
 
+def test_rows_that_fill_tiles_are_told() -> None:
+    backends = {kind: bundled_backend(kind) for kind in ("compiled", "eager")}
+    assert backends["eager"].row_counts == ()
+    assert backends["compiled"].row_counts == ((16, 32, 64) if has_tiles() else ())
+    assert HFBackend(random_model("qwen2"), device="cpu", decoder="compiled").row_counts == ()  # of float32 weights
+
+
 def test_models_that_cannot_run_compiled_are_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match=r"decoder=compiled.*float64, not float32.*decoder=auto"):
         HFBackend(random_model("qwen2"), device="cpu", dtype="float64", decoder="compiled")

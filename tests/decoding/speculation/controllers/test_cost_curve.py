@@ -47,6 +47,18 @@ def test_column_that_is_a_multiple_of_an_earlier_one_gets_nothing(seed: int, tim
 
 
 class TestCostCurve:
+    def test_tiles_of_rows_are_known_at_their_counts_and_beyond_the_largest(self) -> None:
+        """Rounds whose products take tiles of 16 rows: the tile counts up to the largest, then every row."""
+
+        def seconds(rows: int) -> float:
+            return 1e-3 * (-(-rows // 16) if rows <= 64 else rows / 16)
+
+        costs = [RoundCost(rows, rows, 0, seconds(rows)) for rows in (1, 8, 16, 32, 64, 136, 160)]
+        costs += [RoundCost(rows // 4, rows, 0, seconds(rows)) for rows in (16, 32, 64, 136)]
+        curve = CostCurve(tuple(costs), row_counts=(16, 32, 64))
+        for branches, nodes in ((1, 0), (4, 12), (4, 13), (16, 16), (64, 0), (32, 96), (160, 0)):
+            assert curve.round_seconds(branches, nodes, 0) == pytest.approx(seconds(branches + nodes), rel=0.02)
+
     def test_until_something_was_measured_a_round_has_some_price(self) -> None:
         curve = CostCurve()
         assert curve.seconds_per_node > 0
