@@ -13,6 +13,7 @@ another process slowed down has almost none.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -58,7 +59,7 @@ class CostCurve:
     warmup_costs: tuple[RoundCost, ...] = ()
     row_counts: tuple[int, ...] = ()
     _steps: Floats = field(init=False, repr=False)  # base by count of rows
-    _lowest_base: float = field(init=False, repr=False)
+    _single_steps: list[float] = field(init=False, repr=False)  # the same, for one round at a time
     _seconds_per: tuple[float, float, float] = field(init=False, repr=False)  # branch, draft node, context token
     _factors: tuple[float, float] = field(init=False, repr=False)  # on plain rounds, on draft nodes
     # sums over rounds of the products plain * plain, plain * nodes, nodes * nodes, plain * 1, nodes * 1
@@ -66,7 +67,7 @@ class CostCurve:
 
     def __post_init__(self) -> None:
         fitted = _fit_costs(self.warmup_costs, self.row_counts) if self.warmup_costs else _UNMEASURED
-        self._steps, self._lowest_base = fitted[:-3], float(fitted[0])
+        self._steps, self._single_steps = fitted[:-3], fitted[:-3].tolist()
         branch, node, context = fitted[-3:].tolist()
         self._seconds_per = branch, node, context
         self._factors = 1.0, 1.0
@@ -119,7 +120,11 @@ class CostCurve:
     def _cost_terms(self, branches: int, drafted: int, context: int) -> tuple[float, float]:
         # single numbers: for so few, arrays take ten times as long, and every round asks
         per_branch, per_node, per_context = self._seconds_per
-        base = float(self._base_of(np.array(branches + drafted))) if self.row_counts else self._lowest_base
+        base = self._single_steps[0]
+        if self.row_counts:
+            rows, largest = branches + drafted, self.row_counts[-1]
+            at = bisect_left(self.row_counts, min(rows, largest))
+            base = self._single_steps[at] * max(rows / largest, 1.0)
         return base + per_branch * branches + per_context * context, per_node * drafted
 
     def _base_of(self, rows: npt.NDArray[np.int64]) -> Floats:
