@@ -76,8 +76,9 @@ def test_bounds_are_above_the_sums_and_close_to_them(start: int, count: int) -> 
     assert largest == logits[start:].max()
     assert largest_bound == bounds[:count].max()
     ids = range(start, start + count)
-    assert hashes[:count].tolist() == [hash_token(np.uint32(token), *key_2) for token in ids]
-    noise = [gumbel_of_token(*key_2.view(np.int32), token) for token in ids]
+    assert hashes[:count].tolist() == [hash_token(np.uint32(token), key_2[0], key_2[1]) for token in ids]
+    first, second = key_2.view(np.int32)
+    noise = [gumbel_of_token(first, second, token) for token in ids]
     excess = bounds[:count] - (logits[start:] * inverse + noise)
     assert (excess > 0).all()
     # of half of the ids the noise is below .37, where the bound is not close
