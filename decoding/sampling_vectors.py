@@ -33,7 +33,7 @@ def copy_run(typing: Any, row: Any, start: Any, count: Any, run: Any) -> Any:
 
         def copy(i: ir.Value, x: ir.Value, carried: Sequence[ir.Value]) -> list[ir.Value]:
             e.store(x, run_data, i)
-            return [builder.select(builder.fcmp_ordered(">", x, carried[0]), x, carried[0])]
+            return [e.larger(x, carried[0])]
 
         whole = builder.and_(count, e.integer(-LANES))
 
@@ -88,7 +88,7 @@ def bound_sums(
             noise = builder.fmul(builder.fsub(e.vector(float(_OFFSET)), log_2), e.vector(float(_LN_2)))
             total = builder.fadd(builder.fmul(e.load(run_data, i), inverse), noise)
             e.store(total, bounds_data, i)
-            return [builder.select(builder.fcmp_ordered(">", total, carried[0]), total, carried[0])]
+            return [e.larger(total, carried[0])]
 
         (largest,) = e.loop(count, LANES, [e.vector(-np.inf)], bound)
         return e.find_largest(largest)

@@ -116,12 +116,19 @@ class VectorEmitter:
             a = self.fold_pairs(a, a, width)
         return self.builder.extract_element(a, ir.Constant(_INT, 0))
 
+    def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Returns the larger number of each lane; `b` where `a` is NaN."""
+        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+
+    def spread_largest(self, a: ir.Value) -> ir.Value:
+        """Returns the largest lane in all lanes; no lane may be NaN."""
+        for width in (8, 4, 2, 1):
+            a = self.larger(self.shuffle(a, a, [lane ^ width for lane in range(LANES)]), a)
+        return a
+
     def find_largest(self, a: ir.Value) -> ir.Value:
         """Returns the largest lane; no lane may be NaN."""
-        for width in (8, 4, 2, 1):
-            other = self.shuffle(a, a, [lane ^ width for lane in range(LANES)])
-            a = self.builder.select(self.builder.fcmp_ordered(">", other, a), other, a)
-        return self.builder.extract_element(a, ir.Constant(_INT, 0))
+        return self.builder.extract_element(self.spread_largest(a), ir.Constant(_INT, 0))
 
     def minimum(self, a: ir.Value, b: ir.Value) -> ir.Value:
         return self.builder.select(self.builder.icmp_signed("<", a, b), a, b)

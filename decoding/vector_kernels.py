@@ -197,13 +197,10 @@ def exponentiate(typing: Any, scores: Any, scores_at: Any, count: Any) -> Any:
         e.store(builder.select(is_score, e.load(data, tail_at), low), data, tail_at)
 
         def raise_largest(i: ir.Value, carried: Sequence[ir.Value]) -> list[ir.Value]:
-            x = e.load(data, builder.add(at, i))
-            return [builder.select(builder.fcmp_ordered(">", x, carried[0]), x, carried[0])]
+            return [e.larger(e.load(data, builder.add(at, i)), carried[0])]
 
         (largest,) = e.loop(count, LANES, [low], raise_largest)
-        for width in (8, 4, 2, 1):
-            other = e.shuffle(largest, largest, [lane ^ width for lane in range(LANES)])
-            largest = builder.select(builder.fcmp_ordered(">", other, largest), other, largest)
+        largest = e.spread_largest(largest)
 
         def add_exp(i: ir.Value, carried: Sequence[ir.Value]) -> list[ir.Value]:
             x_at = builder.add(at, i)

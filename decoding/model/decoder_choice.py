@@ -17,7 +17,7 @@ MAX_AUTO_WEIGHTS = 14_000_000
 
 It has no limit where products are made in tiles (AMX), and with AVX2 alone. Measured with the shape of a 0.5B model in
 bfloat16 and two threads, 300 keys per row, rounds of 1 / 4 / 16 / 64 rows: with AVX2 alone the eager decoder takes
-4.9 / 4.8 / 2.9 / 1.5 times as long, and with tiles 3.2 / 3.0 / 2.7 / 2.3 times."""
+4.9 / 4.8 / 2.9 / 1.5 times as long, and with tiles 2.9 / 2.9 / 3.6 / 3.0 times."""
 
 
 def explain_uncompiled(decoder: FusedDecoder) -> str | None:

@@ -57,7 +57,9 @@ class TestCostCurve:
         costs += [RoundCost(rows // 4, rows, 0, seconds(rows)) for rows in (16, 32, 64, 136)]
         curve = CostCurve(tuple(costs), row_counts=(16, 32, 64))
         for branches, nodes in ((1, 0), (4, 12), (4, 13), (16, 16), (64, 0), (32, 96), (160, 0)):
-            assert curve.round_seconds(branches, nodes, 0) == pytest.approx(seconds(branches + nodes), rel=0.02)
+            expected = curve.round_seconds(branches, nodes, 0)
+            assert expected == pytest.approx(seconds(branches + nodes), rel=0.02)
+            assert curve.estimate_cost(branches, nodes, 0).seconds_N[nodes] == pytest.approx(expected)
 
     def test_until_something_was_measured_a_round_has_some_price(self) -> None:
         curve = CostCurve()
