@@ -17,9 +17,12 @@ import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
-from threadpoolctl import ThreadpoolController
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 MIN_PARALLEL_PRODUCTS = 10**9
 """Multiplications of a round from which on helper threads pay, measured on 2 cores: rounds of the bundled target (1.7 M
@@ -81,5 +84,7 @@ def _count_products(num_weights: int, num_tokens: int) -> int:
 
 @cache
 def _openmp_controller() -> ThreadpoolController:
-    # cached: the controller searches all libraries that the process has loaded
+    # here, since SGLang's environments may lack it; cached: the controller searches all libraries that are loaded
+    from threadpoolctl import ThreadpoolController
+
     return ThreadpoolController().select(user_api="openmp")

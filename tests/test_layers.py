@@ -61,7 +61,9 @@ def layer_files(layer: str) -> tuple[Path, ...]:
 
 
 @cache
-def file_imports(file: Path) -> tuple[Import, ...]:
+def file_imports(file: Path, *, loading: bool = False) -> tuple[Import, ...]:
+    """The imports of a file; with `loading` only those that run when it is loaded."""
+
     def modules(node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -72,7 +74,20 @@ def file_imports(file: Path) -> tuple[Import, ...]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    return tuple(Import(file, getattr(node, "lineno", 0), name) for node in ast.walk(tree) for name in modules(node))
+    nodes = loading_nodes(tree) if loading else ast.walk(tree)
+    return tuple(Import(file, getattr(node, "lineno", 0), name) for node in nodes for name in modules(node))
+
+
+def loading_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run when a module is loaded: none in functions, nor for type checking."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            todo += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            todo += ast.iter_child_nodes(node)
 
 
 def module_file(module: str) -> Path | None:
@@ -195,6 +210,20 @@ def test_only_the_plugin_imports_sglang() -> None:
             assert "sglang_plugin" in file.parts or imported.module.partition(".")[0] not in ("sglang", "sgl_kernel"), (
                 str(imported)
             )
+
+
+def test_plugin_loads_only_packages_of_an_environment_of_sglang() -> None:
+    requirements = (TESTS / "sglang" / "requirements.txt").read_text(encoding="utf-8")
+    packages = {line.partition("==")[0] for line in requirements.splitlines()} | {"sglang", *sys.stdlib_module_names}
+    todo = [file for file in layer_files("decoding") if "sglang_plugin" in file.parts]
+    seen = set(todo)
+    while todo:
+        for imported in file_imports(todo.pop(), loading=True):
+            top, file = imported.module.partition(".")[0], module_file(imported.module)
+            assert top in HOUSE or top in packages, str(imported)
+            if file is not None and file not in seen:
+                seen.add(file)
+                todo.append(file)
 
 
 def test_only_settings_and_commands_import_hydra() -> None:

@@ -159,17 +159,21 @@ SERVER = """
 import http.server, os, signal, sys, threading, time
 folder, port = sys.argv[1], int(sys.argv[2])
 
+def say(line):
+    # in one write: `print` writes the end of the line by itself, and another thread may come between
+    os.write(1, f"{line}\\n".encode())
+
 def drain(*_):
-    print("draining", flush=True)
+    say("draining")
     def leave():
         while not os.path.exists(folder + "/served"):
             time.sleep(0.05)
-        print("drained", flush=True)
+        say("drained")
         os.kill(os.getpid(), signal.SIGKILL)
     threading.Thread(target=leave).start()
 
 signal.signal(signal.SIGTERM, drain)
-print("a start", flush=True)
+say("a start")
 class Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_): pass
 http.server.HTTPServer(("127.0.0.1", port), lambda *a: Handler(*a, directory=folder)).serve_forever()
