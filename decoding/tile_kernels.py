@@ -81,55 +81,56 @@ def end_tiles(typing: Any, w: Any) -> Any:
 
 
 @llvm_function
-def split_numbers(typing: Any, x: Any, x_at: Any, width: Any, pieces: Any, pieces_at: Any) -> Any:
-    """Splits `width` numbers into three of bfloat16 each, whose sum they are: one line of each tile of `pieces`."""
+def split_numbers(typing: Any, x: Any, x_at: Any, pieces: Any, pieces_at: Any) -> Any:
+    """Splits 32 numbers into three of bfloat16 each, whose sum they are: a line in each of three tiles that follow."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)
-        x_data, pieces_data, (_, x_at, width, _, pieces_at) = e.data(0, args), e.data(3, args), args
+        x_data, pieces_data, (_, x_at, _, pieces_at) = e.data(0, args), e.data(2, args), args
         ints, shorts = ir.VectorType(_INT, LANES), ir.VectorType(_SHORT, LANES)
-
-        def split_line(d: ir.Value) -> None:
-            line_at = builder.add(pieces_at, builder.mul(d, e.integer(PIECES * TILE)))
-            for half in range(0, TILE_DEPTH, LANES):
-                rest = e.load(x_data, builder.add(x_at, builder.add(d, e.integer(half))))
-                for piece in range(PIECES):
-                    bits = builder.bitcast(rest, ints)
-                    high = builder.trunc(builder.lshr(bits, ir.Constant(ints, [16] * LANES)), shorts)
-                    at = builder.add(line_at, e.integer(piece * TILE_NUMBERS + half))
-                    pointer = builder.bitcast(e.address(pieces_data, at, _SHORT), shorts.as_pointer())
-                    builder.store(high, pointer, align=2)
-                    number = builder.bitcast(builder.and_(bits, ir.Constant(ints, [0xFFFF0000] * LANES)), rest.type)
-                    rest = builder.fsub(rest, number)
-
-        e.repeat(width, TILE_DEPTH, split_line)
+        for half in range(0, TILE_DEPTH, LANES):
+            rest = e.load(x_data, builder.add(x_at, e.integer(half)))
+            for piece in range(PIECES):
+                bits = builder.bitcast(rest, ints)
+                high = builder.trunc(builder.lshr(bits, ir.Constant(ints, [16] * LANES)), shorts)
+                at = builder.add(pieces_at, e.integer(piece * TILE_NUMBERS + half))
+                pointer = builder.bitcast(e.address(pieces_data, at, _SHORT), shorts.as_pointer())
+                builder.store(high, pointer, align=2)
+                number = builder.bitcast(builder.and_(bits, ir.Constant(ints, [0xFFFF0000] * LANES)), rest.type)
+                rest = builder.fsub(rest, number)
         return context.get_dummy_value()
 
-    return types.void(x, types.int64, types.int64, pieces, types.int64), emit
+    return types.void(x, types.int64, pieces, types.int64), emit
 
 
 @llvm_function
 def multiply_tiles(
-    typing: Any, pieces: Any, pieces_at: Any, depth: Any, w: Any, w_at: Any, sums: Any, sums_at: Any
-) -> Any:
-    """Sets `sums = pieces @ w`, `[rows, 32]`, for one tile of rows and one panel.
+    typing: Any, pieces: Any, pieces_at: Any, depth: Any, w: Any, w_at: Any,
+    start: Any, start_at: Any, start_stride: Any, y: Any, y_at: Any, y_stride: Any,
+) -> Any:  # fmt: skip
+    """Sets `y = start + pieces @ w`, `[rows, 32]`, for one tile of rows and one panel; `start` may be `y`.
 
     pieces  `[depth / 32, 3, 16, 32]`: the three pieces of the rows after one another
     """
     long = types.int64
-    signature = types.void(pieces, long, long, w, long, sums, long)
+    signature = types.void(pieces, long, long, w, long, start, long, long, y, long, long)
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)
-        pieces_data, w_data, sums_data = (e.data(i, args) for i in (0, 3, 5))
-        (_, pieces_at, depth, _, w_at, _, sums_at) = args
+        pieces_data, w_data, start_data, y_data = (e.data(i, args) for i in (0, 3, 5, 8))
+        (_, pieces_at, depth, _, w_at, _, start_at, start_stride, _, y_at, y_stride) = args
 
         def call(name: str, register: int, *values: ir.Value) -> None:
             e.call_by_name(f"llvm.x86.{name}", ir.VoidType(), ir.Constant(_BYTE, register), *values)
 
         def load(register: int, data: ir.Value, at: ir.Value, tile: int) -> None:
             address = e.address(data, builder.add(at, e.integer(tile * TILE_NUMBERS)), _SHORT)
-            call("tileloadd64", register, builder.bitcast(address, ir.PointerType()), e.integer(2 * TILE_DEPTH))
+            call("tileloadd64", register, builder.bitcast(address, _BYTE.as_pointer()), e.integer(2 * TILE_DEPTH))
+
+        def move_sums(name: str, data: ir.Value, at: ir.Value, stride: ir.Value) -> None:
+            for half, register in enumerate(_SUMS):
+                address = e.address(data, builder.add(at, e.integer(half * TILE)))
+                call(name, register, builder.bitcast(address, _BYTE.as_pointer()), builder.mul(stride, e.integer(4)))
 
         def add_products(d: ir.Value) -> None:
             rows_at = builder.add(pieces_at, builder.mul(d, e.integer(PIECES * TILE)))
@@ -142,30 +143,12 @@ def multiply_tiles(
                     call("tdpbf16ps", _SUMS[half], *(ir.Constant(_BYTE, factor) for factor in (rows, register)))
 
         if _has_tiles(w):
-            for register in _SUMS:
-                call("tilezero", register)
+            move_sums("tileloadd64", start_data, start_at, start_stride)
             e.repeat(depth, TILE_DEPTH, add_products)
-            for half, register in enumerate(_SUMS):
-                address = e.address(sums_data, builder.add(sums_at, e.integer(half * TILE)))
-                call("tilestored64", register, builder.bitcast(address, ir.PointerType()), e.integer(2 * TILE * 4))
+            move_sums("tilestored64", y_data, y_at, y_stride)
         return context.get_dummy_value()
 
     return signature, emit
-
-
-@llvm_function
-def add_sums(typing: Any, sums: Any, sums_at: Any, start: Any, start_at: Any, y: Any, y_at: Any) -> Any:
-    """Sets the 32 numbers of a row in a panel: `y = start + sums`; `start` may be `y`."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        e = VectorEmitter(context, builder, sig)
-        sums_data, start_data, y_data = (e.data(i, args) for i in (0, 2, 4))
-        for half in range(0, 2 * TILE, LANES):
-            total, before, at = (builder.add(args[i], e.integer(half)) for i in (1, 3, 5))
-            e.store(builder.fadd(e.load(start_data, before), e.load(sums_data, total)), y_data, at)
-        return context.get_dummy_value()
-
-    return types.void(sums, types.int64, start, types.int64, y, types.int64), emit
 
 
 @llvm_function

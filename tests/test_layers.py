@@ -216,13 +216,13 @@ def test_plugin_loads_only_packages_of_an_environment_of_sglang() -> None:
     requirements = (TESTS / "sglang" / "requirements.txt").read_text(encoding="utf-8")
     packages = {line.partition("==")[0] for line in requirements.splitlines()} | {"sglang", *sys.stdlib_module_names}
     todo = [file for file in layer_files("decoding") if "sglang_plugin" in file.parts]
-    seen = set(todo)
+    reached_files = set(todo)
     while todo:
         for imported in file_imports(todo.pop(), loading=True):
             top, file = imported.module.partition(".")[0], module_file(imported.module)
             assert top in HOUSE or top in packages, str(imported)
-            if file is not None and file not in seen:
-                seen.add(file)
+            if file is not None and file not in reached_files:
+                reached_files.add(file)
                 todo.append(file)
 
 

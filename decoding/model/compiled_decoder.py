@@ -25,18 +25,17 @@ from decoding.model.compiled_layers import (
     KEYS_RECORD,
     LAYER_RECORD,
     SHAPE_RECORD,
-    Floats,
-    Ints,
     Records,
     StackShape,
     list_keys,
-    multiply_in_team,
     run_layers,
     size_work,
 )
 from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.fused_decoder import FusedDecoder, FusedLayer
-from decoding.model.weight_panels import Panels, allocate_aligned, pick_panel_type, round_up, write_panels
+from decoding.model.panel_products import Ints, multiply_in_team
+from decoding.model.tile_products import count_tile_rows
+from decoding.model.weight_panels import Floats, Panels, allocate_aligned, pick_panel_type, round_up, write_panels
 from decoding.thread_team import run_in_team
 from decoding.threads import count_threads
 from decoding.tile_kernels import TILE
@@ -156,12 +155,14 @@ class CompiledHead:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         rows = hidden.contiguous().numpy()
-        outputs = np.empty((len(rows), self._columns), dtype=np.float32)
+        # products in tiles write whole tiles
+        outputs = np.empty((count_tile_rows(len(rows)), self._columns), dtype=np.float32)
         run_in_team(
             count_threads(len(self._panels), len(rows)), multiply_in_team,
             rows.reshape(-1), len(rows), self._panels, self._depth, self._columns,
             self._bias, outputs.reshape(-1),
         )  # fmt: skip
+        outputs = outputs[: len(rows)]
         if self._columns > self._num_outputs:
             outputs = np.ascontiguousarray(outputs[:, : self._num_outputs])
         return torch.from_numpy(outputs)

@@ -12,44 +12,34 @@ Widths are multiples of 32, filled up with zeros. Matrices are stored in panels 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled
-from decoding.model.tile_products import multiply_in_tiles
-from decoding.model.weight_panels import Panels
+from decoding.model.panel_products import ZERO, Ints, multiply_share, share_columns
+from decoding.model.weight_panels import Floats, Panels
 from decoding.team_barrier import wait_for_team
-from decoding.tile_kernels import is_tiled
 from decoding.vector_emitter import LANES
 from decoding.vector_kernels import (
-    PANEL,
     QUERIES,
-    ROWS,
-    add_numbers,
     add_values,
     copy_numbers,
-    count_together,
     exponentiate,
     gate_values,
-    multiply_panels,
     rotate_pairs,
     scale_numbers,
     score_keys,
     sum_squares,
 )
 
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
 
 _SCORES_PADDING = 40
 """Numbers of a row of scores beyond those of its keys: what whole vectors write too many, and a sum at the end."""
 
-_ZERO = cast(int, np.int64(0))
-"""Index 0 as an argument: for a literal Numba compiles the called function once more."""
-_CHUNK = 64  # rows that go through a layer together: their numbers stay in the cache
+_CHUNK = 64  # rows that go through a layer together: their numbers stay in the cache; a multiple of a tile's rows
 _MAX_GATHERED = 16  # queries that read a block of keys one after the other; a multiple of QUERIES
 _BLOCK = 32  # keys of a block: with their values 16 KB for a head of 64 numbers, which the nearest cache holds
 
@@ -134,42 +124,6 @@ def list_keys(
 
 
 @compiled
-def multiply(
-    x: Floats, x_at: int, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int, columns: int,
-    start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
-) -> None:  # fmt: skip
-    """Sets `y = start + x @ w` for all rows; `start` may be `y`."""
-    if is_tiled(w):
-        multiply_in_tiles(
-            x, x_at, x_stride, num_rows, w, w_at, depth, columns, start, start_at, start_stride, y, y_at, y_stride
-        )
-        return
-    num_panels = columns // PANEL
-    # parts as equal as possible: one of a row or two takes nearly as long as one of four
-    num_parts = max((num_rows + ROWS - 1) // ROWS, 1)
-    smaller, larger_parts = num_rows // num_parts, num_rows % num_parts
-    step = count_together(smaller)
-    for first in range(0, num_panels, step):
-        # these few panels stay in the cache until all rows have read them
-        end = min(first + step, num_panels)
-        row = 0
-        for part in range(num_parts):
-            size = smaller + 1 if part < larger_parts else smaller
-            most = count_together(size)
-            panel = first
-            while panel < end:
-                together = most if panel + most <= end else 1
-                column = panel * PANEL
-                multiply_panels(
-                    size, together, x, x_at + row * x_stride, x_stride, w, w_at + column * depth, depth,
-                    start, start_at + row * start_stride + column, start_stride,
-                    y, y_at + row * y_stride + column, y_stride,
-                )  # fmt: skip
-                panel += together
-            row += size
-
-
-@compiled
 def _copy(x: Floats, x_at: int, y: Floats, y_at: int, width: int) -> None:
     # element by element: Numba compiles the assignment of a slice twenty times as long
     for i in range(width):
@@ -218,7 +172,7 @@ def _attend(
     # head by head: the keys and values of one stay in the cache until all queries have read them
     for head in range(shape.num_kv_heads):
         kv_at = layer_at + head * num_slots * 2 * shape.head
-        query = _ZERO
+        query = ZERO
         while query < num_queries:
             size, common = _gather_queries(shape, rows, first, query, min(most, num_queries - query), keys_T)
             part += 1
@@ -251,7 +205,7 @@ def _gather_queries(
         token, common = next_token, fewer
         size += 1
     # a single query reads all of its keys by itself
-    return size, common if size > 1 else _ZERO
+    return size, common if size > 1 else ZERO
 
 
 @compiled
@@ -324,53 +278,11 @@ def _attend_together(
 
 
 @compiled
-def _multiply_share(
-    thread: int, num_threads: int, x: Floats, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int,
-    columns: int, first: int, end: int, start: Floats, start_stride: int, biases: Floats, bias_at: int, y: Floats,
-) -> None:  # fmt: skip
-    """Sets this thread's columns of those from `first` to `end`: `y = start + x @ w + bias`; `start` may be `y`.
-
-    `y` has rows of `columns` numbers, for which `w` has panels and `biases` numbers; no bias where `bias_at` < 0. Rows
-    of `x` are `x_stride` apart, of which a product reads `depth` numbers.
-    """
-    begin, stop = share_columns(thread, num_threads, end - first)
-    if begin == stop:  # with few columns a thread may have none
-        return
-    at = first + begin
-    multiply(
-        x, _ZERO, x_stride, num_rows, w, w_at + at * depth, depth, stop - begin, start, at, start_stride, y, at, columns
-    )
-    if bias_at >= 0:
-        for row in range(num_rows):
-            add_numbers(biases, bias_at + at, y, row * columns + at, stop - begin)
-
-
-@compiled
-def share_columns(thread: int, num_threads: int, columns: int) -> tuple[int, int]:
-    """Returns the first column of a thread, and the end of its columns: whole panels, pairs of them while there are."""
-    panels = columns // PANEL
-    pairs = (panels + 1) // 2
-    first, end = thread * pairs // num_threads * 2, (thread + 1) * pairs // num_threads * 2
-    return min(first, panels) * PANEL, min(end, panels) * PANEL
-
-
-@compiled
-def multiply_in_team(
-    thread: int, num_threads: int, barrier: Ints, x: Floats, num_rows: int, w: Panels, depth: int, columns: int,
-    bias: Floats, y: Floats,
-) -> None:  # fmt: skip
-    """Sets this thread's columns of `y = bias + x @ w`; no thread waits for another."""
-    first, end = share_columns(thread, num_threads, columns)
-    if first < end:  # with few columns a thread may have none
-        multiply(x, _ZERO, depth, num_rows, w, first * depth, depth, end - first, bias, first, _ZERO, y, first, columns)
-
-
-@compiled
 def size_work(shapes: Records, num_threads: int, positions_T: Ints, keys_T: Records) -> tuple[int, int, int, int]:
     """Returns the numbers of `run_layers` in memory: all of them, those of a thread, and those of a row of scores; and
     the largest position."""
     shape, num_tokens = shapes[0], len(positions_T)
-    capacity = largest = _ZERO
+    capacity = largest = ZERO
     for t in range(num_tokens):
         largest = max(largest, positions_T[t])
     for t in range(len(keys_T)):
@@ -436,9 +348,9 @@ def run_layers(
                     x, (first + i) * hidden_width, vectors, begin.attention_norm, normed, i * hidden_width,
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
-            _multiply_share(
+            multiply_share(
                 thread, num_threads, normed, hidden_width, count, matrices, begin.qkv, size, qkv_width,
-                _ZERO, qkv_width, zeros, _ZERO, vectors, begin.qkv_bias, wide,
+                ZERO, qkv_width, zeros, ZERO, vectors, begin.qkv_bias, wide,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
             for item in range(thread, count * (h + 2 * k), num_threads):
@@ -467,9 +379,9 @@ def run_layers(
                 extra_slots, keys_T, tile, scores, capacity, wide,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
-            _multiply_share(
+            multiply_share(
                 thread, num_threads, wide, q_width, count, matrices, begin.out, q_width, hidden_width,
-                _ZERO, hidden_width, part, hidden_width, vectors, begin.out_bias, part,
+                ZERO, hidden_width, part, hidden_width, vectors, begin.out_bias, part,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
             for i in range(count):
@@ -478,17 +390,17 @@ def run_layers(
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
             for half in range(0, 2 * mlp, mlp):
-                _multiply_share(
+                multiply_share(
                     thread, num_threads, normed, hidden_width, count, matrices, begin.gate_up, size, 2 * mlp,
-                    half, half + mlp, zeros, _ZERO, vectors, begin.gate_up_bias, wide,
+                    half, half + mlp, zeros, ZERO, vectors, begin.gate_up_bias, wide,
                 )  # fmt: skip
             for i in range(count):
                 gate_at = i * 2 * mlp + gate_first
                 gate_values(wide, gate_at, gate_at + mlp, gate_end - gate_first, active + i * mlp + gate_first)
             wait_for_team(barrier, num_threads)
-            _multiply_share(
+            multiply_share(
                 thread, num_threads, active_x, mlp, count, matrices, begin.down, mlp, hidden_width,
-                _ZERO, hidden_width, part, hidden_width, vectors, begin.down_bias, part,
+                ZERO, hidden_width, part, hidden_width, vectors, begin.down_bias, part,
             )  # fmt: skip
             for i in range(count):
                 x_at = rows[first + i] * hidden_width + hidden_first
@@ -496,7 +408,7 @@ def run_layers(
             wait_for_team(barrier, num_threads)
     for w in range(thread, len(output_indices_W), num_threads):
         _normalise(
-            x, output_indices_W[w] * hidden_width, vectors, len(vectors) - hidden_width, normed, _ZERO,
+            x, output_indices_W[w] * hidden_width, vectors, len(vectors) - hidden_width, normed, ZERO,
             hidden_width, size, shape.eps,
         )  # fmt: skip
-        _copy(normed, _ZERO, hidden, w * size, size)
+        _copy(normed, ZERO, hidden, w * size, size)

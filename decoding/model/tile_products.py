@@ -10,7 +10,6 @@ from decoding.tile_kernels import (
     PIECES,
     TILE,
     TILE_DEPTH,
-    add_sums,
     begin_tiles,
     end_tiles,
     multiply_tiles,
@@ -21,7 +20,21 @@ from decoding.vector_kernels import PANEL
 _DEPTH = 1024
 """Numbers of a row that are multiplied before those that follow: the pieces of 64 rows (400 KB) stay in the cache."""
 
-_LINE_SHORTS, _LINE_FLOATS = 32, 16  # of a line of the cache
+_LINE = 32  # numbers of bfloat16 in a line of the cache
+
+
+@compiled
+def count_tile_rows(num_rows: int) -> int:
+    """Returns the rows of all tiles for `num_rows` rows, those that fill up the last one included."""
+    num_tiles, tile_rows = _count_tiles(num_rows)
+    return num_tiles * tile_rows
+
+
+@compiled
+def _count_tiles(num_rows: int) -> tuple[int, int]:
+    """Returns the number of tiles and the rows of each: as few as possible, since each takes a cycle more."""
+    num_tiles = (num_rows + TILE - 1) // TILE
+    return num_tiles, (num_rows + num_tiles - 1) // max(num_tiles, 1)
 
 
 @compiled
@@ -29,30 +42,37 @@ def multiply_in_tiles(
     x: Floats, x_at: int, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int, columns: int,
     start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
 ) -> None:  # fmt: skip
-    """Sets `y = start + x @ w` for all rows; `start` may be `y`. `depth` is a multiple of 32."""
+    """Sets `y = start + x @ w` for all rows; `start` may be `y`. `depth` is a multiple of 32.
+
+    The last tile is filled up: `y` has `count_tile_rows(num_rows)` rows, and `start` too unless its stride is 0.
+    """
     if num_rows == 0:
         return
-    num_tiles = (num_rows + TILE - 1) // TILE
-    # tiles of as few rows as possible: each takes a cycle more
-    tile_rows = (num_rows + num_tiles - 1) // num_tiles
-    longest = min(depth, _DEPTH)
-    # the rows that fill up the last tile have any numbers, and their sums are not read
-    pieces = np.empty(num_tiles * longest * PIECES * TILE + _LINE_SHORTS, dtype=w.dtype)
-    pieces = pieces[-(pieces.ctypes.data // 2) % _LINE_SHORTS :]
-    sums = np.empty(num_tiles * tile_rows * PANEL + _LINE_FLOATS, dtype=np.float32)
-    sums = sums[-(sums.ctypes.data // 4) % _LINE_FLOATS :]
+    num_tiles, tile_rows = _count_tiles(num_rows)
+    # the rows that fill up the last tile have any numbers
+    pieces = np.empty(num_tiles * min(depth, _DEPTH) * PIECES * TILE + _LINE, dtype=w.dtype)
+    pieces = pieces[-(pieces.ctypes.data // 2) % _LINE :]
     begin_tiles(w, tile_rows)
     for begin in range(0, depth, _DEPTH):
         length = min(_DEPTH, depth - begin)
         tile_size = length * PIECES * TILE
-        for row in range(num_rows):
-            line_at = row // tile_rows * tile_size + row % tile_rows * TILE_DEPTH
-            split_numbers(x, x_at + row * x_stride + begin, length, pieces, line_at)
+        for tile in range(num_tiles):
+            first = tile * tile_rows
+            for d in range(0, length, TILE_DEPTH):
+                # all rows of a tile before the next one: written row by row, each line is fetched by itself
+                at = tile * tile_size + d * PIECES * TILE
+                for row in range(first, min(first + tile_rows, num_rows)):
+                    split_numbers(x, x_at + row * x_stride + begin + d, pieces, at + (row - first) * TILE_DEPTH)
         for column in range(0, columns, PANEL):
             panel_at = w_at + column * depth + begin * PANEL
             for tile in range(num_tiles):
-                multiply_tiles(pieces, tile * tile_size, length, w, panel_at, sums, tile * tile_rows * PANEL)
-            for row in range(num_rows):
-                before, before_at = (start, start_at + row * start_stride) if begin == 0 else (y, y_at + row * y_stride)
-                add_sums(sums, row * PANEL, before, before_at + column, y, y_at + row * y_stride + column)
+                pieces_at, row = tile * tile_size, tile * tile_rows
+                row_at = y_at + row * y_stride + column
+                if begin == 0:
+                    start_row = start_at + row * start_stride + column
+                    multiply_tiles(
+                        pieces, pieces_at, length, w, panel_at, start, start_row, start_stride, y, row_at, y_stride
+                    )
+                else:
+                    multiply_tiles(pieces, pieces_at, length, w, panel_at, y, row_at, y_stride, y, row_at, y_stride)
     end_tiles(w)
