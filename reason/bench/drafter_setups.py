@@ -69,7 +69,7 @@ class DrafterSetup:
     rule: AcceptanceRule
     shape: Shape
     bundled_template: str | None = None
-    depth: int = 20
+    depth: int = 40
 
     @property
     def learns_template(self) -> bool:
@@ -105,7 +105,7 @@ def make_throughput(costs: MachineCosts) -> ThroughputController:
     return controller
 
 
-published_stand = partial(Stand, max_order=4, mix=False, prompt=False, rejected=False, shared=False)
+published_stand = partial(Stand, max_order=4, mix=False, prompt=False, rejected=False, shared=False, recent=None)
 small_model = partial(DraftModelSource, "bundled:draft", kv_mib=32)
 
 

@@ -34,7 +34,7 @@ SAMPLE_KEYS = ("samples", "completions", "solutions")
 
 DRAFTERS: dict[str, Callable[[], DraftSource]] = {
     "stand": Stand,
-    "published_stand": partial(Stand, max_order=4, mix=False, shared=False),
+    "published_stand": partial(Stand, max_order=4, mix=False, shared=False, recent=None),
     "token_recycling": TokenRecycling,
     "prompt_lookup": PromptLookup,
     "suffix": SuffixDecoding,

@@ -32,7 +32,7 @@ class TableLookup(NamedTuple):
     salts_BZ: Keys
     tails_BO: Ints
     least: int
-    share_OZ3: Counts
+    share_OZU: Counts
     only_longest: bool
 
 
@@ -138,9 +138,9 @@ def build_best_first(
             next_root += 1
         if level >= limits.depth_B[b] or remaining_B[b] == 0:
             continue
-        entries, salts_Z, share_OZ3 = lookup.entries, lookup.salts_BZ[b], lookup.share_OZ3
+        entries, salts_Z, share_OZU = lookup.entries, lookup.salts_BZ[b], lookup.share_OZU
         trust = backoff_distribution(
-            entries, salts_Z, tail_O, lookup.least, share_OZ3, lookup.only_longest, ids_K, logp_K
+            entries, salts_Z, tail_O, lookup.least, share_OZU, lookup.only_longest, ids_K, logp_K
         )
         temperature = sampling.temperature_T[b]
         num_candidates = filter_probabilities(

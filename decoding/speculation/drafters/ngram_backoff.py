@@ -11,7 +11,7 @@ from decoding.speculation.drafters.ngram_hash_table import (
     Ints,
     Keys,
     NGramEntries,
-    count_bucket,
+    entry_bucket,
     extend_key,
     find_slot,
     is_stored_order,
@@ -24,7 +24,7 @@ _MIN_SHARE = 0.02  # entries that would get a smaller share of the probability a
 
 @compiled
 def backoff_distributions(
-    entries: NGramEntries, salts_FZ: Keys, tails_FO: Ints, least: int, share_OZ3: Counts, only_longest: bool
+    entries: NGramEntries, salts_FZ: Keys, tails_FO: Ints, least: int, share_OZU: Counts, only_longest: bool
 ) -> tuple[Ints, Floats, Ints]:
     """Returns for each context its distribution (ids and log-probabilities, best first) and its trust level."""
     shape = len(tails_FO), entries.ids_SK.shape[1]
@@ -33,7 +33,7 @@ def backoff_distributions(
     # The rows of the results are filled in place: no array per context is returned and copied.
     for f in range(len(tails_FO)):
         trust_F[f] = backoff_distribution(
-            entries, salts_FZ[f], tails_FO[f], least, share_OZ3, only_longest, ids_FK[f], logp_FK[f]
+            entries, salts_FZ[f], tails_FO[f], least, share_OZU, only_longest, ids_FK[f], logp_FK[f]
         )
     return ids_FK, logp_FK, trust_F
 
@@ -44,7 +44,7 @@ def backoff_distribution(
     salts_Z: Keys,
     tail_O: Ints,
     least: int,
-    share_OZ3: Counts,
+    share_OZU: Counts,
     only_longest: bool,
     ids_K: Ints,
     logp_K: Floats,
@@ -52,7 +52,7 @@ def backoff_distribution(
     """Fills the distribution of a context (best first, then -1 and -inf); returns its trust level.
 
     Entries of longer contexts come first, at equal length those of the first salt. Each takes from the remaining
-    probability the share that entries of its order, salt and count have predicted so far.
+    probability the share that entries of its order, salt and bucket have predicted so far.
     """
     orders, salts, width = len(tail_O), len(salts_Z), len(ids_K)
     slots = np.empty((orders, salts), dtype=np.int64)
@@ -72,7 +72,7 @@ def backoff_distribution(
             # A slot whose count is 0 is free: the key was not found.
             if observations == 0 or remaining < _MIN_SHARE:
                 continue
-            weight = share_OZ3[order, z, count_bucket(observations)]
+            weight = share_OZU[order, z, entry_bucket(observations, entries.p_SK[at, 0])]
             if trust == 0:  # of the longest known context only
                 trust = trust_level(weight)
             share = remaining if only_longest else remaining * weight

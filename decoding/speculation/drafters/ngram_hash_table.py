@@ -1,7 +1,7 @@
 """Storage of the n-gram table: entries in an open-addressing hash table of parallel arrays.
 
 An entry belongs to a context: a salt (the problem) and the last 1, 2, ... ids. Shapes, here and in the other `ngram_*`
-modules: S slots, K stored tokens, F contexts, O orders, Z salts per context.
+modules: S slots, K stored tokens, F contexts, O orders, Z salts per context, U buckets of entries.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ Floats = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.float64]
 
 MIN_PROBABILITY = 1e-4  # smaller probabilities are not stored
+ENTRY_BUCKETS = 15
+"""Buckets of entries, see `entry_bucket`, each with its own reliability."""
 
 
 class NGramEntries(NamedTuple):
     """Parallel arrays of S slots, a power of two. A key of 0 marks a free slot; ids without a token are -1.
 
     stamp_S  number of the update that last changed the entry
-    count_S  observations of the context, as float32
+    count_S  observations of the context that its mean is of, as float32
 
     All are views of one block of memory with the parts of a slot side by side, so a lookup is two cache misses.
     """
@@ -97,9 +99,13 @@ def count_stored_orders(orders: int, least: int) -> int:
 
 
 @compiled
-def count_bucket(observations: float) -> int:
-    """Returns the bucket of a number of observations: below 2, below 5, or more."""
-    return (1 if observations >= 2 else 0) + (1 if observations >= 5 else 0)
+def entry_bucket(observations: float, largest: float) -> int:
+    """Returns the bucket of an entry with so many observations whose likeliest token has the probability `largest`.
+
+    Contexts that have nearly always been followed by one token predict better than their length says.
+    """
+    band = (largest >= 0.3) + (largest >= 0.6) + (largest >= 0.9) + (largest >= 0.98)
+    return 5 * ((observations >= 2) + (observations >= 5)) + band
 
 
 @compiled

@@ -1,8 +1,8 @@
 """Table of the target's averaged top probabilities after each n-gram, for many problems in bounded memory.
 
-An entry stores the running mean of the target's distribution after a context, truncated to `width` tokens, and the
-number of observations; a token absent from one of two averaged distributions counts as 0 there (STAND, arXiv
-2506.04708). Entries are stored by `ngram_hash_table.py`, written by `ngram_update.py` and read by `ngram_backoff.py`.
+An entry stores the mean of the target's distribution after a context, truncated to `width` tokens, and the number of
+observations; a token absent from one of two averaged distributions counts as 0 there (STAND, arXiv 2506.04708).
+Entries are stored by `ngram_hash_table.py`, written by `ngram_update.py` and read by `ngram_backoff.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from decoding.speculation.drafters.ngram_backoff import backoff_distributions
 from decoding.speculation.drafters.ngram_hash_table import (
+    ENTRY_BUCKETS,
     Counts,
     Floats,
     Int32s,
@@ -45,12 +46,15 @@ class SavedEntries(NamedTuple):
 
 
 class NGramTable:
-    """Maps contexts to distributions. Stores about `capacity` entries; when full, it evicts the older half."""
+    """Maps contexts to distributions. Stores about `capacity` entries; when full, it evicts the older half.
 
-    def __init__(self, *, width: int, capacity: int, orders: int, salts: int) -> None:
-        self.width, self.capacity = width, capacity
-        self._hits: Counts = np.full((orders, salts, 3), _PRIOR_HITS)
-        self._trials: Counts = np.full((orders, salts, 3), _PRIOR_TRIALS)
+    With `recent` the mean of an entry is of about so many of its last observations.
+    """
+
+    def __init__(self, *, width: int, capacity: int, orders: int, salts: int, recent: int | None = None) -> None:
+        self.width, self.capacity, self.recent = width, capacity, recent
+        self._hits: Counts = np.full((orders, salts, ENTRY_BUCKETS), _PRIOR_HITS)
+        self._trials: Counts = np.full((orders, salts, ENTRY_BUCKETS), _PRIOR_TRIALS)
         self.entries = NGramEntries.allocate_slots(1 << 12, width)
         self._used = 0
         self._stamp = 0
@@ -69,7 +73,7 @@ class NGramTable:
 
     @property
     def order_weights(self) -> Counts:
-        """`[O, Z, 3]`: probability that entries have predicted so far, by order, salt and `count_bucket`."""
+        """`[O, Z, U]`: probability that entries have predicted so far, by order, salt and `entry_bucket`."""
         return self._hits / self._trials
 
     def add_observations(self, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats) -> None:
@@ -87,14 +91,15 @@ class NGramTable:
             self._reserve_entries(entries_each * len(tails_FO[rows]))
             self._stamp += 1
             observed = salts_FZ[rows], tails_FO[rows], least, ids_FK[rows], p_FK[rows]
-            self._used += update_table(self.entries, *observed, self._stamp, self._hits, self._trials)
+            recent = np.inf if self.recent is None else float(self.recent)
+            self._used += update_table(self.entries, *observed, recent, self._stamp, self._hits, self._trials)
         if self.increments is not None:
             self.increments.add_observations(salts_FZ, tails_FO, least, ids_FK, p_FK)
 
     def new_empty(self, capacity: int) -> NGramTable:
         """Returns an empty table of the same shape."""
         orders, salts, _ = self._trials.shape
-        return NGramTable(width=self.width, capacity=capacity, orders=orders, salts=salts)
+        return NGramTable(width=self.width, capacity=capacity, orders=orders, salts=salts, recent=self.recent)
 
     def save_entries(self) -> SavedEntries:
         """Returns copies of all entries, the oldest update first. The prior of the reliability is not in them."""

@@ -12,14 +12,14 @@ from decoding.speculation.drafters.ngram_hash_table import (
     Ints,
     Keys,
     NGramEntries,
-    count_bucket,
+    entry_bucket,
     extend_key,
     find_slot,
     is_stored_order,
     move_forward,
 )
 
-_MEMORY = 5000.0  # weight of the trials per order, salt and count bucket; older ones decay
+_MEMORY = 5000.0  # weight of the trials per order, salt and bucket; older ones decay
 
 
 @compiled
@@ -30,11 +30,15 @@ def update_table(
     least: int,
     ids_FK: Ints,
     p_FK: Floats,
+    recent: float,
     stamp: int,
     hits: Counts,
     trials: Counts,
 ) -> int:
-    """Scores the entries against the rows, then adds the rows; returns the number of new entries."""
+    """Scores the entries against the rows, then adds the rows; returns the number of new entries.
+
+    A row has the weight of one in `recent` at least in the mean of an entry.
+    """
     shape = salts_FZ.shape[0], salts_FZ.shape[1], tails_FO.shape[1]
     key_FZO, slot_FZO = np.empty(shape, dtype=np.uint64), np.empty(shape, dtype=np.int64)
     _find_entries(entries, salts_FZ, tails_FO, least, key_FZO, slot_FZO)
@@ -46,7 +50,7 @@ def update_table(
                 decay = min(1.0, _MEMORY / trials[order, z, bucket])
                 hits[order, z, bucket] *= decay
                 trials[order, z, bucket] *= decay
-    return _add_rows(entries, key_FZO, slot_FZO, ids_FK, p_FK, stamp)
+    return _add_rows(entries, key_FZO, slot_FZO, ids_FK, p_FK, recent, stamp)
 
 
 @compiled
@@ -85,13 +89,15 @@ def _score_entries(
                         if ids_FK[f, j] == entries.ids_SK[at, k]:
                             shared += min(p_FK[f, j], entries.p_SK[at, k])
                             break
-                bucket = count_bucket(entries.count_S[at])
+                bucket = entry_bucket(entries.count_S[at], entries.p_SK[at, 0])
                 hits[order, z, bucket] += shared
                 trials[order, z, bucket] += 1
 
 
 @compiled
-def _add_rows(entries: NGramEntries, key_FZO: Keys, slot_FZO: Ints, ids_FK: Ints, p_FK: Floats, stamp: int) -> int:
+def _add_rows(
+    entries: NGramEntries, key_FZO: Keys, slot_FZO: Ints, ids_FK: Ints, p_FK: Floats, recent: float, stamp: int
+) -> int:
     """Averages each row into the entries of its context, one per stored order; returns the number of new entries."""
     new = 0
     for f in range(slot_FZO.shape[0]):
@@ -102,7 +108,7 @@ def _add_rows(entries: NGramEntries, key_FZO: Keys, slot_FZO: Ints, ids_FK: Ints
                     continue
                 if entries.key_S[at] != key and entries.key_S[at] != np.uint64(0):
                     at = find_slot(entries.key_S, key)  # an earlier row has taken the free slot
-                new += _average_into(entries, at, key, ids_FK[f], p_FK[f], 1.0, stamp)
+                new += _average_into(entries, at, key, ids_FK[f], p_FK[f], 1.0, recent, stamp)
     return new
 
 
@@ -112,22 +118,29 @@ def merge_entries(entries: NGramEntries, key_N: Keys, count_N: Floats, ids_NK: I
     new = 0
     for n in range(len(key_N)):
         at = find_slot(entries.key_S, key_N[n])
-        new += _average_into(entries, at, key_N[n], ids_NK[n], p_NK[n], count_N[n], stamp)
+        new += _average_into(entries, at, key_N[n], ids_NK[n], p_NK[n], count_N[n], np.inf, stamp)
     return new
 
 
 @compiled
 def _average_into(
-    entries: NGramEntries, at: int, key: np.uint64, ids_K: Ints, p_K: Floats, weight: float, stamp: int
+    entries: NGramEntries,
+    at: int,
+    key: np.uint64,
+    ids_K: Ints,
+    p_K: Floats,
+    weight: float,
+    recent: float,
+    stamp: int,
 ) -> int:
     """Averages a distribution, best first, of `weight` observations into the entry at a slot; returns 1 if it is new.
 
-    *Mutates* `entries`.
+    Its share of the mean is one in `recent` at least. *Mutates* `entries`.
     """
     new = entries.key_S[at] == np.uint64(0)
     entries.key_S[at] = key
     ids, p = entries.ids_SK[at], entries.p_SK[at]  # views: writes go to the table
-    observations = entries.count_S[at]
+    observations = min(entries.count_S[at], recent - weight)
     for k in range(len(ids)):
         if ids[k] < 0:
             break
@@ -149,6 +162,6 @@ def _average_into(
                 index = min(index, len(ids) - 1)
                 ids[index], p[index] = ids_K[j], share
                 move_forward(ids, p, index)
-    entries.count_S[at] = observations + weight
+    entries.count_S[at] += weight
     entries.stamp_S[at] = stamp
     return 1 if new else 0

@@ -78,6 +78,7 @@ class Stand:
     prompt       learn the n-grams of a problem's prompt before its first token (cold start)
     rejected     learn also from what the target would have written after rejected draft tokens
     shared       store one more table over all problems, looked up after that of the problem (cold start)
+    recent       a context's distribution is the mean of about so many last ones, since long texts change; None: of all
     capacity     maximum entries over all problems; the least recently updated are evicted. None: as many as the running
                  branches have n-grams, within `LOAD_CAPACITY`
     """
@@ -89,6 +90,7 @@ class Stand:
     prompt: bool = True
     rejected: bool = True
     shared: bool = True
+    recent: int | None = 16
     capacity: int | None = None
     has_probabilities: bool = True
     table: NGramTable = field(init=False, repr=False, compare=False)
@@ -100,6 +102,7 @@ class Stand:
     def __post_init__(self) -> None:
         for name in ("max_order", "min_order", "width"):
             require_count(name, getattr(self, name), at_least=1, at_most=MAX_DRAFT_SIZE)
+        require_count("recent", self.recent, at_least=2, or_null=True)
         require_count("capacity", self.capacity, at_least=1, at_most=MAX_CAPACITY, or_null=True)
         for name in ("mix", "prompt", "rejected", "shared"):
             require_switch(name, getattr(self, name))
@@ -111,6 +114,7 @@ class Stand:
             capacity=self.capacity or LOAD_CAPACITY.stop - 1,
             orders=self.max_order,
             salts=2 if self.shared else 1,
+            recent=self.recent,
         )
         object.__setattr__(self, "table", table)
 

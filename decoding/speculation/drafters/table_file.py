@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from decoding.speculation.drafters.ngram_table import SavedEntries
 
-FORMAT = "n-gram table, version 2"
+FORMAT = "n-gram table, version 3"
 SUFFIX = ".safetensors"
 PARTIAL = ".partial"
 

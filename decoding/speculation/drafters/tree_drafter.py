@@ -58,7 +58,7 @@ class TreeDrafter:
     source: DraftSource
     draw: DraftSampling = "coupled"
     width: int = 8
-    depth: int = 20
+    depth: int = 40
     template: str | None = None
 
     def __post_init__(self) -> None:

@@ -18,22 +18,24 @@ Distributions = tuple[Ints, Floats]
 
 
 class Plain:
-    """The same without bounds: running means in float64, cut to `width` after every one of them."""
+    """The same without evictions: running means in float64, cut to `width` after every one of them."""
 
-    def __init__(self, width: int, orders: int, salts: int) -> None:
-        self.width = width
+    def __init__(self, width: int, orders: int, salts: int, recent: int | None = None) -> None:
+        self.width, self.recent = width, recent
         self.mean: dict[tuple[int, Tokens], dict[int, float]] = {}
         self.met: dict[tuple[int, Tokens], int] = {}
-        self.right = np.full((orders, salts, 3), 0.5)
-        self.tried = np.ones((orders, salts, 3))
+        self.right = np.full((orders, salts, 3, 5), 0.5)
+        self.tried = np.ones((orders, salts, 3, 5))
 
     def contexts(self, salts: Keys, tail: Ints, least: int) -> list[tuple[int, int, tuple[int, Tokens]]]:
         """(order, which salt, key), longer ones first, then the first salt first."""
         orders = [n for n in range(len(tail), least - 1, -1) if n in (least, 1, 2, 3, 4, 6, 8)]
         return [(order, z, (int(salt), tuple(tail[-order:]))) for order in orders for z, salt in enumerate(salts)]
 
-    def often(self, key: tuple[int, Tokens]) -> int:
-        return (self.met[key] >= 2) + (self.met[key] >= 5)
+    def kind_of(self, key: tuple[int, Tokens]) -> tuple[int, int]:
+        """How often a context was met, and how sure it is of its next token."""
+        largest = np.float32(max(self.mean[key].values()))
+        return (self.met[key] >= 2) + (self.met[key] >= 5), sum(bool(largest >= p) for p in (0.3, 0.6, 0.9, 0.98))
 
     def learn(self, salts_FZ: Keys, tails_FO: Ints, least: int, ids_FK: Ints, p_FK: Floats) -> None:
         new_rows = [dict(zip(ids.tolist(), p.tolist(), strict=True)) for ids, p in zip(ids_FK, p_FK, strict=True)]
@@ -42,13 +44,14 @@ class Plain:
             for order, z, key in row:
                 if key in self.met:
                     foretold = sum(min(p, new.get(token, 0)) for token, p in self.mean[key].items())
-                    self.right[order - 1, z, self.often(key)] += foretold
-                    self.tried[order - 1, z, self.often(key)] += 1
+                    self.right[order - 1, z, *self.kind_of(key)] += foretold
+                    self.tried[order - 1, z, *self.kind_of(key)] += 1
         for row, new in zip(rows, new_rows, strict=True):
             for _, _, key in row:
                 met, old = self.met.get(key, 0), self.mean.get(key, {})
                 worth = {token: p for token, p in new.items() if p >= TRACE}
-                mean = {t: (old.get(t, 0) * met + worth.get(t, 0)) / (met + 1) for t in old.keys() | worth.keys()}
+                weight = met if self.recent is None else min(met, self.recent - 1)
+                mean = {t: (old.get(t, 0) * weight + worth.get(t, 0)) / (weight + 1) for t in old.keys() | worth.keys()}
                 self.mean[key] = dict(sorted(mean.items(), key=lambda item: -item[1])[: self.width])
                 self.met[key] = met + 1
 
@@ -57,7 +60,8 @@ class Plain:
         for order, z, key in self.contexts(salts, tail, least):
             if key not in self.met or left < LEAST_SAY:
                 continue
-            say = float(self.right[order - 1, z, self.often(key)] / self.tried[order - 1, z, self.often(key)])
+            kind = order - 1, z, *self.kind_of(key)
+            say = float(self.right[kind] / self.tried[kind])
             heaviest = heaviest or say
             share = left if only_longest else left * say
             left -= share
@@ -89,13 +93,16 @@ def has_full_context(table: NGramTable, salts_FZ: Keys, tails_FO: Ints) -> npt.N
 
 @pytest.mark.parametrize("only_longest", [False, True])
 @pytest.mark.parametrize(
-    ("orders", "least", "width", "salts"),
-    [(3, 1, 4, 1), (4, 2, 3, 2), (1, 1, 2, 2), (2, 1, 9, 2), (9, 1, 4, 2), (5, 5, 4, 1)],
+    ("orders", "least", "width", "salts", "recent"),
+    [(3, 1, 4, 1, 5), (4, 2, 3, 2, None), (1, 1, 2, 2, None), (2, 1, 9, 2, 2), (9, 1, 4, 2, 16), (5, 5, 4, 1, None)],
 )
-def test_equals_plain_dictionaries(orders: int, least: int, width: int, salts: int, only_longest: bool) -> None:
+def test_equals_plain_dictionaries(
+    orders: int, least: int, width: int, salts: int, recent: int | None, only_longest: bool
+) -> None:
     """A full entry used to drop its last token before seeing that the same distribution speaks of it again."""
     rng = np.random.default_rng(orders)
-    table, plain = NGramTable(width=width, capacity=50_000, orders=orders, salts=salts), Plain(width, orders, salts)
+    table = NGramTable(width=width, capacity=50_000, orders=orders, salts=salts, recent=recent)
+    plain = Plain(width, orders, salts, recent)
     for _ in range(40):
         rows = int(rng.integers(1, 30))
         problem_salts = rng.integers(2, 4, size=(rows, 1)).astype(np.uint64)

@@ -211,7 +211,7 @@ def untied(feedback: Sequence[Feedback], rng: np.random.Generator) -> list[Feedb
 
 
 def test_without_mixing_it_is_the_published_rule() -> None:
-    source, plain = Stand(max_order=4, mix=False, shared=False), Published()
+    source, plain = Stand(max_order=4, mix=False, shared=False, recent=None), Published()
     stream, rng, num_queries = BranchStream(seed=8, vocabulary=12), np.random.default_rng(8), 0
     for _ in range(60):
         branches = stream.next_round()

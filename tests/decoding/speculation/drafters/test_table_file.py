@@ -88,10 +88,10 @@ def test_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is no table"):
             read_table(file)
     save_file({"weights": np.zeros(3)}, file)
-    with pytest.raises(ValueError, match="is no n-gram table, version 2, but something else"):
+    with pytest.raises(ValueError, match="is no n-gram table, version 3, but something else"):
         read_table(file)
     save_file({"weights": np.zeros(3)}, file, {"format": "n-gram table, version 1"})
-    with pytest.raises(ValueError, match="is no n-gram table, version 2, but n-gram table, version 1"):
+    with pytest.raises(ValueError, match="is no n-gram table, version 3, but n-gram table, version 1"):
         read_table(file)
     file.unlink()
     with pytest.raises(FileNotFoundError):
