@@ -116,8 +116,9 @@ def copy_newer(old: NGramEntries, new: NGramEntries, oldest: int) -> int:
         if old.key_S[s] != np.uint64(0) and old.stamp_S[s] > oldest:
             at = find_slot(new.key_S, old.key_S[s])  # rehashed: deleting in place would break probing chains
             new.key_S[at] = old.key_S[s]
-            new.ids_SK[at] = old.ids_SK[s]
-            new.p_SK[at] = old.p_SK[s]
+            # one by one: the assignment of a row brings its error messages, which take seconds to compile
+            for k in range(old.ids_SK.shape[1]):
+                new.ids_SK[at, k], new.p_SK[at, k] = old.ids_SK[s, k], old.p_SK[s, k]
             new.count_S[at] = old.count_S[s]
             new.stamp_S[at] = old.stamp_S[s]
             num_copied += 1

@@ -55,7 +55,8 @@ class NGramTable:
         self.width, self.capacity, self.recent = width, capacity, recent
         self._hits: Counts = np.full((orders, salts, ENTRY_BUCKETS), _PRIOR_HITS)
         self._trials: Counts = np.full((orders, salts, ENTRY_BUCKETS), _PRIOR_TRIALS)
-        self.entries = NGramEntries.allocate_slots(1 << 12, width)
+        # few, so that what enlarges a table is compiled at the first start, and not in the middle of a run
+        self.entries = NGramEntries.allocate_slots(1 << 8, width)
         self._used = 0
         self._stamp = 0
         self.num_added = 0

@@ -1,0 +1,110 @@
+"""Compiles the loops of drafts in another process, while this one loads a model and compiles its layers.
+
+Numba compiles one loop at a time in a process. What it has compiled is in a cache on disk, where the other process
+finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from decoding.compiled import explain_absent_numba, is_compiled_ahead, note_compiled
+from decoding.model.backend import TokenBatch
+from decoding.model.segments import SegmentTiles
+from decoding.stats import DecoderKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOOPS = "drafts-of-any-model"
+_PROGRAM = f"from {__name__} import compile_drafts; compile_drafts()"
+_VOCABULARY = 64
+_LIKELY = 4  # tokens, so that n-grams return
+_TIMEOUT_S = 120.0
+
+
+class OtherProcess:
+    """The process that compiles, or none."""
+
+    def __init__(self, process: subprocess.Popen[bytes] | None) -> None:
+        self._process = process
+
+    def wait(self) -> None:
+        """Waits until the loops are compiled; where the process fails or stands still, this one compiles them."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_TIMEOUT_S)
+
+
+@contextmanager
+def compile_beside(cores: int) -> Iterator[OtherProcess]:
+    """Compiles the loops of `speculation=stand` beside what is in the context, on the first start with these sources.
+
+    Not with a single core. At the end of the context the process has ended.
+    """
+    if explain_absent_numba() is not None or cores < 2 or is_compiled_ahead(LOOPS):
+        yield OtherProcess(None)
+        return
+    process = None
+    # without a Python to start, this process compiles all
+    with suppress(OSError):
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+    try:
+        yield OtherProcess(process)
+        note_compiled(LOOPS)
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def compile_drafts() -> None:
+    """Compiles the loops of rounds with drafts, those of layers excepted."""
+    # here: the process that starts this one does not need them yet
+    from decoding.round import Speculation
+    from decoding.speculation.controllers.throughput import ThroughputController
+    from decoding.speculation.drafters.stand import Stand
+    from decoding.speculation.drafters.tree_drafter import TreeDrafter
+    from decoding.warmup_profile import compile_loops
+
+    compile_loops(_NoModel(), Speculation(TreeDrafter(Stand()), ThroughputController()))
+
+
+@dataclass(frozen=True)
+class _NoModel:
+    """Implements `Backend` without layers: a few tokens are equally likely everywhere."""
+
+    vocab_size: int = _VOCABULARY
+    max_positions: int = 4096
+    kv_bytes_per_token: int = 4
+    segment_tiles: SegmentTiles | None = None
+    decoder_kind: DecoderKind = "compiled"
+    attention_seconds: float = 0.0
+
+    def new_kv_pool(self, capacity: int) -> Tensor:
+        import torch
+
+        return torch.zeros(capacity + 1)
+
+    def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:
+        import torch
+
+        return torch.zeros(len(batch.logits_indices), 1)
+
+    def apply_head(self, hidden: Tensor) -> Tensor:
+        logits = hidden.new_zeros(len(hidden), self.vocab_size)
+        logits[:, _LIKELY:] = -9.0
+        return logits

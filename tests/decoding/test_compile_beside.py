@@ -1,0 +1,119 @@
+"""Loops of drafts are compiled in another process, once, and all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoding import compile_beside as module
+from decoding.compile_beside import compile_beside
+
+# prints what Numba compiles for an engine that drafts
+PROGRAM = """
+import asyncio
+from numba.core import event
+from decoding.core import GenerationRequest, SamplingParams
+from decoding.engine import LocalEngine
+from decoding.round import Speculation
+from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
+from tests.support.fakes import HashBackend
+
+compiled = []
+class Listener(event.Listener):
+    def on_start(self, event): pass
+    def on_end(self, event): compiled.append(event.data["dispatcher"].py_func.__name__)
+
+event.register("numba:compile", Listener())
+parts = Speculation(TreeDrafter(Stand()), FixedController(4))
+engine = LocalEngine(HashBackend(scale=0.0), decode=lambda tokens: "", kv_bytes=1 << 20, speculation=parts)
+params = SamplingParams(max_tokens=40)
+requests = [GenerationRequest(prefix=(1, 2, 3, 1, 2), params=params, seed=seed) for seed in range(3)]
+generations = asyncio.run(engine.generate(requests))
+engine.close()
+assert sum(generation.usage.drafted for generation in generations)
+print(compiled)
+"""
+
+
+class Started:
+    """In the place of `subprocess.Popen`: what was started and whether it has ended."""
+
+    def __init__(self, command: list[str], **_: Any) -> None:
+        self.command, self.is_running = command, True
+
+    def kill(self) -> None:
+        self.is_running = False
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.is_running:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired("python", timeout)
+        return 0
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """The processes that were started."""
+    processes: list[Started] = []
+
+    def start(*given: Any, **more: Any) -> Started:
+        processes.append(Started(*given, **more))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    return processes
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nothing was compiled ahead; what was noted since."""
+    noted: list[str] = []
+    monkeypatch.setattr(module, "is_compiled_ahead", noted.__contains__)
+    monkeypatch.setattr(module, "note_compiled", noted.append)
+    return noted
+
+
+def test_a_process_is_started_once_where_a_core_is_left_for_it(started: list[Started], notes: list[str]) -> None:
+    with compile_beside(1):
+        assert not started
+    for _ in range(2):
+        with compile_beside(2) as other:
+            other.wait()  # one that stands still is not waited for without end
+    assert len(started) == 1
+    assert not started[0].is_running
+    assert notes == [module.LOOPS]
+
+
+def test_without_another_python_this_process_goes_on(notes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with compile_beside(2) as other:
+        other.wait()
+    assert notes == [module.LOOPS]
+
+
+def test_the_process_ends_with_a_start_that_fails(started: list[Started], notes: list[str]) -> None:
+    with pytest.raises(ValueError, match="no such model"), compile_beside(2):
+        raise ValueError("no such model")
+    assert not started[0].is_running
+    assert not notes
+
+
+def test_the_other_process_compiles_every_loop_that_drafts_need(tmp_path: Path) -> None:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
+
+    def run(program: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=300
+        )
+        return done.stdout
+
+    run("from decoding.compile_beside import compile_drafts; compile_drafts()")
+    assert run(PROGRAM).strip() == "[]"
