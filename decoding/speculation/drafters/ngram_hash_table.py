@@ -29,7 +29,7 @@ class NGramEntries(NamedTuple):
     """Parallel arrays of S slots, a power of two. A key of 0 marks a free slot; ids without a token are -1.
 
     stamp_S  number of the update that last changed the entry
-    count_S  observations of the context that its mean is of, as float32
+    count_S  observations of the context, as float32
 
     All are views of one block of memory with the parts of a slot side by side, so a lookup is two cache misses.
     """
