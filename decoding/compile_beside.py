@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,31 +28,19 @@ _LIKELY = 4  # tokens, so that n-grams return
 _TIMEOUT_S = 120.0
 
 
-class OtherProcess:
-    """The process that compiles, or none."""
-
-    def __init__(self, process: subprocess.Popen[bytes] | None) -> None:
-        self._process = process
-
-    def wait(self) -> None:
-        """Waits until the loops are compiled; where the process fails or stands still, this one compiles them."""
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_TIMEOUT_S)
+_processes: list[subprocess.Popen[bytes]] = []  # that were started, one at most
 
 
-@contextmanager
-def compile_beside(cores: int) -> Iterator[OtherProcess]:
-    """Compiles the loops of `speculation=stand` beside what is in the context, on the first start with these sources.
+def start_compiling_drafts(cores: int) -> None:
+    """Compiles the loops of `speculation=stand` in another process, at the first start with these sources.
 
-    Not with a single core. At the end of the context the process has ended.
+    Not with a single core. The process ends by itself.
     """
     if explain_absent_numba() is not None or cores < 2 or is_compiled_ahead(LOOPS):
-        yield OtherProcess(None)
         return
-    process = None
-    # without a Python to start, this process compiles all
-    with suppress(OSError):
+    # before it has ended: where it fails, a process that needs the loops compiles them
+    note_compiled(LOOPS)
+    with suppress(OSError):  # without a Python to start
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.DEVNULL,
@@ -62,13 +49,14 @@ def compile_beside(cores: int) -> Iterator[OtherProcess]:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             start_new_session=True,  # Ctrl-C is for this process
         )
-    try:
-        yield OtherProcess(process)
-        note_compiled(LOOPS)
-    finally:
-        if process is not None:
-            process.kill()
-            process.wait()
+        _processes.append(process)
+
+
+def wait_for_drafts() -> None:
+    """Waits until the process that was started has ended, or stands still."""
+    while _processes:
+        with suppress(subprocess.TimeoutExpired):
+            _processes.pop().wait(_TIMEOUT_S)
 
 
 def compile_drafts() -> None:

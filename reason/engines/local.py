@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,14 +17,13 @@ from decoding.model.numerics import pick_invariant_path, require_invariant_model
 from decoding.validation import MAX_VALUE, is_count, require_choice, require_count, require_switch, shorten
 from reason.config.errors import ConfigError
 from reason.engines.base import EngineUse, EvictingEngineSettings, SpeculationFactory
-from reason.engines.cost_store import count_cores, identify_machine, read_costs, save_costs
+from reason.engines.cost_store import identify_machine, read_costs, save_costs
 from reason.models.checkpoint import Checkpoint, eos_ids
 from reason.models.devices import require_device
 from reason.models.loading import announce
 from reason.models.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
-    from decoding.compile_beside import OtherProcess
     from decoding.engine import LocalEngine
     from decoding.model.transformers_checkpoint import Device, DType, HFBackend
     from decoding.model.workspace import Workspace
@@ -149,7 +147,6 @@ class LocalSettings(EvictingEngineSettings):
 
         Raises: ValueError for a wrong setting or an unsupported model.
         """
-        from decoding.compile_beside import compile_beside
         from decoding.round import Speculation
         from decoding.speculation.controllers.cost_curve import CalibratedCost
         from decoding.speculation.drafters.none import NoDraft
@@ -158,11 +155,10 @@ class LocalSettings(EvictingEngineSettings):
             return speculation(tokenizer, checkpoint.source, backend) if speculation else Speculation()
 
         _warn_without_numba()
-        with compile_beside(count_cores()) if speculation else nullcontext() as drafts:
-            with announce(f"loading model {Path(checkpoint.source).name}"):
-                backend = self._load_model(checkpoint, eviction)
-                parts = make_parts()
-            _compile_ahead(backend, parts, make_parts, drafts)
+        with announce(f"loading model {Path(checkpoint.source).name}"):
+            backend = self._load_model(checkpoint, eviction)
+            parts = make_parts()
+        _compile_ahead(backend, parts, make_parts)
         if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
             parts.controller.calibrate_cost(self._measure_costs(backend, checkpoint), backend.row_counts)
         return self._start_engine(backend, checkpoint, tokenizer, parts, eviction)
@@ -283,13 +279,12 @@ class LocalSettings(EvictingEngineSettings):
         return costs
 
 
-def _compile_ahead(
-    backend: HFBackend, parts: Speculation, make_parts: Callable[[], Speculation], drafts: OtherProcess | None
-) -> None:
-    """Compiles the loops of rounds with parts like these, unless an earlier start has; `drafts` compiles some of them.
+def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[[], Speculation]) -> None:
+    """Compiles the loops of rounds with parts like these, unless an earlier start has.
 
     Where a drafter has a model, the loops of drafting are left for the first request: the model would load twice.
     """
+    from decoding.compile_beside import wait_for_drafts
     from decoding.compiled import is_compiled_ahead, note_compiled
     from decoding.round import Speculation
     from decoding.warmup_profile import compile_loops, name_loops, runs_a_model
@@ -297,9 +292,9 @@ def _compile_ahead(
     loops = name_loops(backend, parts)
     if not is_compiled_ahead(loops):
         with announce("compiling for this machine, once"):
-            if drafts is not None:
-                _call_in_thread(compile_loops, backend, Speculation())
-                drafts.wait()
+            # those without drafts first: another process may be compiling the others
+            _call_in_thread(compile_loops, backend, Speculation())
+            wait_for_drafts()
             others = Speculation() if runs_a_model(parts.drafter) else make_parts()
             _call_in_thread(compile_loops, backend, others)
         note_compiled(loops)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+from decoding.compile_beside import start_compiling_drafts
 from decoding.core import Engine
 from decoding.kv.eviction.policy import EvictionPolicy
 from reason.config.compose import Settings, as_config_error
 from reason.config.errors import ConfigError
 from reason.config.versions import collect_versions
+from reason.engines.cost_store import count_cores
 from reason.engines.spec import EngineSpec
 from reason.engines.speculation import SpeculationSpec
 from reason.models.checkpoint import Checkpoint, eos_ids, load_tokenizer
@@ -113,6 +115,8 @@ class SolveSpec:
         for judge in (self.judge, self.verifier):
             if judge is not None and judge.small is not None:
                 judge.small.ping()
+        if not self.engine.settings.is_remote and self.speculation.drafts_tokens:
+            start_compiling_drafts(count_cores())
         with announce("loading the tokenizer"), as_config_error("model.path"):
             tokenizer = load_tokenizer(source)
         with as_config_error("model.prompt"):

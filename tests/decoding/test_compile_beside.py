@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from decoding import compile_beside as module
-from decoding.compile_beside import compile_beside
+from decoding.compile_beside import start_compiling_drafts, wait_for_drafts
 
 # prints what Numba compiles for an engine that drafts
 PROGRAM = """
@@ -43,19 +43,13 @@ print(compiled)
 
 
 class Started:
-    """In the place of `subprocess.Popen`: what was started and whether it has ended."""
+    """In the place of `subprocess.Popen`: a process that never ends."""
 
     def __init__(self, command: list[str], **_: Any) -> None:
-        self.command, self.is_running = command, True
+        self.command = command
 
-    def kill(self) -> None:
-        self.is_running = False
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.is_running:
-            assert timeout is not None
-            raise subprocess.TimeoutExpired("python", timeout)
-        return 0
+    def wait(self, timeout: float) -> int:
+        raise subprocess.TimeoutExpired(self.command, timeout)
 
 
 @pytest.fixture
@@ -81,28 +75,20 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_process_is_started_once_where_a_core_is_left_for_it(started: list[Started], notes: list[str]) -> None:
-    with compile_beside(1):
-        assert not started
+    start_compiling_drafts(1)
+    assert not started
     for _ in range(2):
-        with compile_beside(2) as other:
-            other.wait()  # one that stands still is not waited for without end
+        start_compiling_drafts(2)
+        wait_for_drafts()  # one that stands still is not waited for without end
     assert len(started) == 1
-    assert not started[0].is_running
     assert notes == [module.LOOPS]
 
 
 def test_without_another_python_this_process_goes_on(notes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with compile_beside(2) as other:
-        other.wait()
+    start_compiling_drafts(2)
+    wait_for_drafts()
     assert notes == [module.LOOPS]
-
-
-def test_the_process_ends_with_a_start_that_fails(started: list[Started], notes: list[str]) -> None:
-    with pytest.raises(ValueError, match="no such model"), compile_beside(2):
-        raise ValueError("no such model")
-    assert not started[0].is_running
-    assert not notes
 
 
 def test_the_other_process_compiles_every_loop_that_drafts_need(tmp_path: Path) -> None:
