@@ -40,6 +40,8 @@ def start_compiling_drafts(cores: int) -> None:
         return
     # before it has ended: where it fails, a process that needs the loops compiles them
     note_compiled(LOOPS)
+    if not is_compiled_ahead(LOOPS):  # nothing can be written, and so nothing would be found
+        return
     with suppress(OSError):  # without a Python to start
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM],

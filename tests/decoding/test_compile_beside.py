@@ -84,6 +84,15 @@ def test_a_process_is_started_once_where_a_core_is_left_for_it(started: list[Sta
     assert notes == [module.LOOPS]
 
 
+def test_no_process_compiles_for_a_cache_that_cannot_be_written(
+    started: list[Started], notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "note_compiled", lambda loops: None)
+    start_compiling_drafts(2)
+    assert not started
+    assert not notes
+
+
 def test_without_another_python_this_process_goes_on(notes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     start_compiling_drafts(2)
