@@ -13,20 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from decoding.compiled import explain_absent_numba, is_compiled_ahead, note_compiled
-from decoding.model.backend import TokenBatch
-from decoding.model.segments import SegmentTiles
-from decoding.stats import DecoderKind
+from decoding.compiled import is_compiled_ahead, note_compiled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from decoding.model.backend import TokenBatch
+    from decoding.model.segments import SegmentTiles
+    from decoding.stats import DecoderKind
+
 LOOPS = "drafts-of-any-model"
 _PROGRAM = f"from {__name__} import compile_drafts; compile_drafts()"
-_VOCABULARY = 64
 _LIKELY = 4  # tokens, so that n-grams return
 _TIMEOUT_S = 120.0
-
 
 _processes: list[subprocess.Popen[bytes]] = []  # that were started, one at most
 
@@ -36,7 +35,7 @@ def start_compiling_drafts(cores: int) -> None:
 
     Not with a single core. The process ends by itself.
     """
-    if explain_absent_numba() is not None or cores < 2 or is_compiled_ahead(LOOPS):
+    if cores < 2 or is_compiled_ahead(LOOPS):
         return
     # before it has ended: where it fails, a process that needs the loops compiles them
     note_compiled(LOOPS)
@@ -52,6 +51,11 @@ def start_compiling_drafts(cores: int) -> None:
             start_new_session=True,  # Ctrl-C is for this process
         )
         _processes.append(process)
+
+
+def is_compiling_drafts() -> bool:
+    """Returns whether a process was started that has not been waited for."""
+    return bool(_processes)
 
 
 def wait_for_drafts() -> None:
@@ -77,7 +81,7 @@ def compile_drafts() -> None:
 class _NoModel:
     """Implements `Backend` without layers: a few tokens are equally likely everywhere."""
 
-    vocab_size: int = _VOCABULARY
+    vocab_size: int = 64
     max_positions: int = 4096
     kv_bytes_per_token: int = 4
     segment_tiles: SegmentTiles | None = None

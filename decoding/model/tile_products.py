@@ -63,16 +63,13 @@ def multiply_in_tiles(
                 at = tile * tile_size + d * PIECES * TILE
                 for row in range(first, min(first + tile_rows, num_rows)):
                     split_numbers(x, x_at + row * x_stride + begin + d, pieces, at + (row - first) * TILE_DEPTH)
+        before, before_at, before_stride = (start, start_at, start_stride) if begin == 0 else (y, y_at, y_stride)
         for column in range(0, columns, PANEL):
             panel_at = w_at + column * depth + begin * PANEL
             for tile in range(num_tiles):
-                pieces_at, row = tile * tile_size, tile * tile_rows
-                row_at = y_at + row * y_stride + column
-                if begin == 0:
-                    start_row = start_at + row * start_stride + column
-                    multiply_tiles(
-                        pieces, pieces_at, length, w, panel_at, start, start_row, start_stride, y, row_at, y_stride
-                    )
-                else:
-                    multiply_tiles(pieces, pieces_at, length, w, panel_at, y, row_at, y_stride, y, row_at, y_stride)
+                row = tile * tile_rows
+                multiply_tiles(
+                    pieces, tile * tile_size, length, w, panel_at, before, before_at + row * before_stride + column,
+                    before_stride, y, y_at + row * y_stride + column, y_stride,
+                )  # fmt: skip
     end_tiles(w)

@@ -284,7 +284,7 @@ def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[
 
     Where a drafter has a model, the loops of drafting are left for the first request: the model would load twice.
     """
-    from decoding.compile_beside import wait_for_drafts
+    from decoding.compile_beside import is_compiling_drafts, wait_for_drafts
     from decoding.compiled import is_compiled_ahead, note_compiled
     from decoding.round import Speculation
     from decoding.warmup_profile import compile_loops, name_loops, runs_a_model
@@ -292,9 +292,10 @@ def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[
     loops = name_loops(backend, parts)
     if not is_compiled_ahead(loops):
         with announce("compiling for this machine, once"):
-            # those without drafts first: another process may be compiling the others
-            _call_in_thread(compile_loops, backend, Speculation())
-            wait_for_drafts()
+            if is_compiling_drafts():
+                # those of rounds without drafts meanwhile
+                _call_in_thread(compile_loops, backend, Speculation())
+                wait_for_drafts()
             others = Speculation() if runs_a_model(parts.drafter) else make_parts()
             _call_in_thread(compile_loops, backend, others)
         note_compiled(loops)

@@ -115,7 +115,7 @@ class SolveSpec:
         for judge in (self.judge, self.verifier):
             if judge is not None and judge.small is not None:
                 judge.small.ping()
-        if not self.engine.settings.is_remote and self.speculation.drafts_tokens:
+        if self.speculation.drafts_tokens:
             start_compiling_drafts(count_cores())
         with announce("loading the tokenizer"), as_config_error("model.path"):
             tokenizer = load_tokenizer(source)

@@ -86,13 +86,13 @@ class NGramTable:
         entries_each = salts_FZ.shape[1] * count_stored_orders(tails_FO.shape[1], least)
         # At most half the capacity at a time, so that evicting the older half never evicts what was just added.
         step = max(1, self.capacity // (2 * entries_each))
+        recent = np.inf if self.recent is None else float(self.recent)
         for at in range(0, len(tails_FO), step):
             rows = slice(at, at + step)
             # Before the update: compiled code cannot grow the arrays that it writes to.
             self._reserve_entries(entries_each * len(tails_FO[rows]))
             self._stamp += 1
             observed = salts_FZ[rows], tails_FO[rows], least, ids_FK[rows], p_FK[rows]
-            recent = np.inf if self.recent is None else float(self.recent)
             self._used += update_table(self.entries, *observed, recent, self._stamp, self._hits, self._trials)
         if self.increments is not None:
             self.increments.add_observations(salts_FZ, tails_FO, least, ids_FK, p_FK)
