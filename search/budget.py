@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from decoding.core import Usage
+from decoding.core import NO_USAGE, Usage
 from search.strategy import Budget
 from search.thinking_time import ThinkingTime
 
@@ -88,6 +88,8 @@ class BudgetTracker:
 
     def add_usage(self, usage: Usage) -> None:
         """Adds usage without a reservation; `seconds` is ignored, because the tracker has a clock. *Mutates*."""
+        if usage is NO_USAGE:  # of most paths: a call for several of them counts once
+            return
         for name, count in vars(usage).items():
             if count:  # most are 0
                 self._counts[name] += count

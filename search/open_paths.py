@@ -11,33 +11,35 @@ from search.tree import SearchTree
 class OpenPaths:
     """Open branches, and how many nodes and tokens are on their paths; shared ones count once, prompts do not.
 
-    Adding or removing a branch costs its depth, whatever the size of the tree; `SearchTree.pinned_nodes` counts the
-    same from scratch.
+    Adding or removing a branch costs the part of its path that no other open one has, whatever the size of the tree;
+    `SearchTree.pinned_nodes` counts the same from scratch.
     """
 
     def __init__(self, tree: SearchTree) -> None:
         self._tree = tree
-        self._num_open_below: Counter[int] = Counter()  # per node on a path, the open branches at or below it
+        self._num_uses: Counter[int] = Counter()  # per node on a path, the open branches at it and its children there
         self.num_nodes = self.num_tokens = 0
 
     def add(self, node: int) -> None:
         """Adds an open branch. *Mutates*."""
         for above in self._tree.iter_upwards(node):
-            self._num_open_below[above] += 1
-            if self._num_open_below[above] == 1:
-                self.num_nodes += 1
-                self.num_tokens += len(self._tree.nodes[above].step.tokens)
+            self._num_uses[above] += 1
+            if self._num_uses[above] > 1:
+                return  # the nodes above it are on a path already
+            self.num_nodes += 1
+            self.num_tokens += len(self._tree.nodes[above].step.tokens)
 
     def remove(self, node: int) -> None:
         """Removes an open branch, once for each time that it was added. *Mutates*."""
         for above in self._tree.iter_upwards(node):
-            self._num_open_below[above] -= 1
-            if not self._num_open_below[above]:
-                del self._num_open_below[above]
-                self.num_nodes -= 1
-                self.num_tokens -= len(self._tree.nodes[above].step.tokens)
+            self._num_uses[above] -= 1
+            if self._num_uses[above]:
+                return  # other paths have the nodes above it
+            del self._num_uses[above]
+            self.num_nodes -= 1
+            self.num_tokens -= len(self._tree.nodes[above].step.tokens)
 
     def count_with(self, nodes: Iterable[int]) -> tuple[int, int]:
         """Returns the number of nodes and of tokens on the paths of the open branches and of `nodes`."""
-        further = self._tree.pinned_nodes(nodes, known=self._num_open_below)
+        further = self._tree.pinned_nodes(nodes, known=self._num_uses)
         return self.num_nodes + len(further), self.num_tokens + self._tree.count_tokens(further)

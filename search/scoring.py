@@ -31,7 +31,7 @@ async def score_paths(scorer: StepScorer, paths: Sequence[StepPath]) -> ScoredPa
         None if scores is None else [None if score is None else round_score(score) for score in scores]
         for scores in scored.scores
     ]
-    return replace(scored, scores=rounded)
+    return ScoredPaths(rounded, scored.usage)
 
 
 class ScoreQueue:

@@ -54,7 +54,7 @@ def record_selection(
     continued = {node for node, width in zip(nodes, widths, strict=True) if width}
     others = OpenPaths(tree) if still_open is None else still_open
     kv_nodes, kv_tokens = others.count_with(nodes)
-    kept_nodes, kept_tokens = others.count_with(continued)
+    kept_nodes, kept_tokens = others.count_with(continued) if 0 in widths else (kv_nodes, kv_tokens)
     return Selection(
         size=len(tree),
         nodes=tuple(nodes),

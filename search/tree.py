@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from decoding.core import FinishReason, Tokens, Vector
@@ -236,7 +236,10 @@ class SearchTree:
             before = self.root
         else:
             before = (() if context.after is None else self.prefix_tokens(context.after)) + context.tokens
-        return tuple(chain(before, *[step.tokens for step in steps]))
+        tokens = list(before)
+        for step in steps:
+            tokens += step.tokens  # copies a tuple as a whole; a chain of iterators takes its tokens one by one
+        return tuple(tokens)
 
     def count_prefix_tokens(self, node: int) -> int:
         """Number of ids in the prefix of a node."""
