@@ -21,14 +21,15 @@ from decoding.speculation.controllers.nap import Nap
 RoundKind = Literal["plain", "learning", "drafted"]
 """A plain round without drafts, one that the drafter learns from, or one with drafts, from which it learns too."""
 
-_ALLOWANCE = 0.014  # share of the time of all rounds that trials may lose, for few branches
-_MANY_BRANCHES = 8  # of which the share is half: the more rows a round has, the less drafts can win
+_ALLOWANCE = 0.03  # share of the time of all rounds that trials may lose, for one branch
+_MANY_BRANCHES = 8  # of which the share is half, and of twice as many a fifth: the more rows, the less drafts can win
 _LEARNING = 0.008  # share of the time of plain rounds that learning from some of them may take
 _STAKE = 1.5  # plain rounds: what a trial may lose
 _CREDIT = 2.0  # plain rounds: the balance at the start, enough for a first trial where rounds become slower
 _MOST_STAKE = 8.0  # plain rounds: savings beyond it go to the balance
 _MOST_BALANCE = 10.0  # plain rounds: more, and old savings would pay for the drafts of today
 _FIRST_TRIAL = 16  # rounds before the first trial, in which the drafter learns; then between trials, twice as many each
+_FIRST_TRIAL_OF_FEW = 32  # for fewer than `_MANY_BRANCHES`, which teach as much in more rounds
 _SHORT_REST = 2  # rounds between trials after one that has saved much: a text that was easy to draft often is so again
 _MOST_REST = 256
 _PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
@@ -42,19 +43,19 @@ _MOST_CHANGE = 1.25  # of a factor that one round may suggest: one that another 
 class _LoadRecord:
     """What is known of one range of batch sizes.
 
+    rest, interval  rounds until the next trial, and as they were after the last one
     plain_factor    seconds of plain rounds over those that the cost curve expects
     num_plain       plain rounds that were measured
     stake           seconds that drafting may still lose; None while the size rests
-    rest, interval  rounds until the next trial, and as they were after the last one
     learning_cost   what a round that the drafter learns from takes longer, as a share of a plain round; at first 0, so
                     that two rounds measure it: next to the rounds of a large model learning is nothing
     """
 
+    rest: int
+    interval: int
     plain_factor: float = 1.0
     num_plain: int = 0
     stake: float | None = None
-    rest: int = _FIRST_TRIAL
-    interval: int = _FIRST_TRIAL
     since_plain: int = 0
     since_learning: int = 0
     num_learning: int = 0
@@ -179,24 +180,27 @@ class SpeculationGate:
         size = branches.bit_length()  # 1, 2-3, 4-7, ... branches
         if size not in self._records:
             near = min(self._records, key=lambda other: abs(other - size), default=None)
-            self._records[size] = _LoadRecord() if near is None else _copy_verdict(self._records[near])
+            self._records[size] = _begin_record(branches) if near is None else _copy_verdict(self._records[near])
         return self._records[size]
 
 
 def _allowance_of(branches: int) -> float:
-    return _ALLOWANCE * _MANY_BRANCHES / (_MANY_BRANCHES + branches)
+    return _ALLOWANCE / (1 + (branches / _MANY_BRANCHES) ** 2)
 
 
 def _learning_interval(record: _LoadRecord) -> float:
     return min(record.learning_cost / _LEARNING, _MOST_LEARNING_INTERVAL)
 
 
+def _begin_record(branches: int) -> _LoadRecord:
+    first = _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES else _FIRST_TRIAL
+    return _LoadRecord(rest=first, interval=first)
+
+
 def _copy_verdict(near: _LoadRecord) -> _LoadRecord:
     """Returns a record that begins like one of another size: where that one drafts, with a trial."""
     rest = near.rest if near.stake is None else 0
-    return _LoadRecord(
-        near.plain_factor, near.num_plain, rest=rest, interval=near.interval, learning_cost=near.learning_cost
-    )
+    return _LoadRecord(rest, near.interval, near.plain_factor, near.num_plain, learning_cost=near.learning_cost)
 
 
 def _clip_ratio(ratio: float, expected: float) -> float:
