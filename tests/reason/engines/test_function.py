@@ -103,7 +103,7 @@ def test_function_judges_a_model_that_is_here() -> None:
         requests.append(messages[-1]["content"])
         return "yes"
 
-    result = reason.solve("What is 3+4?", "search.n=4", judge=approve).result
+    result = reason.solve("What is 3+4?", "search.n=4", "controller=fixed", judge=approve).result
     assert {c.score for c in result.candidates} == {1.0}
     assert requests
     assert all("3+4" in text for text in requests)
