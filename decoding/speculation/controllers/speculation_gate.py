@@ -200,7 +200,13 @@ def _begin_record(branches: int) -> _LoadRecord:
 def _copy_verdict(near: _LoadRecord) -> _LoadRecord:
     """Returns a record that begins like one of another size: where that one drafts, with a trial."""
     rest = near.rest if near.stake is None else 0
-    return _LoadRecord(rest, near.interval, near.plain_factor, near.num_plain, learning_cost=near.learning_cost)
+    return _LoadRecord(
+        rest=rest,
+        interval=near.interval,
+        plain_factor=near.plain_factor,
+        num_plain=near.num_plain,
+        learning_cost=near.learning_cost,
+    )
 
 
 def _clip_ratio(ratio: float, expected: float) -> float:
