@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.sampler_kernels import RUN
 from decoding.sampling_vectors import copy_run
 from decoding.vector_emitter import LANES
@@ -32,7 +32,7 @@ def sum_exponentials(logits_TV: Floats, logsumexp_T1: Floats) -> None:
         logsumexp_T1[t, 0] = largest + np.log(total)
 
 
-@compiled
+@compiled_in_place
 def add_run(run: Floats, count: int, largest_of_run: np.float32, largest: float, total: float) -> tuple[float, float]:
     """Returns the largest logit so far, and the sum of exp(logit - largest); `largest` and `total` before this run.
 

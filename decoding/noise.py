@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled, explain_no_numba
+from decoding.compiled import compiled, compiled_in_place, explain_no_numba
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,19 +64,19 @@ def place_keys(
 _mix_number: Callable[[np.uint64], np.uint64] = compiled(mix_uint64)  # type: ignore[assignment]
 
 
-@compiled
+@compiled_in_place
 def noise_key_of(seed: np.uint64, position: int) -> tuple[np.int32, np.int32]:
     """Returns the two halves of `noise_keys` of one seed and position, for compiled loops."""
     return _place_key(_mix_number(seed), np.uint64(position))
 
 
-@compiled
+@compiled_in_place
 def _place_key(mixed_seed: np.uint64, position: np.uint64) -> tuple[np.int32, np.int32]:
     key = _mix_number(mixed_seed ^ (position * np.uint64(_GOLDEN_64)))
     return np.int32(np.uint32(key)), np.int32(np.uint32(key >> np.uint64(32)))
 
 
-@compiled
+@compiled_in_place
 def _place_each(
     mixed_seed_T: npt.NDArray[np.uint64], position_T: npt.NDArray[np.uint64], keys_T2: npt.NDArray[np.int32]
 ) -> None:
@@ -112,26 +112,26 @@ def gumbel_noise(keys_T2: Tensor, ids: Tensor) -> Tensor:
     return u_TV.neg_().log1p_().neg_().log_().neg_()
 
 
-@compiled
+@compiled_in_place
 def gumbel_of_token(key: np.int32, other: np.int32, token: int) -> float:
     """Returns `gumbel_noise` of one token id and one row's key, for compiled loops; the last place may differ."""
     return gumbel_of_hash(hash_token(np.uint32(token), np.uint32(key), np.uint32(other)))
 
 
-@compiled
+@compiled_in_place
 def hash_token(token: np.uint32, first: np.uint32, second: np.uint32) -> np.uint32:
     """Returns the 32 random bits of a token id under the two halves of a row's key."""
     bits = np.uint32(token * np.uint32(GOLDEN_32 & 0xFFFFFFFF) + first)
     return _mix_uint32(np.uint32(_mix_uint32(bits) + second))
 
 
-@compiled
+@compiled_in_place
 def gumbel_of_hash(bits: np.uint32) -> float:
     """Returns the noise that belongs to `hash_token`'s bits."""
     return float(-np.log(-np.log1p(-min((bits + 0.5) * 2.0**-32, _BELOW_ONE))))
 
 
-@compiled
+@compiled_in_place
 def _mix_uint32(x: np.uint32) -> np.uint32:
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))

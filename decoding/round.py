@@ -353,9 +353,9 @@ class RoundRunner:
             if path:
                 # in the order of the path, which is the order of positions
                 request.append_slots(node_slots[path])
-                is_rejected = np.ones(len(item.draft), dtype=bool)
-                is_rejected[path] = False
-                node_slots = node_slots[is_rejected]
+                is_committed = np.zeros(len(item.draft), dtype=bool)
+                is_committed[path] = True
+                node_slots = node_slots[~is_committed]
             rejected.append(node_slots)
         # the first round that has the whole prompt: later rounds insert at their end only
         if request.can_insert:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.noise import gumbel_of_hash
 from decoding.sampling_vectors import bound_sums, copy_run
 from decoding.vector_emitter import LANES
@@ -53,7 +53,7 @@ def new_runs() -> tuple[Floats, Floats, Hashes]:
     return np.empty(size, dtype=np.float32), np.empty(size, dtype=np.float32), np.empty(size, dtype=np.uint32)
 
 
-@compiled
+@compiled_in_place
 def draw_from_run(
     run: Floats, start: int, count: int, largest: np.float32, inverse: np.float32, first: np.uint32, second: np.uint32,
     bounds: Floats, hashes: Hashes, best: np.float32, token: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -111,7 +112,7 @@ class RoundRows:
         self._mixed_seed_B = mix_uint64(wrap_seeds(seeds))
         self._requests = SamplingBatch(*SamplingColumns.from_params(params), np.empty((0, 2), dtype=np.int32))
         # requests of one search have the same parameters: then only the number of rows counts
-        self._alike: dict[int, SamplingBatch] | None = {} if all(other == params[0] for other in params) else None
+        self._alike = _rows_of(params[0]) if all(other == params[0] for other in params) else None
         self._counts: Sequence[int] = ()
         self.first_rows: tuple[int, ...] = ()
 
@@ -119,7 +120,7 @@ class RoundRows:
         """Returns the rows for tokens to be chosen at these positions, so many of each request. *Mutates*."""
         if self._counts != counts:
             self._counts, self.first_rows = counts, tuple(accumulate(counts, initial=0))[:-1]
-            self._mixed_seed_T = np.repeat(self._mixed_seed_B, counts)
+            self._mixed_seed_T = self._mixed_seed_B.repeat(counts)
             self._rows = self._give_rows(counts)
         return self._rows.with_keys(place_keys(self._mixed_seed_T, positions_T))
 
@@ -132,3 +133,9 @@ class RoundRows:
                 self._alike.clear()
             self._alike[total] = self._requests.give_rows(np.zeros(total, dtype=np.int64))
         return self._alike[total]
+
+
+@lru_cache(maxsize=4)
+def _rows_of(params: SamplingParams) -> dict[int, SamplingBatch]:
+    """Returns where rows that all have these parameters are kept, by their number: requests come and go."""
+    return {}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled_in_place
 from decoding.vector_emitter import VectorEmitter, llvm_function
 
 _ARRIVED, _TIMES = 0, 8
@@ -75,7 +75,7 @@ def _pause(typing: Any, offers_core: Any) -> Any:
     return types.void(types.boolean), emit
 
 
-@compiled
+@compiled_in_place
 def wait_for_team(barrier: npt.NDArray[np.int64], num_threads: int) -> None:
     """Waits until `num_threads` threads are here; what each wrote before, all can read after. *Mutates* `barrier`."""
     if num_threads == 1:

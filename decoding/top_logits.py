@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.sampler_kernels import RUN
 from decoding.sampling_vectors import copy_run
 from decoding.vector_emitter import LANES
@@ -30,7 +30,7 @@ def find_largest(logits_TV: Floats, ids_Tk: Ints, largest_Tk: Floats) -> None:
             keep_largest(run, start, count, copy_run(row, start, count, run), ids_Tk[t], largest_Tk[t])
 
 
-@compiled
+@compiled_in_place
 def keep_largest(run: Floats, start: int, count: int, largest_of_run: np.float32, ids: Ints, largest: Floats) -> None:
     """Keeps the largest logits once the `count` ids from `start` on are known. *Mutates* `ids` and `largest`."""
     k = len(ids)

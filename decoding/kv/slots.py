@@ -91,7 +91,7 @@ class SlotPool:
 
     def free(self, slots: Slots) -> None:
         """Takes slots back. Freeing a slot twice is a broken invariant, not a caller's mistake."""
-        assert self._is_held[slots].all(), "a slot was freed twice"
+        assert np.count_nonzero(self._is_held[slots]) == len(slots), "a slot was freed twice"
         self._is_held[slots] = False
         # reversed back: the next allocation gets the same run in the same order
         self._free_slots[self.num_free : self.num_free + len(slots)] = slots[::-1]

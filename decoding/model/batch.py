@@ -16,7 +16,7 @@ from decoding.kv.sequence import TokenSequence
 from decoding.kv.shared_prefix import SharedPrefixGroup
 from decoding.kv.slots import SCRATCH_SLOT, Slots
 from decoding.model.aligned_segments import plan_aligned_segments
-from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
+from decoding.model.backend import AttentionBlock, Bools, TokenBatch
 from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
 from decoding.speculation.draft import Draft
@@ -192,22 +192,24 @@ def _build_block(layout: _BlockLayout[S], groups: Sequence[SharedPrefixGroup], f
     if rows == 1:  # plain decoding: of its new keys each token sees the only one
         visible_NRU: Bools = np.array([[[True]]] * len(private))
     else:
-        visible_NRU = _show_new_keys(rows, np.array(committed, dtype=np.int64), new_N, drafted)
+        visible_NRU = _show_new_keys(rows, committed, max(new), drafted)
     real_rows = None
     if total < len(private) * rows:
         real_rows = np.flatnonzero(np.arange(rows) < np.array(rows_of)[:, None])
     return AttentionBlock(first, total, shared, private, new_N, visible_NRU, real_rows)
 
 
-def _show_new_keys(rows: int, committed_N: Ints, new_N: Ints, drafted: Sequence[tuple[int, SequenceInput[S]]]) -> Bools:
-    """Returns `visible_NRU` of a block; `drafted` are the sequences with a draft."""
-    visible_NRU: Bools = np.zeros((len(new_N), rows, int(new_N.max())), dtype=np.bool_)
+def _show_new_keys(
+    rows: int, committed: Sequence[int], most_new: int, drafted: Sequence[tuple[int, SequenceInput[S]]]
+) -> Bools:
+    """Returns `visible_NRU` of a block; `drafted` are the sequences with a draft, `committed` the numbers of all."""
+    visible_NRU: Bools = np.zeros((len(committed), rows, most_new), dtype=np.bool_)
     # Row i of the committed tokens sees those before it and itself (hence + 1). Draft rows see all committed
     # tokens: the minimum stops at the last of them, and what they see of each other is set below.
-    if (committed_N == 1).all():  # decoding alone
+    if max(committed) == 1:  # decoding alone
         visible_NRU[:, :, 0] = True
     else:
-        limit_NR = np.minimum(np.arange(rows), committed_N[:, None] - 1) + 1
+        limit_NR = np.minimum(np.arange(rows), np.array(committed)[:, None] - 1) + 1
         np.less(np.arange(visible_NRU.shape[2]), limit_NR[:, :, None], out=visible_NRU)
     for n, item in drafted:
         row = item.num_committed
@@ -227,10 +229,10 @@ def ancestor_mask(draft: Draft) -> Bools:
 
 
 def _find_ancestors(parents: tuple[int, ...]) -> Bools:
-    mask: Bools = np.eye(len(parents), dtype=np.bool_)
-    for node, parent in enumerate(parents):
-        if parent >= 0:  # parents come before their children, so the parent's row is complete
-            mask[node] |= mask[parent]
+    words = -(-len(parents) // 8)  # bytes of a row
+    rows = b"".join(bits.to_bytes(words, "little") for bits in ancestor_bits(parents))
+    bytes_NW = np.frombuffer(rows, dtype=np.uint8).reshape(len(parents), words)
+    mask: Bools = np.unpackbits(bytes_NW, axis=1, count=len(parents), bitorder="little").view(np.bool_)
     mask.flags.writeable = False
     return mask
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.model.panel_products import ZERO, Ints, multiply_share, share_columns
 from decoding.model.weight_panels import Floats, Panels
 from decoding.team_barrier import wait_for_team
@@ -82,7 +82,7 @@ common   how many of its first keys it has in common with the token before it
 """
 
 
-@compiled
+@compiled_in_place
 def list_keys(
     first: int, at: int, extra_at: int, shared_len_G: Ints, private_len_N: Ints, num_new_N: Ints,
     visible_NRU: npt.NDArray[np.bool_], row_R: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records,
@@ -123,14 +123,14 @@ def list_keys(
     return at, extra_at
 
 
-@compiled
+@compiled_in_place
 def _copy(x: Floats, x_at: int, y: Floats, y_at: int, width: int) -> None:
     # element by element: Numba compiles the assignment of a slice twenty times as long
     for i in range(width):
         y[y_at + i] = x[x_at + i]
 
 
-@compiled
+@compiled_in_place
 def _normalise(
     x: Floats, x_at: int, weights: Floats, norm_at: int, y: Floats, y_at: int, width: int, size: int, eps: float
 ) -> None:
@@ -139,7 +139,7 @@ def _normalise(
     scale_numbers(x, x_at, factor, weights, norm_at, y, y_at, width)
 
 
-@compiled
+@compiled_in_place
 def _rotate(x: Floats, x_at: int, size: int, cos_sin: Floats, position: int, factor: float) -> None:
     """Rotates the `size` numbers of a head in place, and multiplies them by `factor`."""
     half = size // 2
@@ -155,7 +155,7 @@ def _rotate(x: Floats, x_at: int, size: int, cos_sin: Floats, position: int, fac
         x[x_at + half + i] = (b * cos_sin[cos + half + i] + a * cos_sin[sin + half + i]) * scale
 
 
-@compiled
+@compiled_in_place
 def _attend(
     thread: int, num_threads: int, shape: StackShape, rows: Ints, first: int, end: int, q: Floats, kv: Floats,
     layer_at: int, num_slots: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
@@ -184,7 +184,7 @@ def _attend(
             query += size
 
 
-@compiled
+@compiled_in_place
 def _gather_queries(
     shape: StackShape, rows: Ints, first: int, query: int, most: int, keys_T: Records
 ) -> tuple[int, int]:
@@ -208,7 +208,7 @@ def _gather_queries(
     return size, common if size > 1 else ZERO
 
 
-@compiled
+@compiled_in_place
 def _attend_together(
     shape: StackShape, rows: Ints, first: int, query: int, size: int, common: int, head: int,
     q: Floats, kv: Floats, kv_at: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
@@ -277,7 +277,7 @@ def _attend_together(
             out[y_at + d] = tile[o_at + d] * factor
 
 
-@compiled
+@compiled_in_place
 def size_work(shapes: Records, num_threads: int, positions_T: Ints, keys_T: Records) -> tuple[int, int, int, int]:
     """Returns the numbers of `run_layers` in memory: all of them, those of a thread, and those of a row of scores; and
     the largest position."""
@@ -293,7 +293,7 @@ def size_work(shapes: Records, num_threads: int, positions_T: Ints, keys_T: Reco
     return shared + num_threads * of_thread, of_thread, capacity, largest
 
 
-@compiled
+@compiled_in_place
 def _wide_size(shape: StackShape) -> int:
     """Numbers of a row of what is between two products: query, key and value, attention, or gate, up and both."""
     return max((shape.num_heads + 2 * shape.num_kv_heads) * shape.head, 3 * shape.mlp)

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.model.tile_products import multiply_in_tiles
 from decoding.model.weight_panels import Floats, Panels
 from decoding.tile_kernels import is_tiled
@@ -77,7 +77,7 @@ def multiply_share(
             add_numbers(biases, bias_at + at, y, row * columns + at, stop - begin)
 
 
-@compiled
+@compiled_in_place
 def share_columns(thread: int, num_threads: int, columns: int) -> tuple[int, int]:
     """Returns the first column of a thread, and the end of its columns: whole panels, pairs of them while there are."""
     panels = columns // PANEL

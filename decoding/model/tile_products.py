@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.model.weight_panels import Floats, Panels
 from decoding.tile_kernels import (
     PIECES,
@@ -23,14 +23,14 @@ _DEPTH = 1024
 _LINE = 32  # numbers of bfloat16 in a line of the cache
 
 
-@compiled
+@compiled_in_place
 def count_tile_rows(num_rows: int) -> int:
     """Returns the rows of all tiles for `num_rows` rows, those that fill up the last one included."""
     num_tiles, tile_rows = _count_tiles(num_rows)
     return num_tiles * tile_rows
 
 
-@compiled
+@compiled_in_place
 def _count_tiles(num_rows: int) -> tuple[int, int]:
     """Returns the number of tiles and the rows of each: as few as possible, since each takes a cycle more."""
     num_tiles = (num_rows + TILE - 1) // TILE

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled_in_place
 from decoding.sampling_batch import SamplingBatch
 from decoding.speculation.draft import Draft, VerifyResult
 from decoding.speculation.interfaces import Branch
@@ -53,7 +53,7 @@ def flatten_trees(branches: Sequence[Branch], drafts: Sequence[Draft], nodes: in
     return FlatTrees(tokens_BN.reshape(-1), visible_BNN.reshape(-1), depths_BN.reshape(-1))
 
 
-@compiled
+@compiled_in_place
 def _place_nodes(
     sizes_B: Ints, tokens_M: Ints, parents_M: Ints, tokens_BN: Ints, visible_BNN: Bools, depths_BN: Ints
 ) -> None:
@@ -110,7 +110,7 @@ accepted_rows=array([[ 0,  1,  3, -1]], dtype=int32))
     return CommittedArrays(next_tokens_BN.reshape(-1), lengths_B.astype(np.int32), accepted_rows_BN)
 
 
-@compiled
+@compiled_in_place
 def _place_tokens(
     lengths_B: Ints, tokens_M: Ints, nodes_M: Ints, next_tokens_BN: Int32s, accepted_rows_BN: Int32s
 ) -> None:

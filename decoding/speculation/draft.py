@@ -75,6 +75,18 @@ class VerifyResult:
         assert len(self.tokens) == len(self.accepted_nodes) + 1 == len(self.logprobs)
 
 
+class DraftColumns(NamedTuple):
+    """The nodes of a draft as arrays; see `Draft` for the fields.
+
+    Labels and probabilities are empty where the draft has none.
+    """
+
+    tokens_N: npt.NDArray[np.int64]
+    parents_N: npt.NDArray[np.int64]
+    labels_N: npt.NDArray[np.int64]
+    path_probabilities_N: npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Draft:
     """Drafted tokens as a tree: `parents[i] < i`, and -1 means "right after the committed tokens".
@@ -100,6 +112,16 @@ class Draft:
         return len(self.tokens)
 
     @LazyProperty
+    def columns(self) -> DraftColumns:
+        """The nodes as arrays. A drafter that has made the draft from them stores them here."""
+        return DraftColumns(
+            np.array(self.tokens, dtype=np.int64),
+            np.array(self.parents, dtype=np.int64),
+            np.array(self.labels, dtype=np.int64),
+            np.array(self.path_probabilities, dtype=np.float64),
+        )
+
+    @LazyProperty
     def depths(self) -> tuple[int, ...]:
         """The depth of each node; 1 = child of the root."""
         depths: list[int] = []
@@ -121,13 +143,13 @@ class Draft:
         >>> Draft((5, 6, 9), (-1, 0, 0)).follow_path({-1: 5, 0: 9, 2: 1}.__getitem__)
         VerifiedPath(accepted_nodes=(0, 2), next_token=1)
         """
-        # Tokens of siblings differ, so (parent, token) names at most one node.
-        child = {(parent, token): i for i, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))}
         path: list[int] = []
-        node = -1
-        while (child_node := child.get((node, token := token_after(node)))) is not None:
-            path.append(child_node)
-            node = child_node
+        last, token = -1, token_after(-1)
+        # Once over all nodes: children come after their parent, and tokens of siblings differ.
+        for node, (parent, drafted) in enumerate(zip(self.parents, self.tokens, strict=True)):
+            if parent == last and drafted == token:
+                path.append(node)
+                last, token = node, token_after(node)
         return VerifiedPath(tuple(path), token)
 
     def select_nodes(self, nodes: Iterable[int]) -> Draft:
@@ -174,6 +196,8 @@ class Draft:
         assert len(set(zip(self.parents, self.tokens, strict=True))) == len(self), "siblings must differ"
         assert not self.path_probabilities or len(self.path_probabilities) == len(self)
         assert not self.labels or len(self.labels) == len(self)
+        fields = self.tokens, self.parents, self.labels, self.path_probabilities
+        assert fields == tuple(tuple(column.tolist()) for column in self.columns)
         # A child above its parent would be selected without it.
         for i, probability in enumerate(self.path_probabilities):
             assert 0 <= probability <= (1 if self.parents[i] < 0 else self.path_probabilities[self.parents[i]])

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from decoding import compiled as compiled_module
@@ -52,3 +54,18 @@ def test_notes_of_compiled_loops_belong_to_the_sources(sources: Path, monkeypatc
     (sources / "constants.py").write_text("WIDTH = 8\n")
     compiled_module.hash_sources.cache_clear()
     assert not compiled_module.is_compiled_ahead("loops")
+
+
+def test_loop_that_makes_an_array_cannot_be_compiled_as_one_that_makes_none() -> None:
+    def sum_copy(x: npt.NDArray[np.float64]) -> float:
+        copied = np.empty(len(x))
+        copied[:] = x
+        return float(copied.sum())
+
+    def sum_slice(x: npt.NDArray[np.float64]) -> float:
+        return float(x[1:].sum())
+
+    numbers = np.arange(4.0)
+    assert compiled_module.compiled_in_place(sum_slice)(numbers) == 6
+    with pytest.raises(numba.core.errors.NumbaError):
+        compiled_module.compiled_in_place(sum_copy)(numbers)

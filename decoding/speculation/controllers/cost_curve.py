@@ -62,6 +62,8 @@ class CostCurve:
     _single_steps: list[float] = field(init=False, repr=False)  # the same, for one round at a time
     _seconds_per: tuple[float, float, float] = field(init=False, repr=False)  # branch, draft node, context token
     _factors: tuple[float, float] = field(init=False, repr=False)  # on plain rounds, on draft nodes
+    # branches and most nodes, and what `_list_steps` returns for them
+    _kept_steps: tuple[tuple[int, int], tuple[Floats, Floats, tuple[int, ...]]] = field(init=False, repr=False)
     # sums over rounds of the products plain * plain, plain * nodes, nodes * nodes, plain * 1, nodes * 1
     _moments: tuple[float, ...] = field(init=False, repr=False)
 
@@ -71,6 +73,7 @@ class CostCurve:
         branch, node, context = fitted[-3:].tolist()
         self._seconds_per = branch, node, context
         self._factors = 1.0, 1.0
+        self._kept_steps = (0, 0), (np.zeros(1), np.zeros(1), (0,))
         half = _PRIOR_ROUNDS / 2
         self._moments = half, 0.0, half, half, half
 
@@ -87,13 +90,25 @@ class CostCurve:
 
         `plain_factor` is on all of them, `node_factor` on what draft nodes take more than none.
         """
-        per_branch, per_node, per_context = self._seconds_per
-        rows_N = branches + np.arange(most + 1)
-        plain_N = self._base_of(rows_N) + (per_branch * branches + per_context * context)
-        seconds_N = self._factors[0] * plain_N + self._factors[1] * per_node * np.arange(most + 1)
-        seconds_N = plain_factor * (seconds_N[0] + node_factor * (seconds_N - seconds_N[0]))
-        corners = [count - branches for count in self.row_counts if 0 < count - branches < most]
-        return CostEstimate(np.maximum(seconds_N, 1e-12), (*corners, most))
+        plain, _ = self._cost_terms(branches, 0, context)
+        first, of_nodes = plain_factor * self._factors[0], plain_factor * node_factor
+        steps_N, nodes_N, corners = self._list_steps(branches, most)
+        # above 0, as is every step, so that no number of nodes takes less than a smaller one
+        seconds_N = max(first * plain, 1e-12) + of_nodes * self._factors[0] * steps_N
+        seconds_N += of_nodes * self._factors[1] * self._seconds_per[1] * nodes_N
+        return CostEstimate(seconds_N, corners)
+
+    def _list_steps(self, branches: int, most: int) -> tuple[Floats, Floats, tuple[int, ...]]:
+        """Returns by how much the base of 0 to `most` draft nodes is above that of none; their numbers; the corners.
+
+        Kept for the next round, which mostly is as large.
+        """
+        if self._kept_steps[0] != (branches, most):
+            nodes_N = np.arange(most + 1)
+            base_N = self._base_of(branches + nodes_N)
+            corners = (*(count - branches for count in self.row_counts if 0 < count - branches < most), most)
+            self._kept_steps = (branches, most), (base_N - base_N[0], nodes_N.astype(np.float64), corners)
+        return self._kept_steps[1]
 
     @property
     def seconds_per_node(self) -> float:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.noise import noise_key_of
 from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.drafters.calibration import calibration_bucket, request_probability
@@ -136,7 +136,7 @@ def build_best_first(
             node, b = next_root, -1 - next_root
             tail_O, level, parent_probability = lookup.tails_BO[b], 0, np.float32(1.0)
             next_root += 1
-        if level >= limits.depth_B[b] or remaining_B[b] == 0:
+        if level >= limits.depth_B[b] or remaining_B[b] == 0 or count == most:
             continue
         entries, salts_Z, share_OZU = lookup.entries, lookup.salts_BZ[b], lookup.share_OZU
         trust = backoff_distribution(
@@ -170,7 +170,7 @@ def build_best_first(
     return group_by_branch(nodes, np.ones(count, dtype=np.bool_), branches)
 
 
-@compiled
+@compiled_in_place
 def _can_exceed(rate: float, tokens: float, count: int, probability: float, seconds_N: Counts, corners_E: Ints) -> bool:
     """Returns whether some more nodes of at most this probability can give more tokens per second than `rate`.
 

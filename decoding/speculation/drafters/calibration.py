@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.speculation.drafters.request_acceptance import RequestAcceptance
 from decoding.speculation.drafters.source import TRUST_LEVELS, Ints
 from decoding.speculation.interfaces import Feedback
@@ -28,7 +28,7 @@ _PRIOR = 4.0  # weight of the estimate, in trials
 _MAX_PROBABILITY = 0.995  # below 1, so that a child is less likely than its parent
 
 
-@compiled
+@compiled_in_place
 def calibration_bucket(trust: int, rank: int, chance: float) -> int:
     """Returns the bucket of a draft token with estimated probability `chance`."""
     clipped = min(max(chance, 1e-4), 1 - 1e-4)  # a finite logit
@@ -37,13 +37,13 @@ def calibration_bucket(trust: int, rank: int, chance: float) -> int:
     return (trust * _RANKS + min(rank, _RANKS - 1)) * _BANDS + band
 
 
-@compiled
+@compiled_in_place
 def calibrated_probability(hits: Counts, trials: Counts, bucket: int, chance: float) -> float:
     """Returns the calibrated probability of a draft token of this bucket with estimated probability `chance`."""
     return min(float((hits[bucket] + _PRIOR * chance) / (trials[bucket] + _PRIOR)), _MAX_PROBABILITY)
 
 
-@compiled
+@compiled_in_place
 def request_probability(hits: Counts, trials: Counts, bucket: int, chance: float, odds_L: Counts) -> float:
     """Returns the calibrated probability for a request with such odds: see `RequestAcceptance.odds_of`."""
     probability = calibrated_probability(hits, trials, bucket, chance)
@@ -120,9 +120,9 @@ def find_outcomes(feedback: Sequence[Feedback]) -> NodeOutcomes:
     return NodeOutcomes(
         *_select_tried(
             np.array([len(draft) for draft in drafts], dtype=np.int64),
-            np.array(list(chain.from_iterable(draft.parents for draft in drafts)), dtype=np.int64),
-            np.array(list(chain.from_iterable(draft.labels for draft in drafts)), dtype=np.int64),
-            np.array(list(chain.from_iterable(draft.path_probabilities for draft in drafts)), dtype=np.float64),
+            np.concatenate([draft.columns.parents_N for draft in drafts]),
+            np.concatenate([draft.columns.labels_N for draft in drafts]),
+            np.concatenate([draft.columns.path_probabilities_N for draft in drafts]),
             np.array([len(outcome.accepted_nodes) for outcome in feedback], dtype=np.int64),
             np.array(list(chain.from_iterable(outcome.accepted_nodes for outcome in feedback)), dtype=np.int64),
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.noise import gumbel_of_token
 from decoding.speculation.draft import DraftSampling
 from decoding.speculation.drafters.source import Floats, Ints
@@ -21,7 +21,7 @@ SAMPLING_CODES: dict[DraftSampling, int] = {
 }
 
 
-@compiled
+@compiled_in_place
 def filter_probabilities(
     logp_K: Floats, temperature: float, top_k: int, top_p: float, min_p: float, q_K: Floats
 ) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.speculation.drafters.ngram_hash_table import (
     Counts,
     Floats,
@@ -96,7 +96,7 @@ def backoff_distribution(
     return trust
 
 
-@compiled
+@compiled_in_place
 def trust_level(weight: float) -> int:
     """Returns the trust level of a weight: bands of its logit; level 0 is for contexts without entries."""
     clipped = min(max(weight, 0.01), 0.999)  # a finite logit

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled_in_place
 
 Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -53,7 +53,7 @@ class NGramEntries(NamedTuple):
         return entries
 
 
-@compiled
+@compiled_in_place
 def extend_key(key: np.uint64, token: np.int64) -> np.uint64:
     """Returns the key of a context that is one token longer, to the left (splitmix64's finalizer); never 0."""
     # Every operand is uint64: Numba makes float64 of a uint64 and an int. + 2, because tokens start at -1, the padding.
@@ -63,7 +63,7 @@ def extend_key(key: np.uint64, token: np.int64) -> np.uint64:
     return (x ^ (x >> np.uint64(31))) | np.uint64(1)  # odd: 0 marks free slots
 
 
-@compiled
+@compiled_in_place
 def find_slot(key_S: Keys, key: np.uint64) -> int:
     """Returns the slot of a key, or the free slot for it. Linear probing; ends because the table is never full."""
     mask = np.uint64(len(key_S) - 1)
@@ -73,7 +73,7 @@ def find_slot(key_S: Keys, key: np.uint64) -> int:
     return int(np.int64(at))  # Numba makes float64 of a uint64 and an int
 
 
-@compiled
+@compiled_in_place
 def move_forward(ids: Ints | Int32s, p: Floats, at: int) -> None:
     """Moves a token whose probability rose forward to its rank. *Mutates* `ids` and `p`."""
     # Strict: of equals the earlier token stays first, so results do not depend on the number of updates.
@@ -83,7 +83,7 @@ def move_forward(ids: Ints | Int32s, p: Floats, at: int) -> None:
         at -= 1
 
 
-@compiled
+@compiled_in_place
 def is_stored_order(order: int, least: int) -> bool:
     """Returns whether contexts of `order` ids have entries: `least`, then those of 1, 2, 3, 4, 6, 8, 12, ... above it.
 
@@ -98,7 +98,7 @@ def count_stored_orders(orders: int, least: int) -> int:
     return sum(is_stored_order(order, least) for order in range(1, 1 + orders))
 
 
-@compiled
+@compiled_in_place
 def entry_bucket(observations: float, largest: float) -> int:
     """Returns the bucket of an entry with so many observations whose likeliest token has the probability `largest`.
 
@@ -108,7 +108,7 @@ def entry_bucket(observations: float, largest: float) -> int:
     return 5 * ((observations >= 2) + (observations >= 5)) + band
 
 
-@compiled
+@compiled_in_place
 def copy_newer(old: NGramEntries, new: NGramEntries, oldest: int) -> int:
     """Copies the entries with a stamp after `oldest`; returns their number. *Mutates* `new`."""
     num_copied = 0

@@ -28,6 +28,7 @@ from decoding.speculation.drafters.ngram_update import merge_entries, update_tab
 _MAX_LOAD = 0.6  # maximum share of used slots; beyond it probing is slow
 # A prior of 1/2 with the weight of one trial: an order without trials gets half of the remaining probability.
 _PRIOR_HITS, _PRIOR_TRIALS = 0.5, 1.0
+_FEW_SLOTS = 1 << 16  # up to which slots are quadrupled, beyond it doubled: all entries are copied each time
 _LEAST_COUNT = 0.5  # observations; an entry that has decayed below is left out
 
 
@@ -171,7 +172,7 @@ class NGramTable:
             oldest = min(half, self._stamp - 1)  # the latest update stays, even where all stamps are equal
         # The load counts entries before the eviction, so the table may double once more than needed; it never shrinks.
         while self._used + num_new > _MAX_LOAD * slots and slots * _MAX_LOAD < self.capacity:
-            slots *= 2
+            slots *= 2 if slots >= _FEW_SLOTS else 4
         new_entries = NGramEntries.allocate_slots(slots, self.width)
         self._used = copy_newer(self.entries, new_entries, oldest)
         self.entries = new_entries

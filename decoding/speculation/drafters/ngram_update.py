@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.speculation.drafters.ngram_hash_table import (
     MIN_PROBABILITY,
     Counts,
@@ -53,7 +53,7 @@ def update_table(
     return _add_rows(entries, key_FZO, slot_FZO, ids_FK, p_FK, recent, stamp)
 
 
-@compiled
+@compiled_in_place
 def _find_entries(
     entries: NGramEntries, salts_FZ: Keys, tails_FO: Ints, least: int, key_FZO: Keys, slot_FZO: Ints
 ) -> None:
@@ -68,7 +68,7 @@ def _find_entries(
                 slot_FZO[f, z, order] = find_slot(entries.key_S, key) if is_stored_order(order + 1, least) else -1
 
 
-@compiled
+@compiled_in_place
 def _score_entries(
     entries: NGramEntries, slot_FZO: Ints, ids_FK: Ints, p_FK: Floats, hits: Counts, trials: Counts
 ) -> None:
@@ -94,7 +94,7 @@ def _score_entries(
                 trials[order, z, bucket] += 1
 
 
-@compiled
+@compiled_in_place
 def _add_rows(
     entries: NGramEntries, key_FZO: Keys, slot_FZO: Ints, ids_FK: Ints, p_FK: Floats, recent: float, stamp: int
 ) -> int:
@@ -112,7 +112,7 @@ def _add_rows(
     return new
 
 
-@compiled
+@compiled_in_place
 def merge_entries(entries: NGramEntries, key_N: Keys, count_N: Floats, ids_NK: Ints, p_NK: Floats, stamp: int) -> int:
     """Averages the entries of another table into this one by their observations; returns the number of new ones."""
     new = 0
@@ -122,7 +122,7 @@ def merge_entries(entries: NGramEntries, key_N: Keys, count_N: Floats, ids_NK: I
     return new
 
 
-@compiled
+@compiled_in_place
 def _average_into(
     entries: NGramEntries,
     at: int,

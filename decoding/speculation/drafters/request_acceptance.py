@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.speculation.drafters.source import TRUST_LEVELS, Ints
 from decoding.speculation.interfaces import Branch
 from decoding.validation import require_count, require_positive
@@ -92,7 +92,7 @@ class RequestAcceptance:
         return row
 
 
-@compiled
+@compiled_in_place
 def _fade(tokens: int, half_life: int) -> float:
     """Returns the share of an offset that is left after so many tokens."""
     return float(0.5 ** (max(tokens, 0) / half_life))  # a text that was cut back is none the newer

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from operator import is_
 
 import numpy as np
 import numpy.typing as npt
@@ -52,18 +52,22 @@ class _LatestContexts:
 
     def __init__(self) -> None:
         self._branches: list[Branch] = []
-        self._rows: dict[int, int] = {}  # by `id` of a branch: while it is kept, its number is of nothing else
         self._states: _TableStates | None = None
 
     def find(self, branches: Sequence[Branch]) -> _TableStates | None:
         """Returns the contexts of these branches, or None where one of them is another object."""
-        rows = [self._rows.get(id(branch), -1) for branch in branches]
-        return None if self._states is None or min(rows, default=-1) < 0 else self._states[np.array(rows)]
+        if self._states is None:
+            return None
+        if len(branches) == len(self._branches) and all(map(is_, branches, self._branches)):
+            return self._states
+        # by `id` of a branch: while it is kept, its number is of nothing else
+        row_of = {id(branch): row for row, branch in enumerate(self._branches)}
+        rows = [row_of.get(id(branch), -1) for branch in branches]
+        return None if min(rows, default=-1) < 0 else self._states[np.array(rows)]
 
     def store(self, branches: Sequence[Branch], states: _TableStates) -> None:
         """Keeps these contexts in place of the earlier ones. *Mutates*."""
         self._branches, self._states = list(branches), states
-        self._rows = {id(branch): row for row, branch in enumerate(branches)}
 
 
 @dataclass(frozen=True)
@@ -251,10 +255,9 @@ class Stand:
     def _fed_contexts(self, feedback: Sequence[Feedback]) -> tuple[Keys, Ints]:
         """Returns the salts and the last O ids at every fed row, branch by branch, the root's row first."""
         roots = self._contexts_of([outcome.branch for outcome in feedback])
-        drafts = [outcome.draft for outcome in feedback]
-        sizes_B = np.array([len(draft) for draft in drafts], dtype=np.int64)
-        tokens_N = np.array(list(chain.from_iterable(draft.tokens for draft in drafts)), dtype=np.int64)
-        parents_N = np.array(list(chain.from_iterable(draft.parents for draft in drafts)), dtype=np.int64)
+        sizes_B = np.array([len(outcome.draft) for outcome in feedback], dtype=np.int64)
+        tokens_N = np.concatenate([outcome.draft.columns.tokens_N for outcome in feedback])
+        parents_N = np.concatenate([outcome.draft.columns.parents_N for outcome in feedback])
         return _extend_contexts(roots.salts_FZ, roots.tails_FO, sizes_B, tokens_N, parents_N)
 
 

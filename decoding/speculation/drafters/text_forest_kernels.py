@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding.compiled import compiled
+from decoding.compiled import compiled, compiled_in_place
 from decoding.speculation.drafters.ngram_hash_table import Counts, Int32s, Ints, Keys, extend_key, find_slot
 from decoding.speculation.drafters.source import Floats
 
@@ -37,7 +37,7 @@ class ForestNodes(NamedTuple):
     first_V: Int32s
 
 
-@compiled
+@compiled_in_place
 def link_node(nodes: ForestNodes, node: int, root: int) -> None:
     """Links a node, whose token and parent are set, to its parent and its twins. *Mutates*."""
     parent, token = nodes.parent_N[node], nodes.token_N[node]
@@ -62,7 +62,7 @@ def link_all(nodes: ForestNodes, count: int) -> None:
             link_node(nodes, node, root_N[node])
 
 
-@compiled
+@compiled_in_place
 def append_text(nodes: ForestNodes, count: int, root: int, end: int, tokens_T: Int32s) -> int:
     """Adds tokens after the node `end` as the nodes `count`, `count + 1`, ...; returns the last one. *Mutates*."""
     for i in range(len(tokens_T)):
@@ -105,7 +105,7 @@ def find_prefix(nodes: ForestNodes, root: int, tokens_T: Int32s) -> tuple[int, i
     return int(places.min()), len(tokens_T)
 
 
-@compiled
+@compiled_in_place
 def tally_tokens(nodes: ForestNodes, children_C: Int32s, distinct_C: Int32s) -> int:
     """Counts the tokens of nodes in `tally_V`, with their oldest node in `first_V`; lists each once, returns how many.
 
@@ -122,7 +122,7 @@ def tally_tokens(nodes: ForestNodes, children_C: Int32s, distinct_C: Int32s) -> 
     return num_distinct
 
 
-@compiled
+@compiled_in_place
 def pop_most_frequent(nodes: ForestNodes, distinct_D: Int32s) -> tuple[int, int]:
     """Returns the token with the largest tally, of equals the oldest, and its tally, which is cleared. *Mutates*."""
     best = distinct_D[0]

@@ -18,6 +18,7 @@ from decoding.speculation.draft import (
     RANDOM_SAMPLING,
     SELF_SHAPED,
     Draft,
+    DraftColumns,
     DraftSampling,
     SamplingRecord,
     TreeTemplate,
@@ -147,13 +148,20 @@ def _to_drafts(nodes: TreeNodes, branches: Sequence[Branch], plan: DraftPlan) ->
 
 
 def _list_drafts(nodes: GroupedNodes) -> list[Draft]:
+    probability_N = nodes.path_probability_N.astype(np.float64)
+    tokens_N, parents_N, labels_N = nodes.ids_3N
     tokens, parents, labels = nodes.ids_3N.tolist()
-    probabilities = nodes.path_probability_N.tolist()
+    probabilities = probability_N.tolist()
     drafts, begin = list[Draft](), 0
     for end in nodes.ends_B.tolist():
         at = slice(begin, end)
-        columns = tuple(tokens[at]), tuple(parents[at]), tuple(probabilities[at]), tuple(labels[at])
-        drafts.append(Draft(*columns) if begin < end else _EMPTY)
+        if begin == end:
+            drafts.append(_EMPTY)
+            continue
+        draft = Draft(tuple(tokens[at]), tuple(parents[at]), tuple(probabilities[at]), tuple(labels[at]))
+        # where `LazyProperty` stores its value: the arrays are read again when the outcome is learned
+        draft.__dict__["columns"] = DraftColumns(tokens_N[at], parents_N[at], labels_N[at], probability_N[at])
+        drafts.append(draft)
         begin = end
     return drafts
 

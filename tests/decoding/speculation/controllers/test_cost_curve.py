@@ -61,6 +61,21 @@ class TestCostCurve:
             assert expected == pytest.approx(seconds(branches + nodes), rel=0.02)
             assert curve.estimate_cost(branches, nodes, 0).seconds_N[nodes] == pytest.approx(expected)
 
+    def test_estimate_is_that_of_single_rounds_whatever_was_asked_before(self) -> None:
+        costs = [
+            RoundCost(rows, rows, 100 * rows, 1e-3 * (-(-rows // 16)) + 1e-5 * rows) for rows in (1, 8, 16, 32, 64)
+        ]
+        costs += [RoundCost(2, rows, 900, 1e-3 * (-(-rows // 16)) + 2e-5 * rows) for rows in (16, 32, 64, 100)]
+        curve = CostCurve(tuple(costs), row_counts=(16, 32, 64))
+        for cost, (branches, most) in product(costs, [(1, 40), (2, 90), (2, 15), (70, 4)]):
+            curve.observe(cost)
+            estimate = curve.estimate_cost(branches, most, 300, plain_factor=1.5)
+            one_by_one = [1.5 * curve.round_seconds(branches, nodes, 300) for nodes in range(most + 1)]
+            np.testing.assert_allclose(estimate.seconds_N, one_by_one)
+            steeper = curve.estimate_cost(branches, most, 300, plain_factor=1.5, node_factor=2.0).seconds_N
+            np.testing.assert_allclose(steeper - steeper[0], 2 * (estimate.seconds_N - one_by_one[0]), atol=1e-12)
+            assert estimate.corners == (*(c - branches for c in (16, 32, 64) if 0 < c - branches < most), most)
+
     def test_until_something_was_measured_a_round_has_some_price(self) -> None:
         curve = CostCurve()
         assert curve.seconds_per_node > 0
