@@ -215,18 +215,19 @@ class Stand:
         """
         if not texts:
             return
-        tails, ids, salts = [], list[int](), list[int]()
+        padded, firsts, ids, salts = list[int](), list[int](), list[int](), list[int]()
         for branch, begin in texts:
-            before = branch.tokens[max(0, begin - self.max_order) : len(branch.tokens) - 1]
-            padded = np.array((-1,) * (self.max_order - begin) + before, dtype=np.int64)
-            tails.append(np.lib.stride_tricks.sliding_window_view(padded, self.max_order))
+            count = len(branch.tokens) - begin
+            firsts += range(len(padded), len(padded) + count)  # where the context of each token begins
+            padded += (-1,) * (self.max_order - begin)
+            padded += branch.tokens[max(0, begin - self.max_order) : len(branch.tokens) - 1]
             ids += branch.tokens[begin:]
-            salts += [self._salt_of(branch)] * (len(branch.tokens) - begin)
+            salts += [self._salt_of(branch)] * count
         ids_F1 = np.array(ids, dtype=np.int64)[:, None]
         salts_F1 = np.array(salts, dtype=np.uint64)[:, None]
+        tails_FO = np.array(padded, dtype=np.int64)[np.array(firsts)[:, None] + np.arange(self.max_order)]
         p_F1 = np.ones(ids_F1.shape, dtype=np.float32)
-        # `concatenate` gives a contiguous copy: Numba compiles again for other layouts
-        self.table.add_observations(salts_F1, np.concatenate(tails), self.min_order, ids_F1, p_F1)
+        self.table.add_observations(salts_F1, tails_FO, self.min_order, ids_F1, p_F1)
 
     def _salt_columns(self, salts: Sequence[int]) -> Keys:
         # The order of the columns is that of the lookup: the problem's entries take their share first.
