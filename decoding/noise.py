@@ -45,19 +45,12 @@ def noise_keys(
 ) -> npt.NDArray[np.int32]:
     """Returns the key of each (seed, position), int32 `[T, 2]`. Seeds are taken modulo 2^64."""
     seed_T = seeds if isinstance(seeds, np.ndarray) else wrap_seeds(seeds)
-    return place_keys(mix_uint64(seed_T), positions)
-
-
-def place_keys(
-    mixed_seed_T: npt.NDArray[np.uint64], positions: Sequence[int] | npt.NDArray[np.integer]
-) -> npt.NDArray[np.int32]:
-    """Returns `noise_keys` of seeds that `mix_uint64` has mixed."""
     position_T = np.asarray(positions, dtype=np.uint64)
     if explain_no_numba() is None:
         keys_T2 = np.empty((len(position_T), 2), dtype=np.int32)
-        _place_each(mixed_seed_T, position_T, keys_T2)
+        _key_each(seed_T, position_T, keys_T2)
         return keys_T2
-    return mix_uint64(mixed_seed_T ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
+    return mix_uint64(mix_uint64(seed_T) ^ (position_T * np.uint64(_GOLDEN_64))).view(np.int32).reshape(-1, 2)
 
 
 # of one number, for compiled loops
@@ -67,21 +60,16 @@ _mix_number: Callable[[np.uint64], np.uint64] = compiled(mix_uint64)  # type: ig
 @compiled_in_place
 def noise_key_of(seed: np.uint64, position: int) -> tuple[np.int32, np.int32]:
     """Returns the two halves of `noise_keys` of one seed and position, for compiled loops."""
-    return _place_key(_mix_number(seed), np.uint64(position))
-
-
-@compiled_in_place
-def _place_key(mixed_seed: np.uint64, position: np.uint64) -> tuple[np.int32, np.int32]:
-    key = _mix_number(mixed_seed ^ (position * np.uint64(_GOLDEN_64)))
+    key = _mix_number(_mix_number(seed) ^ (np.uint64(position) * np.uint64(_GOLDEN_64)))
     return np.int32(np.uint32(key)), np.int32(np.uint32(key >> np.uint64(32)))
 
 
 @compiled_in_place
-def _place_each(
-    mixed_seed_T: npt.NDArray[np.uint64], position_T: npt.NDArray[np.uint64], keys_T2: npt.NDArray[np.int32]
+def _key_each(
+    seed_T: npt.NDArray[np.uint64], position_T: npt.NDArray[np.uint64], keys_T2: npt.NDArray[np.int32]
 ) -> None:
     for t in range(len(position_T)):
-        keys_T2[t, 0], keys_T2[t, 1] = _place_key(mixed_seed_T[t], position_T[t])
+        keys_T2[t, 0], keys_T2[t, 1] = noise_key_of(seed_T[t], position_T[t])
 
 
 def _mix_int32_(x: Tensor) -> Tensor:

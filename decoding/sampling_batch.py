@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from decoding.core import SamplingParams
 from decoding.fork import LazyProperty
-from decoding.noise import mix_uint64, noise_keys, place_keys, wrap_seeds
+from decoding.noise import noise_keys, wrap_seeds
 from decoding.sampling_columns import SamplingColumns
 
 _OF_ALL = ("is_sampled", "is_filtered", "inverse_temperature")
@@ -109,20 +109,23 @@ class RoundRows:
     """
 
     def __init__(self, params: Sequence[SamplingParams], seeds: Sequence[int]) -> None:
-        self._mixed_seed_B = mix_uint64(wrap_seeds(seeds))
-        self._requests = SamplingBatch(*SamplingColumns.from_params(params), np.empty((0, 2), dtype=np.int32))
+        self._params, self._seed_B, first = params, wrap_seeds(seeds), params[0]
         # requests of one search have the same parameters: then only the number of rows counts
-        self._alike = _rows_of(params[0]) if all(other == params[0] for other in params) else None
+        self._alike = _rows_of(first) if all(other is first or other == first for other in params) else None
         self._counts: Sequence[int] = ()
         self.first_rows: tuple[int, ...] = ()
+
+    @LazyProperty
+    def _requests(self) -> SamplingBatch:
+        return SamplingBatch(*SamplingColumns.from_params(self._params), np.empty((0, 2), dtype=np.int32))
 
     def place(self, positions_T: npt.NDArray[np.int64], counts: Sequence[int]) -> SamplingBatch:
         """Returns the rows for tokens to be chosen at these positions, so many of each request. *Mutates*."""
         if self._counts != counts:
             self._counts, self.first_rows = counts, tuple(accumulate(counts, initial=0))[:-1]
-            self._mixed_seed_T = self._mixed_seed_B.repeat(counts)
+            self._seed_T = self._seed_B.repeat(counts)
             self._rows = self._give_rows(counts)
-        return self._rows.with_keys(place_keys(self._mixed_seed_T, positions_T))
+        return self._rows.with_keys(noise_keys(self._seed_T, positions_T))
 
     def _give_rows(self, counts: Sequence[int]) -> SamplingBatch:
         if self._alike is None:
