@@ -29,7 +29,8 @@ _CREDIT = 2.0  # plain rounds: the balance at the start, enough for a first tria
 _MOST_STAKE = 8.0  # plain rounds: savings beyond it go to the balance
 _MOST_BALANCE = 10.0  # plain rounds: more, and old savings would pay for the drafts of today
 _FIRST_TRIAL = 16  # rounds before the first trial, in which the drafter learns; then between trials, twice as many each
-_FIRST_TRIAL_OF_FEW = 32  # for fewer than `_MANY_BRANCHES`, which teach as much in more rounds
+_FIRST_TRIAL_OF_FEW = 32  # for fewer than `_MANY_BRANCHES`, which teach as much in more rounds, while rounds are short
+_LONG_ROUND = 5e-3  # seconds: next to such a round drafting (a quarter of a millisecond) is nothing, and a trial cheap
 _SHORT_REST = 2  # rounds between trials after one that has saved much: a text that was easy to draft often is so again
 _MOST_REST = 256
 _PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
@@ -98,7 +99,7 @@ class SpeculationGate:
 
     def plan_round(self, branches: int, curve_seconds: float) -> RoundKind:
         """Returns the kind of the next round; the cost curve expects `curve_seconds` of a plain one. *Mutates*."""
-        record = self._record_of(branches)
+        record = self._record_of(branches, curve_seconds)
         if record.num_plain < 2:
             return "plain"
         if record.stake is not None:
@@ -175,12 +176,17 @@ class SpeculationGate:
             self.balance += record.stake - _MOST_STAKE * plain
             record.stake, record.interval = _MOST_STAKE * plain, _SHORT_REST
 
-    def _record_of(self, branches: int) -> _LoadRecord:
-        """Returns the record of a batch size; a new one begins with the verdict of the nearest size. *Mutates*."""
+    def _record_of(self, branches: int, seconds: float = 0.0) -> _LoadRecord:
+        """Returns the record of a batch size, whose plain rounds are expected to take `seconds`.
+
+        A new one begins with the verdict of the nearest size. *Mutates*.
+        """
         size = branches.bit_length()  # 1, 2-3, 4-7, ... branches
         if size not in self._records:
             near = min(self._records, key=lambda other: abs(other - size), default=None)
-            self._records[size] = _begin_record(branches) if near is None else _copy_verdict(self._records[near])
+            self._records[size] = (
+                _begin_record(branches, seconds) if near is None else _copy_verdict(self._records[near])
+            )
         return self._records[size]
 
 
@@ -192,8 +198,8 @@ def _learning_interval(record: _LoadRecord) -> float:
     return min(record.learning_cost / _LEARNING, _MOST_LEARNING_INTERVAL)
 
 
-def _begin_record(branches: int) -> _LoadRecord:
-    first = _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES else _FIRST_TRIAL
+def _begin_record(branches: int, seconds: float) -> _LoadRecord:
+    first = _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES and seconds < _LONG_ROUND else _FIRST_TRIAL
     return _LoadRecord(rest=first, interval=first)
 
 

@@ -110,6 +110,20 @@ def test_rounds_that_were_not_timed_bring_the_next_trial_nearer() -> None:
     assert [gate.plan_round(1, PLAIN) for _ in range(32 - rounds)][-1] == "drafted"
 
 
+@pytest.mark.parametrize(
+    ("branches", "seconds", "first"), [(1, PLAIN, 32), (1, 0.1, 16), (4, 0.1, 16), (16, PLAIN, 16)]
+)
+def test_first_trial_is_early_where_many_branches_teach_or_rounds_are_long(
+    branches: int, seconds: float, first: int
+) -> None:
+    gate, kinds = SpeculationGate(), list[RoundKind]()
+    while "drafted" not in kinds:
+        kinds.append(gate.plan_round(branches, seconds))
+        gate.observe(kinds[-1], branches, branches, seconds, seconds)
+    # two rounds more, which measure what plain ones take
+    assert len(kinds) == first + 2
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("gain", "cost"), [(1.5, 1.2), (2.0, 1.2), (2.5, 1.6), (4.0, 1.3)])
 def test_where_they_pay_little_of_it_is_lost(gain: float, cost: float, seed: int) -> None:
