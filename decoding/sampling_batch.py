@@ -131,14 +131,18 @@ class RoundRows:
         if self._alike is None:
             return self._requests.give_rows(np.repeat(np.arange(len(counts)), counts))
         total = sum(counts)
-        if total not in self._alike:
+        rows = self._alike.get(total)
+        if rows is None:
             if len(self._alike) >= _MOST_ALIKE:
                 self._alike.clear()
-            self._alike[total] = self._requests.give_rows(np.zeros(total, dtype=np.int64))
-        return self._alike[total]
+            rows = self._alike[total] = self._requests.give_rows(np.zeros(total, dtype=np.int64))
+        return rows
 
 
 @lru_cache(maxsize=4)
 def _rows_of(params: SamplingParams) -> dict[int, SamplingBatch]:
-    """Returns where rows that all have these parameters are kept, by their number: requests come and go."""
+    """Returns where rows that all have these parameters are kept, by their number, while requests come and go.
+
+    Engines in other threads share it: what is there may be gone at the next look.
+    """
     return {}
