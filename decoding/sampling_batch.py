@@ -111,13 +111,13 @@ class RoundRows:
     def __init__(self, params: Sequence[SamplingParams], seeds: Sequence[int]) -> None:
         self._params, self._seed_B, first = params, wrap_seeds(seeds), params[0]
         # requests of one search have the same parameters: then only the number of rows counts
-        self._alike = _rows_of(first) if all(other is first or other == first for other in params) else None
+        self._are_alike = all(other is first or other == first for other in params)
         self._counts: Sequence[int] = ()
         self.first_rows: tuple[int, ...] = ()
 
     @LazyProperty
     def _requests(self) -> SamplingBatch:
-        return SamplingBatch(*SamplingColumns.from_params(self._params), np.empty((0, 2), dtype=np.int32))
+        return _collect_params(self._params)
 
     def place(self, positions_T: npt.NDArray[np.int64], counts: Sequence[int]) -> SamplingBatch:
         """Returns the rows for tokens to be chosen at these positions, so many of each request. *Mutates*."""
@@ -128,21 +128,17 @@ class RoundRows:
         return self._rows.with_keys(noise_keys(self._seed_T, positions_T))
 
     def _give_rows(self, counts: Sequence[int]) -> SamplingBatch:
-        if self._alike is None:
-            return self._requests.give_rows(np.repeat(np.arange(len(counts)), counts))
-        total = sum(counts)
-        rows = self._alike.get(total)
-        if rows is None:
-            if len(self._alike) >= _MOST_ALIKE:
-                self._alike.clear()
-            rows = self._alike[total] = self._requests.give_rows(np.zeros(total, dtype=np.int64))
-        return rows
+        if self._are_alike:
+            return _repeat_params(self._params[0], sum(counts))
+        return self._requests.give_rows(np.repeat(np.arange(len(counts)), counts))
 
 
-@lru_cache(maxsize=4)
-def _rows_of(params: SamplingParams) -> dict[int, SamplingBatch]:
-    """Returns where rows that all have these parameters are kept, by their number, while requests come and go.
+def _collect_params(params: Sequence[SamplingParams]) -> SamplingBatch:
+    return SamplingBatch(*SamplingColumns.from_params(params), np.empty((0, 2), dtype=np.int32))
 
-    Engines in other threads share it: what is there may be gone at the next look.
-    """
-    return {}
+
+# kept while requests come and go
+@lru_cache(maxsize=_MOST_ALIKE)
+def _repeat_params(params: SamplingParams, count: int) -> SamplingBatch:
+    """Returns `count` rows with the same parameters, without keys."""
+    return _collect_params([params]).give_rows(np.zeros(count, dtype=np.int64))
