@@ -6,6 +6,7 @@ finds it.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from decoding.model.backend import TokenBatch
     from decoding.model.segments import SegmentTiles
+    from decoding.round import Speculation
     from decoding.stats import DecoderKind
 
 LOOPS = "drafts-of-any-model"
@@ -27,13 +29,23 @@ _PROGRAM = f"from {__name__} import compile_drafts; compile_drafts()"
 _LIKELY = 4  # tokens, so that n-grams return
 _TIMEOUT_S = 120.0
 
-_processes: list[subprocess.Popen[bytes]] = []  # that were started, one at most
+
+@dataclass
+class _Beside:
+    """The process that was started, if any; `is_awaited` as in `start_compiling_drafts`."""
+
+    process: subprocess.Popen[bytes] | None = None
+    is_awaited: bool = True
 
 
-def start_compiling_drafts(cores: int) -> None:
+_beside = _Beside()
+
+
+def start_compiling_drafts(cores: int, *, is_awaited: bool = True) -> None:
     """Compiles the loops of `speculation=stand` in another process, at the first start with these sources.
 
-    Not with a single core. The process ends by itself.
+    Not with a single core. The process ends by itself, and goes on where this one ends before. `is_awaited` says
+    whether all drafts wait for it; otherwise rounds begin before, without drafts, where that changes no text.
     """
     if cores < 2 or is_compiled_ahead(LOOPS):
         return
@@ -42,7 +54,7 @@ def start_compiling_drafts(cores: int) -> None:
     if not is_compiled_ahead(LOOPS):  # nothing can be written, and so nothing would be found
         return
     with suppress(OSError):  # without a Python to start
-        process = subprocess.Popen(
+        _beside.process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -50,31 +62,58 @@ def start_compiling_drafts(cores: int) -> None:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             start_new_session=True,  # Ctrl-C is for this process
         )
-        _processes.append(process)
+        _beside.is_awaited = is_awaited
 
 
 def is_compiling_drafts() -> bool:
-    """Returns whether a process was started that has not been waited for."""
-    return bool(_processes)
+    """Returns whether a process was started that has not ended, nor been waited for."""
+    return _beside.process is not None and _beside.process.poll() is None
+
+
+def may_begin_without(loops: str) -> bool:
+    """Returns whether rounds may begin before the process has ended, which compiles all of these loops but layers.
+
+    `loops` is a name by `warmup_profile.name_loops`.
+    """
+    from decoding.warmup_profile import name_loops
+
+    is_optional = is_compiling_drafts() and not _beside.is_awaited
+    return is_optional and loops == name_loops(_NoModel(), _list_parts())
 
 
 def wait_for_drafts() -> None:
     """Waits until the process that was started has ended, or stands still."""
-    while _processes:
+    process, _beside.process = _beside.process, None
+    if process is not None:
         with suppress(subprocess.TimeoutExpired):
-            _processes.pop().wait(_TIMEOUT_S)
+            process.wait(_TIMEOUT_S)
 
 
 def compile_drafts() -> None:
-    """Compiles the loops of rounds with drafts, those of layers excepted."""
+    """Compiles the loops of rounds with drafts; first a part of the layers, and what rounds without drafts need.
+
+    The process that starts this one needs these before the others, but not before they are compiled: it finds them.
+    """
     # here: the process that starts this one does not need them yet
+    from decoding.model.compiled_layers import compile_attention
+    from decoding.round import Speculation
+    from decoding.warmup_profile import compile_loops
+
+    gc.disable()  # a tenth of the time
+    compile_attention()
+    backend = _NoModel()
+    for parts in (Speculation(), _list_parts()):
+        compile_loops(backend, parts)
+
+
+def _list_parts() -> Speculation:
+    """Returns the parts of rounds whose loops are compiled: those of `speculation=stand`."""
     from decoding.round import Speculation
     from decoding.speculation.controllers.throughput import ThroughputController
     from decoding.speculation.drafters.stand import Stand
     from decoding.speculation.drafters.tree_drafter import TreeDrafter
-    from decoding.warmup_profile import compile_loops
 
-    compile_loops(_NoModel(), Speculation(TreeDrafter(Stand()), ThroughputController()))
+    return Speculation(TreeDrafter(Stand()), ThroughputController())
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,9 @@ class CompiledLoop:
         if (reason := explain_no_numba()) is not None:
             raise NumbaMissing(f"{self._function.__qualname__} is compiled: {reason}")
         with _CACHE_LOCK, _separate_cache():
-            # nogil: other threads run Python meanwhile; _nrt: whether references to arrays are counted
-            return _import_numba().njit(cache=True, nogil=True, _nrt=self._allocates)(self._function)
+            # nogil: other threads run Python meanwhile; _nrt: whether references to arrays are counted; C calls none
+            options = {"nogil": True, "_nrt": self._allocates, "no_cfunc_wrapper": True}
+            return _import_numba().njit(cache=True, **options)(self._function)
 
 
 def compiled(function: F) -> F:

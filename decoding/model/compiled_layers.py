@@ -12,7 +12,7 @@ Widths are multiples of 32, filled up with zeros. Matrices are stored in panels 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -275,6 +275,13 @@ def _attend_together(
         y_at = ((query + i) // per_kv) * q_width + (head * per_kv + (query + i) % per_kv) * width
         for d in range(width):
             out[y_at + d] = tile[o_at + d] * factor
+
+
+def compile_attention() -> None:
+    """Compiles the part of `run_layers` that takes longest, which is then found when the others are compiled."""
+    ints, floats, keys = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.float32), np.zeros(1, dtype=KEYS_RECORD)
+    shape: Any = np.ones(1, dtype=SHAPE_RECORD)[0]
+    _attend(0, 1, shape, ints, 0, 0, floats, floats, 0, 1, ints, ints, keys, floats, floats, 1, floats)
 
 
 @compiled_in_place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, ParamSpec, Self, TypeVar
@@ -20,7 +20,7 @@ from reason.engines.base import EngineUse, EvictingEngineSettings, SpeculationFa
 from reason.engines.cost_store import identify_machine, read_costs, save_costs
 from reason.models.checkpoint import Checkpoint, eos_ids
 from reason.models.devices import require_device
-from reason.models.loading import announce
+from reason.models.loading import announce, tell
 from reason.models.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
     from decoding.model.transformers_checkpoint import Device, DType, HFBackend
     from decoding.model.workspace import Workspace
     from decoding.round import Speculation
-    from decoding.speculation.interfaces import RoundCost
+    from decoding.speculation.interfaces import Controller, RoundCost
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +158,10 @@ class LocalSettings(EvictingEngineSettings):
         with announce(f"loading model {Path(checkpoint.source).name}"):
             backend = self._load_model(checkpoint, eviction)
             parts = make_parts()
-        _compile_ahead(backend, parts, make_parts)
-        if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
+        controller = _compile_ahead(backend, parts, make_parts)
+        if controller is not parts.controller:
+            parts = replace(parts, controller=controller)
+        elif isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
             parts.controller.calibrate_cost(self._measure_costs(backend, checkpoint), backend.row_counts)
         return self._start_engine(backend, checkpoint, tokenizer, parts, eviction)
 
@@ -279,26 +281,32 @@ class LocalSettings(EvictingEngineSettings):
         return costs
 
 
-def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[[], Speculation]) -> None:
-    """Compiles the loops of rounds with parts like these, unless an earlier start has.
+def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[[], Speculation]) -> Controller:
+    """Compiles the loops of rounds with parts like these, unless an earlier start has; returns the controller to use.
 
     Where a drafter has a model, the loops of drafting are left for the first request: the model would load twice.
     """
-    from decoding.compile_beside import is_compiling_drafts, wait_for_drafts
+    from decoding.compile_beside import is_compiling_drafts, may_begin_without, wait_for_drafts
     from decoding.compiled import is_compiled_ahead, note_compiled
     from decoding.round import Speculation
+    from decoding.speculation.controllers.until_compiled import PlainUntilCompiled
     from decoding.warmup_profile import compile_loops, name_loops, runs_a_model
 
     loops = name_loops(backend, parts)
-    if not is_compiled_ahead(loops):
-        with announce("compiling for this machine, once"):
-            if is_compiling_drafts():
-                # those of rounds without drafts meanwhile
-                _call_in_thread(compile_loops, backend, Speculation())
-                wait_for_drafts()
-            others = Speculation() if runs_a_model(parts.drafter) else make_parts()
-            _call_in_thread(compile_loops, backend, others)
-        note_compiled(loops)
+    if is_compiled_ahead(loops):
+        return parts.controller
+    with announce("compiling for this machine, once"):
+        if is_compiling_drafts():
+            # those of rounds without drafts meanwhile
+            _call_in_thread(compile_loops, backend, Speculation())
+            if may_begin_without(loops):
+                tell("the first rounds have no drafts, as the code for them is still being compiled")
+                return PlainUntilCompiled(parts.controller, lambda: not is_compiling_drafts())
+            wait_for_drafts()
+        others = Speculation() if runs_a_model(parts.drafter) else make_parts()
+        _call_in_thread(compile_loops, backend, others)
+    note_compiled(loops)
+    return parts.controller
 
 
 def _call_in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

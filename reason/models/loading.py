@@ -37,6 +37,11 @@ def announce(what: str) -> Iterator[None]:
         reminder.join()
 
 
+def tell(line: str) -> None:
+    """Logs a line for those who wait meanwhile."""
+    log.info(line)
+
+
 def remind(what: str, wait: Callable[[float], bool], clock: Callable[[], float] = time.monotonic) -> None:
     """Logs how long `what` has taken every INTERVAL_S, until `wait`, which takes a number of seconds, returns True."""
     begin = clock()

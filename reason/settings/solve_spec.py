@@ -91,10 +91,13 @@ class SolveSpec:
             "versions": collect_versions(),
         }
 
-    def load_solver(self, task: Task | None = None, *, allocates: bool = False) -> Solver:
+    def load_solver(
+        self, task: Task | None = None, *, allocates: bool = False, waits_for_drafts: bool = True
+    ) -> Solver:
         """Loads the models and returns the solver; `task` finds answers in texts.
 
         `allocates` says that the caller divides samples among problems as `allocation` says; a solver alone does not.
+        Without `waits_for_drafts`, the first start on a machine may decode without drafts until they are compiled.
 
         Raises: ConfigError.
         """
@@ -104,9 +107,9 @@ class SolveSpec:
                 "evaluate`; leave it null here"
             )
         with paused_collector():
-            return self._load_solver(task)
+            return self._load_solver(task, waits_for_drafts)
 
-    def _load_solver(self, task: Task | None) -> Solver:
+    def _load_solver(self, task: Task | None, waits_for_drafts: bool) -> Solver:
         source = self.checkpoint.source
         # Servers first: it takes a second to know that one is down, and minutes to load a model for nothing.
         self.engine.ping()
@@ -116,7 +119,7 @@ class SolveSpec:
             if judge is not None and judge.small is not None:
                 judge.small.ping()
         if self.speculation.drafts_tokens:
-            start_compiling_drafts(count_cores())
+            start_compiling_drafts(count_cores(), is_awaited=waits_for_drafts)
         with announce("loading the tokenizer"), as_config_error("model.path"):
             tokenizer = load_tokenizer(source)
         with as_config_error("model.prompt"):

@@ -11,7 +11,21 @@ from typing import Any
 import pytest
 
 from decoding import compile_beside as module
-from decoding.compile_beside import start_compiling_drafts, wait_for_drafts
+from decoding.compile_beside import (
+    is_compiling_drafts,
+    may_begin_without,
+    start_compiling_drafts,
+    wait_for_drafts,
+)
+from decoding.round import Speculation
+from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.controllers.throughput import ThroughputController
+from decoding.speculation.drafters.prompt_lookup import PromptLookup
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
+from decoding.warmup_profile import name_loops
+
+LOOPS = name_loops(module._NoModel(), Speculation(TreeDrafter(Stand()), ThroughputController()))
 
 # prints what Numba compiles for an engine that drafts
 PROGRAM = """
@@ -42,11 +56,27 @@ print(compiled)
 """
 
 
+# prints what Numba compiles for a model without drafts
+PLAIN = (
+    PROGRAM.split("parts =")[0].replace("from tests.support.fakes import HashBackend", "")
+    + """
+from reason.bench.workload import BundledTarget
+engine = LocalEngine(BundledTarget.load().backend, decode=lambda tokens: "", kv_bytes=1 << 20)
+asyncio.run(engine.generate([GenerationRequest(prefix=(1, 2, 3), params=SamplingParams(max_tokens=4), seed=0)]))
+engine.close()
+print(*compiled)
+"""
+)
+
+
 class Started:
-    """In the place of `subprocess.Popen`: a process that never ends."""
+    """In the place of `subprocess.Popen`: a process that goes on until it `has_ended`."""
 
     def __init__(self, command: list[str], **_: Any) -> None:
-        self.command = command
+        self.command, self.has_ended = command, False
+
+    def poll(self) -> int | None:
+        return 0 if self.has_ended else None
 
     def wait(self, timeout: float) -> int:
         raise subprocess.TimeoutExpired(self.command, timeout)
@@ -62,6 +92,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
         return processes[-1]
 
     monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(module, "_beside", module._Beside())
     return processes
 
 
@@ -82,6 +113,28 @@ def test_a_process_is_started_once_where_a_core_is_left_for_it(started: list[Sta
         wait_for_drafts()  # one that stands still is not waited for without end
     assert len(started) == 1
     assert notes == [module.LOOPS]
+
+
+def test_rounds_may_begin_without_drafts_until_the_process_has_ended(started: list[Started], notes: list[str]) -> None:
+    assert not may_begin_without(LOOPS)
+    start_compiling_drafts(2, is_awaited=False)
+    assert is_compiling_drafts()
+    assert may_begin_without(LOOPS)
+    # those that it does not compile would be compiled in a round
+    others = [
+        Speculation(TreeDrafter(PromptLookup(), draw="likely"), ThroughputController()),
+        Speculation(TreeDrafter(Stand()), FixedController(4)),
+    ]
+    assert not any(may_begin_without(name_loops(module._NoModel(), parts)) for parts in others)
+    started[0].has_ended = True
+    assert not is_compiling_drafts()
+    assert not may_begin_without(LOOPS)
+
+
+def test_drafts_are_awaited_unless_the_caller_says_otherwise(started: list[Started], notes: list[str]) -> None:
+    start_compiling_drafts(2)
+    assert is_compiling_drafts()
+    assert not may_begin_without(LOOPS)
 
 
 def test_no_process_compiles_for_a_cache_that_cannot_be_written(
@@ -112,3 +165,7 @@ def test_the_other_process_compiles_every_loop_that_drafts_need(tmp_path: Path) 
 
     run("from decoding.compile_beside import compile_drafts; compile_drafts()")
     assert run(PROGRAM).strip() == "[]"
+    # the part of a model's layers that takes longest, and all that is not of layers
+    layers = set(run(PLAIN).split())
+    assert "run_layers" in layers
+    assert not layers & {"_attend", "_attend_together", "draw_and_measure", "draw_from_run", "keep_largest"}

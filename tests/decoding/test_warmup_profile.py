@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import reason
-from decoding import compiled
+from decoding import compile_beside, compiled
 from decoding.round import Speculation
 from decoding.speculation.acceptance.greedy_match import GreedyMatch
 from decoding.speculation.controllers.fixed import FixedController
@@ -20,6 +20,7 @@ from decoding.speculation.drafters.prompt_lookup import PromptLookup
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.warmup_profile import compile_loops, name_loops, profile_rounds, runs_a_model
+from reason.settings import solve_spec
 from tests.support.fakes import HashBackend
 from tests.support.scarce_memory import ScarceDrafter
 
@@ -78,6 +79,25 @@ def test_compiling_is_announced_and_changes_neither_texts_nor_drafts(
     announced = [message for message in caplog.messages if "compiling for this machine" in message]
     assert bool(announced) != is_compiled
     assert len(notes) == 1 - is_compiled
+
+
+def test_a_first_start_need_not_wait_for_drafts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_ended = False
+    monkeypatch.setattr(compiled, "is_compiled_ahead", lambda loops: False)
+    monkeypatch.setattr(solve_spec, "start_compiling_drafts", lambda cores, is_awaited: None)
+    monkeypatch.setattr(compile_beside, "is_compiling_drafts", lambda: not has_ended)
+    monkeypatch.setattr(compile_beside, "may_begin_without", lambda loops: True)
+    results = []
+    with caplog.at_level(logging.INFO), reason.load(*SETTINGS) as solver:
+        results.append(solver.solve(QUESTION))
+        assert solver.engine.stats.drafted == 0
+        has_ended = True
+        results.append(solver.solve(QUESTION))
+        assert solver.engine.stats.drafted > 0
+    assert results[0].text == results[1].text
+    assert "still being compiled" in caplog.text
 
 
 def test_each_count_of_rows_is_timed_with_and_without_drafts() -> None:
