@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from decoding.stats import DecoderKind
 
 LOOPS = "drafts-of-any-model"
+ENDED = f"{LOOPS}-ended"
+"""What is noted as compiled (`note_compiled`) when the process starts, and when it has ended."""
+
 _PROGRAM = f"from {__name__} import compile_drafts; compile_drafts()"
 _LIKELY = 4  # tokens, so that n-grams return
 _TIMEOUT_S = 120.0
@@ -104,6 +107,7 @@ def compile_drafts() -> None:
     backend = _NoModel()
     for parts in (Speculation(), _list_parts()):
         compile_loops(backend, parts)
+    note_compiled(ENDED)
 
 
 def _list_parts() -> Speculation:

@@ -14,6 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from decoding.compile_beside import ENDED, LOOPS
 from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
@@ -34,6 +35,7 @@ REFUSED = frozenset({"wrong_setting"})
 """Cases that end with an error."""
 
 _READ_BYTES = 1 << 16
+_COMPILER_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class StartSeconds:
 def measure_starts(names: Sequence[str], repeats: int) -> dict[str, list[StartSeconds]]:
     """Runs the cases in turns; before, each once, uncounted, to fill the caches that it may use.
 
-    Raises: ValueError where a command ends as its case should not.
+    Raises: ValueError where a command ends as its case should not, or leaves a process that does not end.
     """
     with TemporaryDirectory() as bytecode:
         # An installed package has its bytecode, whatever this process was told about writing some.
@@ -77,9 +79,21 @@ def run_case(name: str, environment: Mapping[str, str]) -> StartSeconds:
         if name in FRESH:
             environment = {**environment, "REASON_CACHE": f"{folder}/costs", "NUMBA_CACHE_DIR": f"{folder}/code"}
         run = run_timed([sys.executable, "-m", "reason", *CASES[name]], Path(folder), environment)
+        if name in FRESH:
+            wait_for_compiler(Path(folder))
     if (run.returncode != 0) != (name in REFUSED):
         raise ValueError(f"reason {' '.join(CASES[name])} ended with status {run.returncode}")
     return run
+
+
+def wait_for_compiler(folder: Path) -> None:
+    """Waits for the process that compiles drafts, if a command has left one that writes below `folder`: not beside the
+    next command."""
+    end = time.monotonic() + _COMPILER_S
+    while any(folder.rglob(f"{LOOPS}.compiled")) and not any(folder.rglob(f"{ENDED}.compiled")):
+        if time.monotonic() > end:
+            raise ValueError(f"after {_COMPILER_S:.0f} s the process that compiles drafts had not ended")
+        time.sleep(0.1)
 
 
 def run_timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> StartSeconds:
