@@ -81,7 +81,7 @@ def may_begin_without(loops: str) -> bool:
     from decoding.warmup_profile import name_loops
 
     is_optional = is_compiling_drafts() and not _beside.is_awaited
-    return is_optional and loops == name_loops(_NoModel(), _list_parts())
+    return is_optional and loops == name_loops(NoModel(), _list_parts())
 
 
 def wait_for_drafts() -> None:
@@ -104,7 +104,7 @@ def compile_drafts() -> None:
 
     gc.disable()  # a tenth of the time
     compile_attention()
-    backend = _NoModel()
+    backend = NoModel()
     for parts in (Speculation(), _list_parts()):
         compile_loops(backend, parts)
     note_compiled(ENDED)
@@ -121,7 +121,7 @@ def _list_parts() -> Speculation:
 
 
 @dataclass(frozen=True)
-class _NoModel:
+class NoModel:
     """Implements `Backend` without layers: a few tokens are equally likely everywhere."""
 
     vocab_size: int = 64

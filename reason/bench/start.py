@@ -149,8 +149,8 @@ def format_report(result: Mapping[str, Any], command: str) -> str:
     """Returns the report in Markdown; it ends with the figures as JSON."""
     parts = [
         f"{len(result['cases'][0]['runs'])} runs of each, in turns, as processes of their own with a terminal. Silence "
-        "is the longest time without output, from the start to the end. With empty caches loops are compiled and "
-        "rounds are timed.",
+        "is the longest time without output, from the start to the end. With empty caches loops are compiled; the "
+        "first rounds have no drafts.",
         make_table(result["cases"]).markdown_section(),
     ]
     return join_report("Start", command, parts, machine=result["machine"], figures=result)

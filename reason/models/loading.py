@@ -38,7 +38,7 @@ def announce(what: str) -> Iterator[None]:
 
 
 def tell(line: str) -> None:
-    """Logs a line for those who wait meanwhile."""
+    """Logs a line beside those of `announce`."""
     log.info(line)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.warmup_profile import name_loops
 
-LOOPS = name_loops(module._NoModel(), Speculation(TreeDrafter(Stand()), ThroughputController()))
+LOOPS = name_loops(module.NoModel(), Speculation(TreeDrafter(Stand()), ThroughputController()))
 
 # prints what Numba compiles for an engine that drafts
 PROGRAM = """
@@ -83,7 +84,7 @@ class Started:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Started]]:
     """The processes that were started."""
     processes: list[Started] = []
 
@@ -92,8 +93,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
         return processes[-1]
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(module, "_beside", module._Beside())
-    return processes
+    yield processes
+    wait_for_drafts()  # the module forgets the last one
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_rounds_may_begin_without_drafts_until_the_process_has_ended(started: li
         Speculation(TreeDrafter(PromptLookup(), draw="likely"), ThroughputController()),
         Speculation(TreeDrafter(Stand()), FixedController(4)),
     ]
-    assert not any(may_begin_without(name_loops(module._NoModel(), parts)) for parts in others)
+    assert not any(may_begin_without(name_loops(module.NoModel(), parts)) for parts in others)
     started[0].has_ended = True
     assert not is_compiling_drafts()
     assert not may_begin_without(LOOPS)

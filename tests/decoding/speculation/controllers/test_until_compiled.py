@@ -28,11 +28,11 @@ class CompiledLater:
     """Says once for each of the first `rounds` questions that loops are not compiled; one question is a round."""
 
     rounds: int
-    asked: int = 0
+    num_questions: int = 0
 
     def __call__(self) -> bool:
-        self.asked += 1
-        return self.asked > self.rounds
+        self.num_questions += 1
+        return self.num_questions > self.rounds
 
 
 def generate(controller: Controller) -> tuple[list[Generation], ScarceDrafter]:
@@ -51,7 +51,7 @@ def test_texts_are_the_same_whenever_drafts_begin(rounds: int) -> None:
     assert [one.tokens for one in generations] == [one.tokens for one in expected]
     assert bool(drafter.proposals) == bool(drafter.observed) == (rounds < TOKENS)
     if rounds < TOKENS:
-        assert later.asked == rounds + 1  # not again once they are
+        assert later.num_questions == rounds + 1  # not again once they are
         assert min(len(outcome.branch.tokens) for outcome in drafter.observed) >= rounds
 
 
