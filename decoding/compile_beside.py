@@ -10,6 +10,7 @@ import gc
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,9 +36,14 @@ _TIMEOUT_S = 120.0
 
 @dataclass
 class _Beside:
-    """The process that was started, if any; `is_awaited` as in `start_compiling_drafts`."""
+    """The process that was started, if any.
+
+    end         time after which it counts as ended, whatever it does
+    is_awaited  as in `start_compiling_drafts`
+    """
 
     process: subprocess.Popen[bytes] | None = None
+    end: float = 0.0
     is_awaited: bool = True
 
 
@@ -65,12 +71,13 @@ def start_compiling_drafts(cores: int, *, is_awaited: bool = True) -> None:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             start_new_session=True,  # Ctrl-C is for this process
         )
-        _beside.is_awaited = is_awaited
+        _beside.end, _beside.is_awaited = time.monotonic() + _TIMEOUT_S, is_awaited
 
 
 def is_compiling_drafts() -> bool:
-    """Returns whether a process was started that has not ended, nor been waited for."""
-    return _beside.process is not None and _beside.process.poll() is None
+    """Returns whether a process was started that has not ended, nor been waited for, nor stands still."""
+    process = _beside.process
+    return process is not None and process.poll() is None and time.monotonic() < _beside.end
 
 
 def may_begin_without(loops: str) -> bool:
@@ -89,7 +96,7 @@ def wait_for_drafts() -> None:
     process, _beside.process = _beside.process, None
     if process is not None:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_TIMEOUT_S)
+            process.wait(max(0.0, _beside.end - time.monotonic()))
 
 
 def compile_drafts() -> None:

@@ -87,7 +87,8 @@ def solve_task(cfg: DictConfig) -> None:
         command = f"{called_as('solve')} {shlex.join(compose.list_overrides())}".strip()
         resume.save_settings(folder, config=config, choices=choices, about=metadata, command=command)
     loggers = open_loggers(config.get("log_to", []), folder, config, metadata)
-    loading = spec.load_solver(task, allocates=True, waits_for_drafts=False)
+    # a question is asked for its answer; a task runs for long, and rounds that are timed first are worth it
+    loading = spec.load_solver(task, allocates=True, waits_for_drafts=config["question"] is None)
     with closing(task), loggers as trackers, loading as solver:
         freeze_imports()
         run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"], allocation=spec.allocation)

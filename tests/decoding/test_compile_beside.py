@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,16 @@ def test_rounds_may_begin_without_drafts_until_the_process_has_ended(started: li
     started[0].has_ended = True
     assert not is_compiling_drafts()
     assert not may_begin_without(LOOPS)
+
+
+def test_a_process_that_stands_still_counts_as_ended_after_a_while(
+    started: list[Started], notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    start_compiling_drafts(2, is_awaited=False)
+    assert is_compiling_drafts()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1000)
+    assert not is_compiling_drafts()
 
 
 def test_drafts_are_awaited_unless_the_caller_says_otherwise(started: list[Started], notes: list[str]) -> None:
