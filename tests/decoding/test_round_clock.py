@@ -137,5 +137,6 @@ def test_parts_of_a_cpus_round_are_its_time() -> None:
     with closing(LocalEngine(HashBackend(), decode=str, kv_bytes=1 << 18)) as engine:
         asyncio.run(engine.generate([request]))
         stats = engine.stats
-    parts = stats.seconds_model + stats.seconds_sampling + stats.seconds_drafting + stats.seconds_bookkeeping
-    assert 0.5 * stats.busy_seconds < parts <= stats.busy_seconds
+    parts = stats.seconds_model, stats.seconds_sampling, stats.seconds_drafting, stats.seconds_bookkeeping
+    assert min(parts) > 0
+    assert sum(parts) <= stats.busy_seconds
