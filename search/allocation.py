@@ -7,10 +7,14 @@ import statistics
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decoding.validation import require_choice
+
+Floats: TypeAlias = NDArray[np.float64]
 
 NORMALISATIONS = ("none", "rank", "zscore", "logit")
 
@@ -42,20 +46,29 @@ def normalise_scores(scores: Sequence[float], how: str, among: Sequence[float] |
         limited = [min(max(score, _LOWEST), _HIGHEST) for score in scores]
         return [math.log(score) - math.log1p(-score) for score in limited]
     if how == "rank":
-        return _rank_scores(scores) if among is None else [_rank_among(score, among) for score in scores]
+        if among is not None:
+            return [_rank_among(score, among) for score in scores]
+        ranks: list[float] = rank_scores(np.array(scores, dtype=np.float64)).tolist()
+        return ranks
     compared = scores if among is None else among
     mean, deviation = statistics.fmean(compared), statistics.pstdev(compared)
     return [(score - mean) / deviation if deviation else 0.0 for score in scores]
 
 
-def _rank_scores(scores: Sequence[float]) -> list[float]:
-    if len(scores) == 1:
-        return [0.5]
-    ordered = np.sort(scores)
-    # scores below and at most this one, itself included in the latter
-    places = np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right") - 1
-    ranks: list[float] = (places / (2 * (len(scores) - 1))).tolist()
-    return ranks
+def rank_scores(scores_N: Floats) -> Floats:
+    """Returns `normalise_scores` of one score or more, by `rank`."""
+    if len(scores_N) == 1:
+        return np.array([0.5])
+    order_N = np.argsort(scores_N)  # equals in any order, as they have the same rank
+    ordered_N = scores_N[order_N]
+    is_first_N = np.ones(len(order_N), dtype=np.bool_)
+    is_first_N[1:] = ordered_N[1:] != ordered_N[:-1]
+    # of equals: the scores below them, and those that are not above, with themselves
+    starts = np.flatnonzero(is_first_N)
+    ends = np.append(starts[1:], len(order_N))
+    ranks_N: Floats = np.empty(len(order_N))
+    ranks_N[order_N] = np.repeat((starts + ends - 1) / (2 * (len(order_N) - 1)), ends - starts)
+    return ranks_N
 
 
 def _rank_among(score: float, ordered: Sequence[float]) -> float:

@@ -49,6 +49,7 @@ class ExpansionPlan:
 class ParentPath:
     """The path to a node that is continued, and what all its continuations have in common.
 
+    nodes       of the path, the parent last
     num_tokens  tokens of the path
     room        tokens that a path may still have behind it, by its own limit and the context window
     request     the request of a continuation, but for its seed
@@ -56,6 +57,7 @@ class ParentPath:
     """
 
     parent: int
+    nodes: list[int]
     steps: list[Step]
     num_tokens: int
     room: int
@@ -250,7 +252,8 @@ class Expander:
         return batch
 
     def _read_path(self, parent: int, plan: ExpansionPlan) -> ParentPath:
-        steps = self.tree.path_steps(parent)
+        nodes = self.tree.path_nodes(parent)
+        steps = [self.tree.nodes[node].step for node in nodes]
         prefix = self.tree.prefix_tokens(parent, steps)
         num_tokens = self.tree.nodes[parent].num_path_tokens if parent >= 0 else 0
         room = min(self._remaining_context(prefix), self._remaining_path(num_tokens, plan.path_tokens))
@@ -265,7 +268,7 @@ class Expander:
             question_length=len(prefix) - num_tokens,
         )
         may_go_on = plan.sampling.max_tokens <= min(plan.limit, room - 1)
-        return ParentPath(parent, steps, num_tokens, room, request, may_go_on)
+        return ParentPath(parent, nodes, steps, num_tokens, room, request, may_go_on)
 
     def _share_budget(self, num_paths: int, step_tokens: int, thought: ThoughtBudget) -> int | None:
         """Returns an equal share of the budget for each of some paths where it nears its end, else None.
@@ -379,12 +382,13 @@ class Expander:
     def _attach_steps(self, expansion: PendingExpansion, result: Continuation, batch: ExpansionBatch) -> int:
         """Adds the steps of a generation as a chain below its parent; returns the last node, or the parent."""
         self._commit_usage(expansion.path, result, batch.plan)
-        node = expansion.path.parent
+        node, path = expansion.path.parent, list(expansion.path.nodes)
         is_paused = batch.plan.pauses and expansion.path.may_go_on and result.generation.finish == "length"
         finish = None if result.is_open or is_paused else result.generation.finish
         for i, step in enumerate(result.steps):
             is_last = i == len(result.steps) - 1
             node = self._add_node(node, step, finish=finish if is_last else None)
+            path.append(node)
             self._seeds.add_step(node, expansion.seed, i)
             self._histories[node] = result.history.until(self.tree.nodes[node].num_path_tokens)
         # The hidden state belongs to the last token, so it can stand for a step only where that step is the only one.
@@ -392,7 +396,7 @@ class Expander:
         if hidden is not None and len(result.steps) == 1:
             self.hidden_states[node] = self.hidden_states.get(self._same_paths.first_of(node), hidden)
         if result.path_scores is not None:
-            self._store_scores(self.tree.path_nodes(node), result.path_scores.scores)
+            self._store_scores(path, result.path_scores.scores)
         return node
 
     def _add_node(self, parent: int, step: Step, finish: FinishReason | None) -> int:

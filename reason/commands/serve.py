@@ -21,6 +21,7 @@ from omegaconf import DictConfig
 from reason import ConfigError
 from reason.config import compose
 from reason.config.errors import rejected_setting
+from reason.models.loading import collect_seldom
 from reason.runs.command import handle_termination, report_config_errors
 
 NEEDS = ("fastapi", "uvicorn", "prometheus_client", "jsonschema", "regex")
@@ -55,6 +56,7 @@ def serve(given: dict[str, object], overrides: list[str]) -> None:
         print(f"serve: every client that reaches {server.url} may use it; set serve.api_key", file=sys.stderr)
     names = service.catalog.spec.names
     print(f"loading model {names['model']}, scorer {names['scorer']}, engine {names['engine']} ...", flush=True)
+    collect_seldom()
     server.run(ready=lambda: print(greeting(server.url, list(service.catalog.presets), settings.api_key), flush=True))
 
 

@@ -28,6 +28,7 @@ from reason.config import compose
 from reason.config.compose import Settings
 from reason.config.front import AUTO
 from reason.engines.spec import require_from_environment
+from reason.models.loading import collect_seldom
 from reason.runs import resume
 from reason.runs.command import (
     FAILED,
@@ -88,9 +89,10 @@ def solve_task(cfg: DictConfig) -> None:
         resume.save_settings(folder, config=config, choices=choices, about=metadata, command=command)
     loggers = open_loggers(config.get("log_to", []), folder, config, metadata)
     # a question is asked for its answer; a task runs for long, and rounds that are timed first are worth it
-    loading = spec.load_solver(task, allocates=True, waits_for_drafts=config["question"] is None)
-    with closing(task), loggers as trackers, loading as solver:
+    waits = config["question"] is None
+    with closing(task), loggers as trackers, spec.load_solver(task, allocates=True, waits_for_drafts=waits) as solver:
         freeze_imports()
+        collect_seldom()
         run = TaskRun(solver, task, folder, run_metadata=metadata, limit=config["limit"], allocation=spec.allocation)
         meter = ThroughputMeter(solver.engine)
         before = list(run.results.values())

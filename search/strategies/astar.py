@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from decoding.core import Tokens
 from decoding.validation import require_count
-from search.allocation import normalise_scores
+from search.allocation import normalise_scores, rank_scores
 from search.expand import ExpansionBatch
 from search.open_paths import OpenPaths
 from search.step_search import StepSearch
@@ -128,7 +128,10 @@ class Level:
         """Updates `values`. *Mutates*."""
         self.values = np.array(self.scores)
         known = ~np.isnan(self.values)
-        self.values[known] = normalise_scores(self.values[known].tolist(), how)
+        if how == "rank" and known.any():
+            self.values[known] = rank_scores(self.values[known])
+        else:
+            self.values[known] = normalise_scores(self.values[known].tolist(), how)
         self.has_new = False
 
     def find_priorities(self, above: Level | None) -> None:

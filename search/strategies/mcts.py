@@ -149,10 +149,11 @@ class SimulationRunner:
             if self._needs_rollout(node):
                 simulation.is_rollout = True
                 return self._wait(simulation, self.state.start_solution(node))
-            if num_missing := self._num_missing(node):
+            children = self._unexplored_children(node)
+            if num_missing := self._num_missing(node, has_children=bool(children)):
                 return self._wait(simulation, self.state.start_batch([node] * num_missing))
-            if self._unexplored_children(node):
-                self._descend(simulation)
+            if children:
+                self._descend(simulation, children)
             elif self.num_pending[node]:
                 return self._wait(simulation, None)
             else:  # nothing new below it: one step up, where another child may be selected
@@ -165,12 +166,12 @@ class SimulationRunner:
         # The virtual loss of this simulation is already counted, so a first visit has num_visits 1.
         return self.strategy.value == "rollout" and node != SearchTree.ROOT and self.stats[node].num_visits == 1
 
-    def _num_missing(self, node: int) -> int:
-        """Children to request: those that widening allows, and one more where all children are explored."""
+    def _num_missing(self, node: int, *, has_children: bool) -> int:
+        """Children to request: those that widening allows, and one more where there are no unexplored ones."""
         strategy, requested = self.strategy, self.num_requested[node]
         num_visits = self.stats[node].num_visits - 1  # without this simulation
         allowed = max_children(num_visits, strategy.widening, strategy.widening_power, strategy.branching)
-        if not self.num_pending[node] and not self._unexplored_children(node):
+        if not self.num_pending[node] and not has_children:
             allowed = max(allowed, min(requested + 1, strategy.branching))
         return max(0, allowed - requested)
 
@@ -194,8 +195,7 @@ class SimulationRunner:
             return
         self._waiting.append(simulation)
 
-    def _descend(self, simulation: Simulation) -> None:
-        children = self._unexplored_children(simulation.path[-1])
+    def _descend(self, simulation: Simulation, children: Sequence[int]) -> None:
         stats = [self.stats[child] for child in children]
         self._enter_child(simulation, children[select_child(stats, self.strategy.rule, self.strategy.exploration)])
 
