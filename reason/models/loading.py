@@ -19,7 +19,7 @@ INTERVAL_S = 1.5
 """Seconds between two lines, however long it takes: less than two, because the thread that writes them may wait for its
 turn, and a screen without change for two seconds looks stuck."""
 
-_YOUNG_OBJECTS = 50_000
+_YOUNG_OBJECTS = 100_000
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def paused_collector() -> Iterator[None]:
 
 
 def collect_seldom() -> None:
-    """Lets Python's garbage collector look for garbage after 50,000 new objects in place of 700.
+    """Lets Python's garbage collector look for garbage after 100,000 new objects in place of 700.
 
     What a search makes is needed, or goes as soon as it is not; the collector walks over the tree and finds nothing,
     with 4,096 branches for a quarter of the search's own time. For commands: it holds for the whole process.
