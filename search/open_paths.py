@@ -39,7 +39,18 @@ class OpenPaths:
             self.num_nodes -= 1
             self.num_tokens -= len(self._tree.nodes[above].step.tokens)
 
-    def count_with(self, nodes: Iterable[int]) -> tuple[int, int]:
-        """Returns the number of nodes and of tokens on the paths of the open branches and of `nodes`."""
-        further = self._tree.pinned_nodes(nodes, known=self._num_uses)
-        return self.num_nodes + len(further), self.num_tokens + self._tree.count_tokens(further)
+    def count_with(self, *groups: Iterable[int]) -> list[tuple[int, int]]:
+        """Returns the number of nodes and of tokens on the paths of the open branches and of the first of these groups
+        of nodes, of the first two, and so on."""
+        num_nodes, num_tokens, further = self.num_nodes, self.num_tokens, set[int]()
+        counts = []
+        for group in groups:
+            for node in group:
+                for above in self._tree.iter_upwards(node):
+                    if above in further or above in self._num_uses:
+                        break  # the nodes above it are counted already
+                    further.add(above)
+                    num_nodes += 1
+                    num_tokens += len(self._tree.nodes[above].step.tokens)
+            counts.append((num_nodes, num_tokens))
+        return counts

@@ -53,13 +53,13 @@ def record_selection(
     """
     continued = {node for node, width in zip(nodes, widths, strict=True) if width}
     others = OpenPaths(tree) if still_open is None else still_open
-    kv_nodes, kv_tokens = others.count_with(nodes)
-    kept_nodes, kept_tokens = others.count_with(continued) if 0 in widths else (kv_nodes, kv_tokens)
+    pruned = [node for node in nodes if node not in continued]
+    (kept_nodes, kept_tokens), (kv_nodes, kv_tokens) = others.count_with(continued, pruned)
     return Selection(
         size=len(tree),
         nodes=tuple(nodes),
         widths=tuple(widths),
-        reasons={node: (reasons or {}).get(node, "score") for node in nodes if node not in continued},
+        reasons={node: (reasons or {}).get(node, "score") for node in pruned},
         kv_tokens=kv_tokens,
         kv_nodes=kv_nodes,
         kept_tokens=kept_tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -281,13 +281,13 @@ class SearchTree:
                 return
             node = context.after
 
-    def pinned_nodes(self, nodes: Iterable[int], known: Container[int] = ()) -> set[int]:
-        """Nodes on the paths to these nodes, themselves included, without those of `known`, which holds whole paths."""
+    def pinned_nodes(self, nodes: Iterable[int]) -> set[int]:
+        """Nodes on the paths to these nodes, themselves included."""
         on_paths: set[int] = set()
         for node in nodes:
             for above in self.iter_upwards(node):
-                if above in on_paths or above in known:
-                    break  # above a known node the path is known too
+                if above in on_paths:
+                    break  # and so are the nodes above it
                 on_paths.add(above)
         return on_paths
 

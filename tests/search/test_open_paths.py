@@ -35,5 +35,9 @@ def test_counts_are_those_of_the_paths_from_scratch(parents: list[int], data: st
         pinned = tree.pinned_nodes(open_nodes)
         assert (paths.num_nodes, paths.num_tokens) == (len(pinned), tree.count_tokens(pinned))
         further = data.draw(st.lists(nodes, max_size=4))
-        pinned = tree.pinned_nodes([*open_nodes, *further])
-        assert paths.count_with(further) == (len(pinned), tree.count_tokens(pinned))
+        groups = [further[:2], further[2:]]
+        counts = []
+        for some in (further[:2], further):
+            pinned = tree.pinned_nodes([*open_nodes, *some])
+            counts.append((len(pinned), tree.count_tokens(pinned)))
+        assert paths.count_with(*groups) == counts
