@@ -27,14 +27,13 @@ def validate_normalisation(name: str) -> None:
     require_choice("normalise", name, NORMALISATIONS)
 
 
-def normalise_scores(scores: Sequence[float], how: str, among: Sequence[float] | None = None) -> list[float]:
+def normalise_scores(scores: Sequence[float], how: str) -> list[float]:
     """Returns scores on a scale that does not depend on the reward model's; their order stays.
 
     none    as they are
     rank    share of the others that are worse, from 0 to 1; equals count half, and one alone is in the middle
     zscore  standard deviations above the mean; 0 where all are equal
     logit   log(score / (1 - score)): a softmax of it at temperature 1 is proportional to the odds
-    among   the scores to compare with in rising order, `scores` among them; None: `scores` alone
 
     >>> normalise_scores([1e-9, 1e-27, 0.5, 1e-27], "rank"), normalise_scores([1.0, 3.0], "zscore")
     ([0.6666666666666666, 0.16666666666666666, 1.0, 0.16666666666666666], [-1.0, 1.0])
@@ -42,17 +41,32 @@ def normalise_scores(scores: Sequence[float], how: str, among: Sequence[float] |
     validate_normalisation(how)
     if how == "none" or not scores:
         return list(scores)
-    if how == "logit":
-        limited = [min(max(score, _LOWEST), _HIGHEST) for score in scores]
-        return [math.log(score) - math.log1p(-score) for score in limited]
     if how == "rank":
-        if among is not None:
-            return [_rank_among(score, among) for score in scores]
         ranks: list[float] = rank_scores(np.array(scores, dtype=np.float64)).tolist()
         return ranks
-    compared = scores if among is None else among
-    mean, deviation = statistics.fmean(compared), statistics.pstdev(compared)
+    if how == "logit":
+        return [_log_odds(score) for score in scores]
+    mean, deviation = statistics.fmean(scores), statistics.pstdev(scores)
     return [(score - mean) / deviation if deviation else 0.0 for score in scores]
+
+
+def normalise_among(score: float, how: str, ordered: Sequence[float]) -> float:
+    """Returns what `normalise_scores` makes of one of these scores, which are in rising order."""
+    if how == "rank":  # the time does not grow with the others
+        others = len(ordered) - 1
+        places = bisect_left(ordered, score) + bisect_right(ordered, score) - 1
+        return places / (2 * others) if others else 0.5
+    if how == "logit":
+        return _log_odds(score)
+    if how == "none":
+        return score
+    deviation = statistics.pstdev(ordered)
+    return (score - statistics.fmean(ordered)) / deviation if deviation else 0.0
+
+
+def _log_odds(score: float) -> float:
+    limited = min(max(score, _LOWEST), _HIGHEST)
+    return math.log(limited) - math.log1p(-limited)
 
 
 def rank_scores(scores_N: Floats) -> Floats:
@@ -69,12 +83,6 @@ def rank_scores(scores_N: Floats) -> Floats:
     ranks_N: Floats = np.empty(len(order_N))
     ranks_N[order_N] = np.repeat((starts + ends - 1) / (2 * (len(order_N) - 1)), ends - starts)
     return ranks_N
-
-
-def _rank_among(score: float, ordered: Sequence[float]) -> float:
-    """The same for one score; the time does not grow with the others."""
-    others = len(ordered) - 1
-    return (bisect_left(ordered, score) + bisect_right(ordered, score) - 1) / (2 * others) if others else 0.5
 
 
 def allocate_by_softmax(scores: Sequence[float], width: int, temperature: float) -> list[int]:

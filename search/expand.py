@@ -302,7 +302,8 @@ class Expander:
         try:
             if is_enough is not None:
                 return await self._collect_until(batch, is_enough)
-            results = await asyncio.gather(*(expansion.task for expansion in batch.pending))
+            tasks = [expansion.task for expansion in batch.pending]
+            results = [await tasks[0]] if len(tasks) == 1 else await asyncio.gather(*tasks)
         except BaseException:
             self.cancel_pending()
             raise

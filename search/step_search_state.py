@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from decoding.core import Tokens
-from search.allocation import normalise_scores
+from search.allocation import normalise_among
 from search.clustering import cluster_steps, count_extra
 from search.expand import Expander, ExpansionBatch
 from search.open_paths import OpenPaths
@@ -173,7 +173,7 @@ class StepSearchState:
         self._num_seen = len(self.tree)
         self._compare_score(node)  # one that the scorer left out gets a score with its first continuation
         among = self._scores_at[self.tree.nodes[node].depth]
-        return normalise_scores([score], self.strategy.normalise, among)[0]
+        return normalise_among(score, self.strategy.normalise, among)
 
     def _compare_score(self, node: int) -> None:
         """Adds the path score of a node, if it has one, to those of its depth, once."""

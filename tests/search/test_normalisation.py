@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.allocation import NORMALISATIONS, allocate_by_softmax, normalise_scores
+from search.allocation import NORMALISATIONS, allocate_by_softmax, normalise_among, normalise_scores
 from search.strategies.astar import AStar
 from search.strategies.diverse_beam import DiverseBeam
 from search.strategies.ets import Ets
@@ -58,12 +58,14 @@ class TestNormaliseScores:
         weights = [math.exp(value) for value in normalise_scores(scores, "logit")]
         assert weights == pytest.approx(odds, rel=1e-6)
 
-    @given(MILD, SCORES, st.sampled_from(["rank", "zscore"]))
+    @given(MILD, SCORES, st.sampled_from(NORMALISATIONS))
     def test_values_among_more_scores_are_those_that_all_get_together(
         self, some: list[float], more: list[float], how: str
     ) -> None:
         together = normalise_scores([*some, *more], how)
-        assert normalise_scores(some, how, among=sorted([*more, *some])) == pytest.approx(together[: len(some)])
+        ordered = sorted([*more, *some])
+        alone = [normalise_among(score, how, ordered) for score in some]
+        assert alone == pytest.approx(together[: len(some)])
 
     def test_products_get_an_allocation_by_rank_where_they_get_none_by_size(self) -> None:
         products = [1e-27, 1e-9, 1e-5, 1e-3]
