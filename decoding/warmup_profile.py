@@ -2,7 +2,8 @@
 
 On a machine that has not run these sources before, it also compiles the loops of rounds, which takes a minute or more.
 Requests wait for that: decoding in another way meanwhile would give other texts, since compiled and eager layers, and
-the samplers of both, round differently.
+the samplers of both, round differently. Drafts change no text: a single question does not wait for their loops
+(`controllers/until_compiled.py`).
 """
 
 from __future__ import annotations
