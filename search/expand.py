@@ -303,6 +303,7 @@ class Expander:
             if is_enough is not None:
                 return await self._collect_until(batch, is_enough)
             tasks = [expansion.task for expansion in batch.pending]
+            # one alone without a gather, which would take the event loop another turn
             results = [await tasks[0]] if len(tasks) == 1 else await asyncio.gather(*tasks)
         except BaseException:
             self.cancel_pending()
