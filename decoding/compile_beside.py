@@ -31,7 +31,8 @@ ENDED = f"{LOOPS}-ended"
 
 _PROGRAM = f"from {__name__} import compile_drafts; compile_drafts()"
 _LIKELY = 4  # tokens, so that n-grams return
-_TIMEOUT_S = 120.0
+TIMEOUT_S = 120.0
+"""Seconds after which the process counts as ended."""
 
 
 @dataclass
@@ -71,7 +72,7 @@ def start_compiling_drafts(cores: int, *, is_awaited: bool = True) -> None:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             start_new_session=True,  # Ctrl-C is for this process
         )
-        _beside.end, _beside.is_awaited = time.monotonic() + _TIMEOUT_S, is_awaited
+        _beside.end, _beside.is_awaited = time.monotonic() + TIMEOUT_S, is_awaited
 
 
 def is_compiling_drafts() -> bool:

@@ -45,7 +45,8 @@ def normalise_scores(scores: Sequence[float], how: str) -> list[float]:
         ranks: list[float] = rank_scores(np.array(scores, dtype=np.float64)).tolist()
         return ranks
     if how == "logit":
-        return [_log_odds(score) for score in scores]
+        limited = [min(max(score, _LOWEST), _HIGHEST) for score in scores]
+        return [math.log(score) - math.log1p(-score) for score in limited]
     mean, deviation = statistics.fmean(scores), statistics.pstdev(scores)
     return [(score - mean) / deviation if deviation else 0.0 for score in scores]
 
@@ -56,21 +57,14 @@ def normalise_among(score: float, how: str, ordered: Sequence[float]) -> float:
         others = len(ordered) - 1
         places = bisect_left(ordered, score) + bisect_right(ordered, score) - 1
         return places / (2 * others) if others else 0.5
-    if how == "logit":
-        return _log_odds(score)
-    if how == "none":
-        return score
-    deviation = statistics.pstdev(ordered)
-    return (score - statistics.fmean(ordered)) / deviation if deviation else 0.0
-
-
-def _log_odds(score: float) -> float:
-    limited = min(max(score, _LOWEST), _HIGHEST)
-    return math.log(limited) - math.log1p(-limited)
+    if how == "zscore":
+        deviation = statistics.pstdev(ordered)
+        return (score - statistics.fmean(ordered)) / deviation if deviation else 0.0
+    return normalise_scores([score], how)[0]  # whatever the others are
 
 
 def rank_scores(scores_N: Floats) -> Floats:
-    """Returns `normalise_scores` of one score or more, by `rank`."""
+    """Returns `normalise_scores` by `rank`, of an array."""
     if len(scores_N) == 1:
         return np.array([0.5])
     order_N = np.argsort(scores_N)  # equals in any order, as they have the same rank

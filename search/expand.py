@@ -384,13 +384,13 @@ class Expander:
     def _attach_steps(self, expansion: PendingExpansion, result: Continuation, batch: ExpansionBatch) -> int:
         """Adds the steps of a generation as a chain below its parent; returns the last node, or the parent."""
         self._commit_usage(expansion.path, result, batch.plan)
-        node, path = expansion.path.parent, list(expansion.path.nodes)
+        node, new = expansion.path.parent, list[int]()
         is_paused = batch.plan.pauses and expansion.path.may_go_on and result.generation.finish == "length"
         finish = None if result.is_open or is_paused else result.generation.finish
         for i, step in enumerate(result.steps):
             is_last = i == len(result.steps) - 1
             node = self._add_node(node, step, finish=finish if is_last else None)
-            path.append(node)
+            new.append(node)
             self._seeds.add_step(node, expansion.seed, i)
             self._histories[node] = result.history.until(self.tree.nodes[node].num_path_tokens)
         # The hidden state belongs to the last token, so it can stand for a step only where that step is the only one.
@@ -398,7 +398,7 @@ class Expander:
         if hidden is not None and len(result.steps) == 1:
             self.hidden_states[node] = self.hidden_states.get(self._same_paths.first_of(node), hidden)
         if result.path_scores is not None:
-            self._store_scores(path, result.path_scores.scores)
+            self._store_scores([*expansion.path.nodes, *new], result.path_scores.scores)
         return node
 
     def _add_node(self, parent: int, step: Step, finish: FinishReason | None) -> int:

@@ -42,15 +42,8 @@ class OpenPaths:
     def count_with(self, *groups: Iterable[int]) -> list[tuple[int, int]]:
         """Returns the number of nodes and of tokens on the paths of the open branches and of the first of these groups
         of nodes, of the first two, and so on."""
-        num_nodes, num_tokens, further = self.num_nodes, self.num_tokens, set[int]()
-        counts = []
+        further, num_tokens, counts = set[int](), self.num_tokens, []
         for group in groups:
-            for node in group:
-                for above in self._tree.iter_upwards(node):
-                    if above in further or above in self._num_uses:
-                        break  # the nodes above it are counted already
-                    further.add(above)
-                    num_nodes += 1
-                    num_tokens += len(self._tree.nodes[above].step.tokens)
-            counts.append((num_nodes, num_tokens))
+            num_tokens += self._tree.count_tokens(self._tree.iter_further(group, further, self._num_uses))
+            counts.append((self.num_nodes + len(further), num_tokens))
         return counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -283,13 +283,19 @@ class SearchTree:
 
     def pinned_nodes(self, nodes: Iterable[int]) -> set[int]:
         """Nodes on the paths to these nodes, themselves included."""
-        on_paths: set[int] = set()
+        return set(self.iter_further(nodes, set()))
+
+    def iter_further(self, nodes: Iterable[int], on_paths: set[int], known: Container[int] = ()) -> Iterator[int]:
+        """Yields the nodes on the paths to these nodes that are neither in `on_paths` nor in `known`.
+
+        Both hold whole paths. *Mutates* `on_paths`: the nodes are added to it.
+        """
         for node in nodes:
             for above in self.iter_upwards(node):
-                if above in on_paths:
+                if above in on_paths or above in known:
                     break  # and so are the nodes above it
                 on_paths.add(above)
-        return on_paths
+                yield above
 
     def count_prompt_tokens(self, nodes: Iterable[int]) -> int:
         """KV tokens of the prompts and contexts above these nodes; what two of them begin with counts once."""

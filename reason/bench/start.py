@@ -14,7 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from decoding.compile_beside import ENDED, LOOPS
+from decoding.compile_beside import ENDED, LOOPS, TIMEOUT_S
 from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
@@ -35,7 +35,6 @@ REFUSED = frozenset({"wrong_setting"})
 """Cases that end with an error."""
 
 _READ_BYTES = 1 << 16
-_COMPILER_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,10 @@ def run_case(name: str, environment: Mapping[str, str]) -> StartSeconds:
 def wait_for_compiler(folder: Path) -> None:
     """Waits for the process that compiles drafts, if a command has left one that writes below `folder`: not beside the
     next command."""
-    end = time.monotonic() + _COMPILER_S
+    end = time.monotonic() + TIMEOUT_S
     while any(folder.rglob(f"{LOOPS}.compiled")) and not any(folder.rglob(f"{ENDED}.compiled")):
         if time.monotonic() > end:
-            raise ValueError(f"after {_COMPILER_S:.0f} s the process that compiles drafts had not ended")
+            raise ValueError(f"after {TIMEOUT_S:.0f} s the process that compiles drafts had not ended")
         time.sleep(0.1)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
     from decoding.model.transformers_checkpoint import Device, DType, HFBackend
     from decoding.model.workspace import Workspace
     from decoding.round import Speculation
-    from decoding.speculation.interfaces import Controller, RoundCost
+    from decoding.speculation.interfaces import RoundCost
 
 log = logging.getLogger(__name__)
 
@@ -158,10 +158,8 @@ class LocalSettings(EvictingEngineSettings):
         with announce(f"loading model {Path(checkpoint.source).name}"):
             backend = self._load_model(checkpoint, eviction)
             parts = make_parts()
-        controller = _compile_ahead(backend, parts, make_parts)
-        if controller is not parts.controller:
-            parts = replace(parts, controller=controller)
-        elif isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
+        parts = _compile_ahead(backend, parts, make_parts)
+        if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
             parts.controller.calibrate_cost(self._measure_costs(backend, checkpoint), backend.row_counts)
         return self._start_engine(backend, checkpoint, tokenizer, parts, eviction)
 
@@ -281,8 +279,8 @@ class LocalSettings(EvictingEngineSettings):
         return costs
 
 
-def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[[], Speculation]) -> Controller:
-    """Compiles the loops of rounds with parts like these, unless an earlier start has; returns the controller to use.
+def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[[], Speculation]) -> Speculation:
+    """Compiles the loops of rounds with parts like these, unless an earlier start has; returns the parts to use.
 
     Where a drafter has a model, the loops of drafting are left for the first request: the model would load twice.
     """
@@ -294,19 +292,21 @@ def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[
 
     loops = name_loops(backend, parts)
     if is_compiled_ahead(loops):
-        return parts.controller
+        return parts
     with announce("compiling for this machine, once"):
         if is_compiling_drafts():
             # those of rounds without drafts meanwhile
             _call_in_thread(compile_loops, backend, Speculation())
             if may_begin_without(loops):
                 tell("the first rounds have no drafts, as the code for them is still being compiled")
-                return PlainUntilCompiled(parts.controller, lambda: not is_compiling_drafts())
+                # it has no costs, so none are measured
+                waiting = PlainUntilCompiled(parts.controller, lambda: not is_compiling_drafts())
+                return replace(parts, controller=waiting)
             wait_for_drafts()
         others = Speculation() if runs_a_model(parts.drafter) else make_parts()
         _call_in_thread(compile_loops, backend, others)
     note_compiled(loops)
-    return parts.controller
+    return parts
 
 
 def _call_in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

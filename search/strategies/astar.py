@@ -128,7 +128,7 @@ class Level:
         """Updates `values`. *Mutates*."""
         self.values = np.array(self.scores)
         known = ~np.isnan(self.values)
-        if how == "rank" and known.any():
+        if how == "rank":
             self.values[known] = rank_scores(self.values[known])
         else:
             self.values[known] = normalise_scores(self.values[known].tolist(), how)

@@ -100,17 +100,12 @@ class ParticleFilter(StepSearch):
 
         At levels below its end, a particle has the weight that it had there.
         """
-        tree, paths, logs = state.tree, dict[int, list[int]](), []
-
-        def node_at(level: int, node: int) -> int:
-            if tree.nodes[node].depth <= level:
-                return node
-            path = paths[node] = paths.get(node) or tree.path_nodes(node)
-            return path[min(level, len(path)) - 1]
-
+        # of one level only the ends are read
+        paths = [state.tree.path_nodes(node) if len(levels) > 1 else [node] for node in particles]
+        logs = []
         for level in levels:
-            nodes = [node_at(level, node) for node in particles]
-            scores = [tree.path_score(node, self.agg_strategy) for node in nodes]
+            nodes = [path[min(level, len(path)) - 1] for path in paths]
+            scores = [state.tree.path_score(node, self.agg_strategy) for node in nodes]
             logs.append(log_weights(scores, self.weights))
         totals = [math.fsum(of_one) for of_one in zip(*logs, strict=True)]
         return normalise_weights(normalise_scores(totals, self.normalise), self.temperature)

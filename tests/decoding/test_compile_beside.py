@@ -29,17 +29,12 @@ from decoding.warmup_profile import name_loops
 
 LOOPS = name_loops(module.NoModel(), Speculation(TreeDrafter(Stand()), ThroughputController()))
 
-# prints what Numba compiles for an engine that drafts
-PROGRAM = """
+# notes what Numba compiles
+LISTEN = """
 import asyncio
 from numba.core import event
 from decoding.core import GenerationRequest, SamplingParams
 from decoding.engine import LocalEngine
-from decoding.round import Speculation
-from decoding.speculation.controllers.fixed import FixedController
-from decoding.speculation.drafters.stand import Stand
-from decoding.speculation.drafters.tree_drafter import TreeDrafter
-from tests.support.fakes import HashBackend
 
 compiled = []
 class Listener(event.Listener):
@@ -47,6 +42,17 @@ class Listener(event.Listener):
     def on_end(self, event): compiled.append(event.data["dispatcher"].py_func.__name__)
 
 event.register("numba:compile", Listener())
+"""
+
+# prints it for an engine that drafts
+PROGRAM = f"""
+{LISTEN}
+from decoding.round import Speculation
+from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
+from tests.support.fakes import HashBackend
+
 parts = Speculation(TreeDrafter(Stand()), FixedController(4))
 engine = LocalEngine(HashBackend(scale=0.0), decode=lambda tokens: "", kv_bytes=1 << 20, speculation=parts)
 params = SamplingParams(max_tokens=40)
@@ -57,18 +63,16 @@ assert sum(generation.usage.drafted for generation in generations)
 print(compiled)
 """
 
-
-# prints what Numba compiles for a model without drafts
-PLAIN = (
-    PROGRAM.split("parts =")[0].replace("from tests.support.fakes import HashBackend", "")
-    + """
+# prints it for a model without drafts
+PLAIN = f"""
+{LISTEN}
 from reason.bench.workload import BundledTarget
+
 engine = LocalEngine(BundledTarget.load().backend, decode=lambda tokens: "", kv_bytes=1 << 20)
 asyncio.run(engine.generate([GenerationRequest(prefix=(1, 2, 3), params=SamplingParams(max_tokens=4), seed=0)]))
 engine.close()
 print(*compiled)
 """
-)
 
 
 class Started:
