@@ -45,8 +45,8 @@ def gumbel_noise(ids, first, second):
 
 
 @triton.jit
-def _load_params(params, row):
-    at = params + row * NUM_PARAMS
+def _load_params(params_T6, row):
+    at = params_T6 + row * NUM_PARAMS
     inverse = tl.load(at).to(tl.float32, bitcast=True)
     top_k = tl.load(at + 1)
     top_p = tl.load(at + 2).to(tl.float32, bitcast=True)
@@ -78,8 +78,8 @@ def _scale(x, inverse):
 
 
 @triton.jit
-def _perturb(scaled, ids, params, row, inverse):
-    at = params + row * NUM_PARAMS + 4
+def _perturb(scaled, ids, params_T6, row, inverse):
+    at = params_T6 + row * NUM_PARAMS + 4
     first, second = tl.load(at).to(tl.uint32, bitcast=True), tl.load(at + 1).to(tl.uint32, bitcast=True)
     # -inf stays: no noise makes an impossible token possible
     return scaled + tl.where(inverse == 0.0, 0.0, gumbel_noise(ids, first, second))
@@ -88,7 +88,7 @@ def _perturb(scaled, ids, params, row, inverse):
 @triton.jit
 def collect_candidates(
     logits,
-    params,
+    params_T6,
     scores_TPC,
     ids_TPC,
     sums_TP4,
@@ -101,7 +101,7 @@ def collect_candidates(
 ):
     """Writes of `SPAN` ids the C largest s + g, and maxima and sums: of logits, and of s."""
     row, part = tl.program_id(0), tl.program_id(1)
-    inverse, _, _, _ = _load_params(params, row)
+    inverse, _, _, _ = _load_params(params_T6, row)
     logits += row.to(tl.int64) * stride
     slot = tl.arange(0, C)
     scores, ids_C = tl.full([C], float("-inf"), tl.float32), tl.full([C], NO_ID, tl.int32)
@@ -118,7 +118,7 @@ def collect_candidates(
         new_max = tl.maximum(max_s, tl.max(s, 0))
         sum_s = sum_s * tl.exp(max_s - new_max) + tl.sum(tl.exp(s - new_max), 0)
         max_s = new_max
-        total = _perturb(s, ids, params, row, inverse)
+        total = _perturb(s, ids, params_T6, row, inverse)
         best, least = tl.max(total, 0), tl.min(scores, 0)
         # after the first block a candidate is seldom replaced
         while best > least:
@@ -163,7 +163,7 @@ def _merge_candidates(scores_TPC, ids_TPC, row, PARTS: tl.constexpr, C: tl.const
 @triton.jit
 def rank_candidates(
     logits,
-    params,
+    params_T6,
     scores_TPC,
     ids_TPC,
     sums_TP4,
@@ -181,7 +181,7 @@ def rank_candidates(
     Ranked before is a larger s, or an equal one with a smaller id. Masses are relative to the row's largest s.
     """
     row, part = tl.program_id(0), tl.program_id(1)
-    inverse, top_k, top_p, log_min_p = _load_params(params, row)
+    inverse, top_k, top_p, log_min_p = _load_params(params_T6, row)
     if _is_filtered(inverse, top_k, top_p, log_min_p):
         ids_C = _merge_candidates(scores_TPC, ids_TPC, row, PARTS, C)
         largest, _ = _merge_sums(sums_TP4, row, 2, PARTS)
@@ -204,7 +204,7 @@ def rank_candidates(
 @triton.jit
 def choose_candidates(
     logits,
-    params,
+    params_T6,
     scores_TPC,
     ids_TPC,
     sums_TP4,
@@ -222,7 +222,7 @@ def choose_candidates(
 ):
     """Writes each row's token, -1 where the filters keep none of its candidates, and the log of its sum of exp(x)."""
     row = tl.program_id(0)
-    inverse, top_k, top_p, log_min_p = _load_params(params, row)
+    inverse, top_k, top_p, log_min_p = _load_params(params_T6, row)
     raw_max, raw_sum = _merge_sums(sums_TP4, row, 0, PARTS)
     tl.store(logsumexp_T + row, raw_max + tl.log(raw_sum))
     slot = tl.arange(0, C)
@@ -291,11 +291,11 @@ def _find_border(logits, inverse, largest, max_count, max_mass, least, vocab_siz
 
 
 @triton.jit
-def search_tokens(logits, params, sums_TP4, tokens_T, vocab_size, stride, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+def search_tokens(logits, params_T6, sums_TP4, tokens_T, vocab_size, stride, BLOCK: tl.constexpr, PARTS: tl.constexpr):
     """Writes the token of the rows that have -1. Bounded: about 70 passes over a row, whatever its filters."""
     row = tl.program_id(0)
     if tl.load(tokens_T + row) < 0:
-        inverse, top_k, top_p, log_min_p = _load_params(params, row)
+        inverse, top_k, top_p, log_min_p = _load_params(params_T6, row)
         largest, total = _merge_sums(sums_TP4, row, 2, PARTS)
         logits += row.to(tl.int64) * stride
         limit, max_mass = _limit_ranks(top_k, top_p, total, vocab_size)
@@ -317,7 +317,7 @@ def search_tokens(logits, params, sums_TP4, tokens_T, vocab_size, stride, BLOCK:
             is_tied = ((s == border) & is_inside).to(tl.int32)
             rank = before + tl.cumsum(is_tied, 0) - is_tied
             is_kept = (s > border) | ((is_tied == 1) & (rank.to(tl.float32) < tl.maximum(num_tied, 1.0)))
-            total_s = tl.where(is_kept & is_inside, _perturb(s, ids, params, row, inverse), float("-inf"))
+            total_s = tl.where(is_kept & is_inside, _perturb(s, ids, params_T6, row, inverse), float("-inf"))
             block_best = tl.max(total_s, 0)
             block_id = tl.min(tl.where(total_s == block_best, ids, NO_ID), 0)
             token, best = tl.where(block_best > best, block_id, token), tl.maximum(best, block_best)

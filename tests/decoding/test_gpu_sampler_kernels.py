@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 MODULE = "decoding.gpu_sampler_kernels"
 PARTS = {"PARTS": 32, "C": 8}
-POINTERS = {"params": "*i32", "scores_TPC": "*fp32", "ids_TPC": "*i32", "sums_TP4": "*fp32"}
+POINTERS = {"params_T6": "*i32", "scores_TPC": "*fp32", "ids_TPC": "*i32", "sums_TP4": "*fp32"}
 RANKS = {"masses_TPC": "*fp32", "counts_TPC": "*i32"}
 RESULTS = {"tokens_T": "*i64", "logsumexp_T": "*fp32"}
 NUMBERS = {"vocab_size": "i32", "stride": "i32"}
@@ -31,7 +31,7 @@ def jobs(dtype: str, capability: int) -> list[KernelJob]:
             {"K": 32, **PARTS},
         ),
         "search_tokens": (
-            {**logits, "params": "*i32", "sums_TP4": "*fp32", "tokens_T": "*i64", **NUMBERS},
+            {**logits, "params_T6": "*i32", "sums_TP4": "*fp32", "tokens_T": "*i64", **NUMBERS},
             {"BLOCK": 1024, "PARTS": 32},
         ),
     }

@@ -75,6 +75,7 @@ def _compile_kernel(job: KernelJob) -> CompiledKernel:
 
     module, _, name = job.kernel.partition(":")
     kernel = getattr(import_module(module), name)
+    _bind_arguments(kernel, job)
     places = {argument: (i,) for i, argument in enumerate(kernel.arg_names)}
     source = triton.compiler.ASTSource(
         fn=kernel,
@@ -87,6 +88,21 @@ def _compile_kernel(job: KernelJob) -> CompiledKernel:
     registers, stack = re.search(rf"Function {name}:\s+REG:(\d+) STACK:(\d+)", usage).groups()  # type: ignore[union-attr]
     lines = re.findall(r"/\*[0-9a-f]{4}\*/ +(?:@!?\w+ )?(\w+)", _disassemble("--dump-sass", compiled.asm["cubin"]))
     return CompiledKernel(int(registers), int(stack), compiled.metadata.shared, dict(Counter(lines)))
+
+
+def _bind_arguments(kernel: Any, job: KernelJob) -> None:
+    """Binds arguments as a launch does: its code has names of its own, which an argument must not have.
+
+    Raises: TypeError.
+    """
+    import torch
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    backend = make_backend(GPUTarget("cuda", job.capability, 32))
+    values = {name: torch.empty(1) if text[0] == "*" else 1 for name, text in job.signature.items()}
+    create_function_from_signature(kernel.signature, kernel.params, backend)(**values, **job.constants)
 
 
 def _disassemble(option: str, binary: bytes) -> str:
