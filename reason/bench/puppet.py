@@ -200,7 +200,8 @@ class Puppet:
     def apply_head(self, hidden: Tensor) -> Tensor:
         """See `Backend`."""
         logits_WV = self.body.apply_head((hidden[:, : self._body_width] / BODY_SCALE).to(self.body.dtype))
-        logits_WB = self.brain.apply_head(hidden[:, self._body_width :].to(self.brain.dtype))
+        # contiguous, as a model's own hidden states are
+        logits_WB = self.brain.apply_head(hidden[:, self._body_width :].to(self.brain.dtype).contiguous())
         num_tokens = logits_WB.shape[1]
         logits_WV[:, :num_tokens] = logits_WB
         # less, not set: so the result depends on every product of the body's head
