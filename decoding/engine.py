@@ -75,10 +75,15 @@ class LocalEngine:
             self._stats,
             records_attention=records_attention,
         )
+        self._most_rows = max_batched_tokens if speculation and speculation.has_drafts else max_running_requests
         self._saving = None if speculation is None else speculation.saving
         self._loop: EngineLoop[Request, Generation] = EngineLoop(
             self._scheduler, self._round.run_round, name="engine", stream=DeviceStream(backend, self._round.device)
         )
+
+    def prepare_rounds(self) -> None:
+        """Makes ahead what rounds of new sizes wait for, as CUDA graphs. Must be called before the first request."""
+        self._round.prepare_rounds(self._most_rows)
 
     @property
     def stats(self) -> EngineStats:

@@ -28,7 +28,7 @@ from decoding.kv.pool_memory import open_pool
 from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.kv.slots import Slots
 from decoding.model.attention_recorder import AttentionRecorder
-from decoding.model.backend import Backend, TokenBatch
+from decoding.model.backend import Backend, PreparesRounds, TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch, pack_segments
 from decoding.model.key_table import KeyTable
 from decoding.request import Request
@@ -72,6 +72,11 @@ class Speculation:
     acceptance: AcceptanceRule = field(default_factory=Coupled)
     saving: SavingSchedule | None = None
 
+    @property
+    def has_drafts(self) -> bool:
+        """Whether rounds may have drafts."""
+        return not isinstance(self.drafter, NoDraft)
+
 
 class RoundRunner:
     """Runs rounds over a scheduler's requests. Its state is the KV pool, its table of keys, and how the last round's
@@ -97,6 +102,7 @@ class RoundRunner:
         self._pool: Tensor | None = open_pool(backend.new_kv_pool, kv.pool.capacity, backend.kv_bytes_per_token)
         self.device = self._pool.device
         self._clock = RoundClock(stats, self.device)
+        self._prepares = backend if isinstance(backend, PreparesRounds) else None
         self._is_launched = False  # whether the last round ended without a wait for the device
         self._key_table = KeyTable(kv.pool.capacity)
         if isinstance(speculation.controller, MemoryLimited):
@@ -105,6 +111,11 @@ class RoundRunner:
         self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
         self._rows: tuple[object, RoundRows] | None = None
         self._unlearned: list[Feedback] = []
+
+    def prepare_rounds(self, rows: int) -> None:
+        """Makes what rounds of up to so many rows need, so that few of them wait for it."""
+        if self._prepares is not None and self._pool is not None:
+            self._prepares.prepare_rounds(self._pool, self._key_table, rows)
 
     def release_pool(self) -> None:
         """Frees the KV pool and its table; no round can run afterwards. Calling it twice is harmless."""
@@ -128,7 +139,7 @@ class RoundRunner:
             plan, drafts = self._propose_drafts(scheduled, branches)
         feedback_k = self._speculation.drafter.feedback_k if plan.collect_feedback else 0
         gives_hidden = plan.collect_feedback and reads_hidden(self._speculation.drafter)
-        failures = self._scheduler.limit.num_failures
+        failures, prepared = self._scheduler.limit.num_failures, self._count_prepared()
         while True:
             # what an attempt without memory has computed must be gone before the next one
             hidden: Tensor | None = None
@@ -161,8 +172,9 @@ class RoundRunner:
         with clock.measure_host("drafting"):
             if verified is not None:
                 # only rounds without prefill fit the cost curve, of those that ran once and waited for themselves alone
-                fits = failures == self._scheduler.limit.num_failures and all(p.num_tokens == 1 for p in scheduled)
-                self._observe_round(verified, plan, batch if fits and is_alone else None, begin)
+                is_alone &= failures == self._scheduler.limit.num_failures and prepared == self._count_prepared()
+                fits = is_alone and all(part.num_tokens == 1 for part in scheduled)
+                self._observe_round(verified, plan, batch if fits else None, begin)
         self._is_launched = verified is None and self.device.type == "cuda"
         # of the last round for now nothing must be missing until there is another one
         is_last = len(ended) == len(self._scheduler.running) and not self._scheduler.waiting
@@ -172,6 +184,9 @@ class RoundRunner:
             self._speculation.saving.note_round(time.monotonic())  # not a part of the round: controllers time those
         for request, reason in ended:
             yield self._end_request(request, reason)
+
+    def _count_prepared(self) -> int:
+        return 0 if self._prepares is None else self._prepares.num_prepared
 
     def _undo_round(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decoding.model.attention_recorder import AttentionRecorder
+    from decoding.model.key_table import KeyTable
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -125,4 +126,18 @@ class Backend(Protocol):
 
     def apply_head(self, hidden: Tensor) -> Tensor:
         """Returns the head's output `[W, outputs]`: logits of a language model, scores of a reward model."""
+        ...
+
+
+@runtime_checkable
+class PreparesRounds(Protocol):
+    """A backend that makes something for rounds of a new size, as CUDA graphs, which takes longer than a round."""
+
+    @property
+    def num_prepared(self) -> int:
+        """How often it did so: a round in which that happened says nothing about the time of rounds."""
+        ...
+
+    def prepare_rounds(self, pool: Tensor, table: KeyTable, rows: int) -> None:
+        """Makes it for rounds over a pool with up to so many rows, as far as it can know their sizes. *Mutates*."""
         ...

@@ -28,14 +28,17 @@ from decoding.model.backend import TokenBatch
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.key_table import KeyUpdate
 from decoding.model.segment_attention import PLAN_COLUMNS, SegmentAttention, cut_items, list_arrays
-from decoding.model.segments import Int32s, SegmentPlan
+from decoding.model.segments import Int32s, SegmentPlan, SegmentTiles
 from decoding.triton_operators import round_to_power
 
 log = logging.getLogger(__name__)
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 208, 256, 320, 384, 512)
 """Rows of a graph. Rounds of more rows compute for so long that their launches do not matter."""
-_LEAST_SPLITS, _LEAST_ITEMS, _LEAST_NUMBERS = 16, 128, 1024
+_LEAST_SPLITS, _LEAST_ITEMS, _LEAST_NUMBERS = 256, 128, 1024
+"""Of every graph. Splits of no rows are programs that end at once: a few hundred take a microsecond."""
+_ROW_ITEMS, _ROW_WORDS, _ROW_PARTIALS = 2, 4, 16
+"""The same for each row of a graph: enough for a few thousand tokens of context."""
 UPDATE_WORDS = 1 << 16
 """Room for the update of a table among a round's arrays, in words of 32 bits, three a key. One with more keys, as of
 branches that start from long prefixes, is copied by itself."""
@@ -109,14 +112,20 @@ class RoundSizes(NamedTuple):
         num_splits = int(plan.count_splits().sum())
         return cls(rows, num_splits, len(plan.items.order), num_keys, len(plan.words), plan.num_partials)
 
+    @classmethod
+    def least_of(cls, rows: int) -> RoundSizes:
+        """Returns the least sizes of a graph of so many rows, one of `ROW_COUNTS`."""
+        numbers = (max(_LEAST_NUMBERS, round_to_power(per_row * rows)) for per_row in (_ROW_WORDS, _ROW_PARTIALS))
+        return cls(rows, _LEAST_SPLITS, max(_LEAST_ITEMS, round_to_power(_ROW_ITEMS * rows)), _LEAST_NUMBERS, *numbers)
+
     def round_up(self) -> RoundSizes:
         """Returns sizes that many rounds have in common: the next of `ROW_COUNTS`, and powers of four and of two."""
-        splits = _LEAST_SPLITS
+        least = RoundSizes.least_of(ROW_COUNTS[bisect_left(ROW_COUNTS, self.rows)])
+        splits = least.splits
         while splits < self.splits:
             splits *= 4
-        items = max(_LEAST_ITEMS, round_to_power(self.items))
-        others = (max(_LEAST_NUMBERS, round_to_power(size)) for size in (self.keys, self.words, self.partials))
-        return RoundSizes(ROW_COUNTS[bisect_left(ROW_COUNTS, self.rows)], splits, items, *others)
+        others = (max(size, round_to_power(needed)) for size, needed in zip(least[2:], self[2:], strict=True))
+        return RoundSizes(least.rows, splits, *others)
 
     def fits_into(self, other: RoundSizes) -> bool:
         """Returns whether no size is larger than its counterpart."""
@@ -133,15 +142,28 @@ class RoundGraphs:
     Rounds with a table of keys and those without one have graphs of their own.
 
     Rounds run as they are, by `FusedDecoder.run_batch`, if they have more rows than `ROW_COUNTS`, rows without an
-    output (those of a prompt that is being filled), or blocks. A graph is recorded when a round first needs it, until
-    there is no memory for one.
+    output (those of a prompt that is being filled), or blocks. A graph is recorded ahead or when a round first needs
+    it, until there is no memory for one.
+
+    num_recorded  graphs recorded so far
     """
 
     def __init__(self, decoder: FusedDecoder, recorder: GraphRecorder) -> None:
         self._decoder, self._recorder = decoder, recorder
-        self._has_memory = True
+        self.num_recorded, self._has_memory = 0, True
         # by pool, for as long as there is the pool
         self._graphs: MutableMapping[Tensor, dict[_GraphKey, RoundGraph]] = WeakTensorKeyDictionary()
+
+    def record_ahead(self, pool: Tensor, tiles: SegmentTiles, keys: Tensor, rows: int) -> None:
+        """Records the least graphs of rounds with up to so many rows, whose keys are in a table. *Mutates*.
+
+        The largest first: its intermediate results are the memory of the others.
+        """
+        graphs = self._graphs.setdefault(pool, {})
+        for count in reversed(ROW_COUNTS[: bisect_left(ROW_COUNTS, rows) + 1]):
+            sizes = RoundSizes.least_of(count)
+            if self._has_memory:
+                self._record_graph(graphs, (count, sizes.splits, True), sizes, pool, tiles, keys)
 
     def run_batch(self, batch: TokenBatch, pool: Tensor) -> Tensor:
         """Returns normed hidden states `[W, hidden]`. *Mutates* `pool`."""
@@ -156,7 +178,8 @@ class RoundGraphs:
             # of two graphs of one kind only the larger one would be used, and of two tables only the new one
             del graphs[key]
         if key not in graphs and self._has_memory:
-            self._record_graph(graphs, key, sizes, batch, pool)
+            table = None if plan.update is None else plan.update.table.open_on(self._decoder.device)
+            self._record_graph(graphs, key, sizes, pool, plan.tiles, table)
         if key not in graphs:
             return self._decoder.run_batch(batch, pool)
         return graphs[key].run_batch(batch, plan)
@@ -166,13 +189,14 @@ class RoundGraphs:
         graphs: dict[_GraphKey, RoundGraph],
         key: _GraphKey,
         sizes: RoundSizes,
-        batch: TokenBatch,
         pool: Tensor,
+        tiles: SegmentTiles,
+        table: Tensor | None,
     ) -> None:
         """Adds a graph to `graphs`, unless there is no memory for it: then no more graphs are recorded. *Mutates*."""
-        assert batch.segments is not None
+        self.num_recorded += 1
         try:
-            graph = RoundGraph(self._decoder, sizes, batch, batch.segments, pool, self._recorder)
+            graph = RoundGraph(self._decoder, sizes, pool, tiles, table, self._recorder)
         except MEMORY_ERRORS as error:
             # the end of a recording may raise an error of its own after that
             if not (is_out_of_memory(error) or (error.__context__ and is_out_of_memory(error.__context__))):
@@ -190,19 +214,21 @@ class RoundGraphs:
 class RoundGraph:
     """Runs the rounds of one decoder and pool whose arrays are of some sizes or shorter.
 
-    Its first round, `batch`, is run twice while the launches are recorded: each time it writes the same K and V.
+    While the launches are recorded, rows that only fill up are computed.
+
+    table   the slots of the keys of all rounds; None where each round brings its own
     """
 
     def __init__(
         self,
         decoder: FusedDecoder,
         sizes: RoundSizes,
-        batch: TokenBatch,
-        plan: SegmentPlan,
         pool: Tensor,
+        tiles: SegmentTiles,
+        table: Tensor | None,
         recorder: GraphRecorder,
     ) -> None:
-        self.sizes, self._rotary, self._device, self._tiles = sizes, decoder.rotary, decoder.device, plan.tiles
+        self.sizes, self._rotary, self._device, self._tiles = sizes, decoder.rotary, decoder.device, tiles
         rows = ArrayField(sizes.rows, is_int32=False)
         self._arrays = FixedArrays(
             [
@@ -210,23 +236,22 @@ class RoundGraph:
                 ArrayField(sizes.items * PLAN_COLUMNS, is_int32=True),
                 ArrayField(sizes.rows + 1, is_int32=True),
                 ArrayField(sizes.words, is_int32=False),
-                ArrayField(sizes.keys if plan.update is None else UPDATE_WORDS, is_int32=True),
+                ArrayField(sizes.keys if table is None else UPDATE_WORDS, is_int32=True),
             ],
             decoder.device,
         )
         tokens_R, self._positions_R, slots_R, items, first_partial, words, self._tail = self._arrays.tensors
         # the keys of a round, or its table, which is longer than any round
-        self._keys = self._tail if plan.update is None else plan.update.table.open_on(decoder.device)
+        self._keys = self._tail if table is None else table
         # outside the graph, because the table moves when it grows
         self._cos_sin = self._rotary.extend_to(0)[:1].repeat(sizes.rows, 1, 1)
-        keys, split_keys, cos_sin = self._keys, plan.tiles.num_keys, self._cos_sin
+        keys, split_keys, cos_sin = self._keys, tiles.num_keys, self._cos_sin
 
         def run() -> Tensor:
             splits = cut_items(items, sizes.splits, split_keys)
             attention = SegmentAttention([splits, keys, first_partial, words], sizes.partials, decoder.scale)
             return decoder.forward(tokens_R, cos_sin, slots_R, None, attention, pool)
 
-        self._fill(batch, plan)
         self._graph, self._output = recorder.record(run)
 
     def can_run(self, needed: RoundSizes, plan: SegmentPlan) -> bool:

@@ -30,8 +30,10 @@ from decoding.model.workspace import DecoderSizes, RoundSize, Workspace, estimat
 from decoding.threads import with_helper_threads
 from decoding.validation import require_choice
 
-if TYPE_CHECKING:  # needs Numba
-    from decoding.model.compiled_decoder import CompiledDecoder
+if TYPE_CHECKING:
+    from decoding.model.compiled_decoder import CompiledDecoder  # needs Numba
+    from decoding.model.key_table import KeyTable
+    from decoding.model.round_graphs import RoundGraphs  # a CPU need not know of graphs
 
 log = logging.getLogger(__name__)
 
@@ -185,8 +187,8 @@ class HFBackend:
         self._logit_bytes = 4 if is_invariant else None
         # the compiled decoder takes the fused matrices away, layer by layer: it has its own
         self.decoder = _compile_decoder(fused) if self.decoder_kind == "compiled" else fused
-        self._run_batch = _record_rounds(fused) if has_graphs else self.decoder.run_batch
-        self._has_graphs = has_graphs
+        self._graphs = _record_rounds(fused) if has_graphs else None
+        self._run_batch = self.decoder.run_batch if self._graphs is None else self._graphs.run_batch
         self._sizes = DecoderSizes(
             fused.hidden_size, fused.num_heads, fused.num_kv_heads, fused.head_size, fused.mlp_size,
             self.vocab_size, self.dtype.itemsize,
@@ -258,7 +260,7 @@ class HFBackend:
             raise ValueError(f"layers must be some of the {self.num_layers} of the model, got {list(layers)}")
         view = copy.copy(self)
         view.decoder = self.decoder.view_layers(layers)
-        view._run_batch, view._has_graphs = view.decoder.run_batch, False
+        view._run_batch, view._graphs = view.decoder.run_batch, None
         return view
 
     @property
@@ -271,7 +273,7 @@ class HFBackend:
 
     @property
     def _graph_rows(self) -> tuple[int, ...]:
-        if not self._has_graphs:
+        if self._graphs is None:
             return ()
         # here: a CPU need not know of graphs
         from decoding.model.round_graphs import ROW_COUNTS
@@ -280,7 +282,7 @@ class HFBackend:
 
     def estimate_workspace(self, largest: RoundSize, *, float_copies: int) -> Workspace:
         """Returns what the largest round takes on a GPU besides weights and KV; `float_copies` as in `workspace`."""
-        graph_rows = self._graph_rows[-1] if self._has_graphs else 0
+        graph_rows = self._graph_rows[-1] if self._graphs is not None else 0
         split_keys = None if self.segment_tiles is None else self.segment_tiles.num_keys
         return estimate_workspace(
             self._sizes,
@@ -290,6 +292,17 @@ class HFBackend:
             graph_rows=graph_rows,
             logit_bytes=self._logit_bytes,
         )
+
+    @property
+    def num_prepared(self) -> int:
+        """See `PreparesRounds`: CUDA graphs recorded."""
+        return 0 if self._graphs is None else self._graphs.num_recorded
+
+    @torch.inference_mode()
+    def prepare_rounds(self, pool: Tensor, table: KeyTable, rows: int) -> None:
+        """See `PreparesRounds`: records CUDA graphs."""
+        if self._graphs is not None and self.segment_tiles is not None:
+            self._graphs.record_ahead(pool, self.segment_tiles, table.open_on(self.device), rows)
 
     def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:
         # compiled code records nothing: to enter and leave the mode takes a tenth of a small round
@@ -317,11 +330,11 @@ def _compile_decoder(fused: FusedDecoder) -> CompiledDecoder:
     return CompiledDecoder(fused)
 
 
-def _record_rounds(decoder: FusedDecoder) -> Callable[[TokenBatch, Tensor], Tensor]:
+def _record_rounds(decoder: FusedDecoder) -> RoundGraphs:
     # here: a CPU need not know of graphs
     from decoding.model.round_graphs import CudaGraphRecorder, RoundGraphs
 
-    return RoundGraphs(decoder, CudaGraphRecorder(decoder.device)).run_batch
+    return RoundGraphs(decoder, CudaGraphRecorder(decoder.device))
 
 
 LinearFactory = Callable[[Tensor, Tensor | None], Head]

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from decoding.model.backend import TokenBatch
+from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentTiles
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend, pick_device, pick_dtype
 from decoding.stats import DecoderKind
@@ -187,6 +188,16 @@ class Puppet:
         """Returns the brain's pool that was made with the body's `pool`."""
         brain_pool: Tensor = self._brain_pools[pool]
         return brain_pool
+
+    @property
+    def num_prepared(self) -> int:
+        """See `PreparesRounds`; of both."""
+        return self.body.num_prepared + self.brain.num_prepared
+
+    def prepare_rounds(self, pool: Tensor, table: KeyTable, rows: int) -> None:
+        """See `PreparesRounds`."""
+        self.body.prepare_rounds(pool, table, rows)
+        self.brain.prepare_rounds(self.brain_pool(pool), table, rows)
 
     @torch.inference_mode()
     def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:

@@ -95,6 +95,7 @@ def run_workload(
         speculation=target.adapt_speculation(speculation, workload),
     )
     try:
+        engine.prepare_rounds()
         begin = time.perf_counter()
         generations = asyncio.run(engine.generate(workload.requests()))
         seconds = time.perf_counter() - begin

@@ -87,6 +87,7 @@ def _run_search(rig: ReportRig, strategy: Strategy, target: PlainTarget, puppet:
         kv_bytes=rig.pick(20 << 30, 32 << 20),
         max_running_requests=512,
     )
+    engine.prepare_rounds()
     scorer = PrmScorer(
         adapter=TokenClassifier(reads="tokens", judges="tokens"),
         path="bundled:prm",

@@ -127,6 +127,27 @@ def test_rounds_of_a_size_share_a_graph() -> None:
         assert len(recorder.outputs) == 2
 
 
+@only_pretended
+def test_rounds_replay_what_was_recorded_ahead() -> None:
+    recorder, table = PretendedRecorder(), KeyTable(NUM_SLOTS)
+    graphs = RoundGraphs(decoder(), recorder)
+    sequence = TokenSequence(0, tuple(range(40)))
+    sequence.append_slots(np.arange(1, 38))
+    pool = torch.randn(decoder().new_kv_pool(NUM_SLOTS).shape)
+    eager_pool = pool.clone()
+    with torch.inference_mode():
+        graphs.record_ahead(pool, TILES, table.open_on(decoder().device), rows=5)
+        assert (len(recorder.outputs), recorder.replays) == (4, 0)  # of 1, 2, 4 and 8 rows
+        for new in (1, 2):
+            slots = np.arange(sequence.num_slots + 1, sequence.num_slots + 1 + new)
+            inputs = [SequenceInput(sequence, new, slots, 0)]
+            got = graphs.run_batch(pack_segments(inputs, TILES, table)[0], pool)
+            expected = decoder().run_batch(pack_segments(inputs, TILES)[0], eager_pool)
+            torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+            sequence.append_slots(slots)
+    assert (graphs.num_recorded, recorder.replays) == (4, 2)
+
+
 def long_round(length: int) -> TokenBatch:
     """A branch that feeds the last token of a text, whose slots are those from 1 on."""
     sequence = TokenSequence(0, tuple(at % 97 for at in range(length)))
@@ -216,9 +237,10 @@ def test_rounded_sizes_hold_the_round_and_are_few(lengths: tuple[int, int, int, 
     assert needed.fits_into(sizes)
     assert sizes.rows in ROW_COUNTS
     assert sizes.round_up() == sizes
-    assert sizes.splits <= max(16, 4 * needed.splits)
-    for size, length in zip(sizes[2:], needed[2:], strict=True):
-        assert size <= max(1024, 2 * length)
+    least = RoundSizes.least_of(sizes.rows)
+    assert sizes.splits <= max(least.splits, 4 * needed.splits)
+    for size, length, floor in zip(sizes[2:], needed[2:], least[2:], strict=True):
+        assert size <= max(floor, 2 * length)
 
 
 PROMPT = tuple(number * 37 % 97 for number in range(7))
