@@ -29,8 +29,9 @@ from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.kv.slots import Slots
 from decoding.model.attention_recorder import AttentionRecorder
 from decoding.model.backend import Backend, PreparesRounds, TokenBatch
-from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch, pack_segments
+from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch
 from decoding.model.key_table import KeyTable
+from decoding.model.round_packer import RoundPacker
 from decoding.request import Request
 from decoding.round_clock import RoundClock
 from decoding.round_result import BatchVerifyResult
@@ -105,6 +106,8 @@ class RoundRunner:
         self._prepares = backend if isinstance(backend, PreparesRounds) else None
         self._is_launched = False  # whether the last round ended without a wait for the device
         self._key_table = KeyTable(kv.pool.capacity)
+        tiles = backend.segment_tiles
+        self._packer = None if tiles is None else RoundPacker[Request](tiles, self._key_table)
         if isinstance(speculation.controller, MemoryLimited):
             feedback_k = speculation.drafter.feedback_k
             speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
@@ -114,8 +117,9 @@ class RoundRunner:
 
     def prepare_rounds(self, rows: int) -> None:
         """Makes what rounds of up to so many rows need, so that few of them wait for it."""
-        if self._prepares is not None and self._pool is not None:
-            self._prepares.prepare_rounds(self._pool, self._key_table, rows)
+        tiles = self._backend.segment_tiles
+        if self._prepares is not None and tiles is not None and self._pool is not None:
+            self._prepares.prepare_rounds(self._pool, tiles, self._key_table, rows)
 
     def release_pool(self) -> None:
         """Frees the KV pool and its table; no round can run afterwards. Calling it twice is harmless."""
@@ -153,8 +157,9 @@ class RoundRunner:
                     hidden = self._backend.forward(batch, self._pool)
                     self._stats.seconds_attention += self._backend.attention_seconds - attention_before
                     target = self._compute_logits(hidden, batch, inputs, feedback_k)
+                # a GPU still computes what was launched above
+                clock.add_passed()
                 with clock.measure_host("drafting"):
-                    # a GPU still computes what was launched above
                     self._learn_feedback()
                 with clock.measure_device("sampling"):
                     verified = self._verify_drafts(inputs, branches, target, gives_hidden=gives_hidden)
@@ -178,7 +183,8 @@ class RoundRunner:
         self._is_launched = verified is None and self.device.type == "cuda"
         # of the last round for now nothing must be missing until there is another one
         is_last = len(ended) == len(self._scheduler.running) and not self._scheduler.waiting
-        clock.add_passed(waits=is_last)
+        if is_last:
+            clock.add_all()
         self._stats.seconds_rounds += time.perf_counter() - begin
         if self._speculation.saving is not None and plan.collect_feedback:
             self._speculation.saving.note_round(time.monotonic())  # not a part of the round: controllers time those
@@ -269,8 +275,8 @@ class RoundRunner:
             first_output = part.num_tokens - 1 if part.is_complete else part.num_tokens
             inputs.append(SequenceInput(part.sequence, part.num_tokens, slots[at:end], first_output, draft))
             at = end
-        if (tiles := self._backend.segment_tiles) is not None:
-            return pack_segments(inputs, tiles, self._key_table)
+        if self._packer is not None:
+            return self._packer.pack_round(inputs)
         batch, ordered = pack_batch(inputs, self._group_requests([part.sequence for part in scheduled]))
         return (replace(batch, recorder=AttentionRecorder()) if self._records_attention else batch), ordered
 

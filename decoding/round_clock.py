@@ -24,8 +24,7 @@ class RoundClock:
     """Adds the seconds of rounds to `stats`.
 
     On CUDA a launch returns before its work begins, so the host's clock would count the work where the host waits. Two
-    events on the stream measure it. A round reads them after its own wait for the device, and leaves those that the
-    device has not passed by then to a later round.
+    events on the stream measure it. The next round reads them, when the device has begun with it and waits for nothing.
     """
 
     def __init__(self, stats: EngineStats, device: torch.device) -> None:
@@ -40,10 +39,14 @@ class RoundClock:
         """As `measure_host`, of what the block launches: from when the device reaches it to when it has left it."""
         return self._record_span(activity) if self._has_events else self.measure_host(activity)
 
-    def add_passed(self, *, waits: bool = False) -> None:
-        """Adds the time of the work that the device has done; with `waits` of all of it, for which the host waits."""
-        if waits and self._spans:
+    def add_all(self) -> None:
+        """Waits for the device, and adds the time of all its work."""
+        if self._spans:
             self._spans[-1].end.synchronize()
+        self.add_passed()
+
+    def add_passed(self) -> None:
+        """Adds the time of the work that the device has done."""
         while self._spans and self._spans[0].end.query():  # type: ignore[no-untyped-call]
             activity, begin, end = self._spans.popleft()
             self._stats.add_seconds(activity, begin.elapsed_time(end) / 1e3)

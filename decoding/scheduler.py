@@ -25,7 +25,7 @@ _HEADROOM_SLOTS = 32  # left for each running sequence to grow into before anoth
 _MIN_CHUNK = 16  # tokens of a prompt that a round feeds even when decoding alone fills it
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: one is made for each branch and round
 class ScheduledSequence(Generic[S]):
     """A sequence's part in a round: the next `num_tokens` of its uncomputed tokens."""
 

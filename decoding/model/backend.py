@@ -138,6 +138,9 @@ class PreparesRounds(Protocol):
         """How often it did so: a round in which that happened says nothing about the time of rounds."""
         ...
 
-    def prepare_rounds(self, pool: Tensor, table: KeyTable, rows: int) -> None:
-        """Makes it for rounds over a pool with up to so many rows, as far as it can know their sizes. *Mutates*."""
+    def prepare_rounds(self, pool: Tensor, tiles: SegmentTiles, table: KeyTable, rows: int) -> None:
+        """Makes it for rounds over a pool with up to so many rows, as far as it can know their sizes. *Mutates*.
+
+        tiles, table  of the plans of these rounds
+        """
         ...

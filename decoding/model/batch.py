@@ -28,7 +28,7 @@ EMPTY_DRAFT = Draft()
 _SCRATCH: Slots = np.array([SCRATCH_SLOT], dtype=np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: one is made for each branch and round, and its fields cost a third then
 class SequenceInput(Generic[S]):
     """The tokens that one sequence feeds: its next `num_committed` tokens, then the nodes of a draft after the last.
 
@@ -47,7 +47,7 @@ class SequenceInput(Generic[S]):
     num_tokens: int = field(init=False)  # stored, not computed: read many times a round
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_tokens", self.num_committed + len(self.draft))
+        self.num_tokens = self.num_committed + len(self.draft)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ that it reads. The table holds neither nodes nor sequences.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import ReferenceType, ref
@@ -65,6 +66,21 @@ class _SequenceRun:
     num_sent: int = 0
 
 
+@dataclass(eq=False)
+class SequenceRuns:
+    """The runs of some sequences S: where they begin, and where the first slot is that was not sent for good.
+
+    start      the start of the table after which they were written
+    num_left   slots for which each of them has room
+    """
+
+    runs: list[_SequenceRun]
+    firsts_S: npt.NDArray[np.int64]
+    ends_S: npt.NDArray[np.int64]
+    start: int
+    num_left: int
+
+
 class KeyTable:
     """A table for the keys of one pool of `num_slots` slots, and what of them is on the device.
 
@@ -78,6 +94,7 @@ class KeyTable:
         self.capacity = _SLOT_SHARE * num_slots + _LEAST_NUMBERS
         self._tensor: Tensor | None = None
         self._is_written, self._is_cramped, self._has_started = True, False, False
+        self._num_starts = 0
         self._forget_runs()
 
     def begin_round(self) -> None:
@@ -135,6 +152,35 @@ class KeyTable:
         self._begin_update()  # holds the slots of nodes no longer
         return slots_U, KeyUpdate(self, positions_U)
 
+    def list_runs(self, sequences: Sequence[TokenSequence]) -> SequenceRuns:
+        """Returns the runs of sequences that the last planned round has read."""
+        runs = [self._sequences[id(sequence)] for sequence in sequences]
+        firsts_S = np.array([run.first for run in runs], dtype=np.int64)
+        ends_S = firsts_S + np.array([run.num_sent for run in runs], dtype=np.int64)
+        # the last slot of each is sent again, with a new one
+        num_left = min(run.room - run.num_sent - 1 for run in runs)
+        return SequenceRuns(runs, firsts_S, ends_S, self._num_starts, num_left)
+
+    def extend_runs(
+        self, runs: SequenceRuns, last_slots_S: Slots, new_slots_S: Slots
+    ) -> tuple[npt.NDArray[np.int32], KeyUpdate] | None:
+        """Plans a round of these sequences alone, each with one key more than in the last. *Mutates*.
+
+        Returns what `take_update` does; None where the round must be planned anew.
+
+        last_slots_S  of the tokens that the last round has computed; sent again, as by `add_sequence`
+        """
+        if not (self._is_written and runs.start == self._num_starts and runs.num_left):
+            return None
+        self._is_written = False
+        positions_U = np.stack([runs.ends_S, runs.ends_S + 1], axis=1).reshape(-1)
+        slots_U = np.stack([last_slots_S, new_slots_S], axis=1).reshape(-1).astype(np.int32)
+        runs.num_left -= 1
+        runs.ends_S += 1
+        for run in runs.runs:
+            run.num_sent += 1
+        return slots_U, KeyUpdate(self, positions_U)
+
     def start_over(self) -> None:
         """Begins the plan of a round anew, after `TableFull`, in an empty table. *Mutates*: the table may grow.
 
@@ -171,6 +217,7 @@ class KeyTable:
         self._nodes: dict[int, _NodeRun] = {}
         self._sequences: dict[int, _SequenceRun] = {}
         self._end = 0
+        self._num_starts += 1
         self._begin_update()
 
     def _begin_update(self) -> None:

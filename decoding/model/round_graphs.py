@@ -14,6 +14,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -109,10 +110,10 @@ class RoundSizes(NamedTuple):
         """Returns what a plan needs."""
         rows = len(plan.first_partial) - 1
         num_keys = len(plan.keys) if plan.update is None else 0
-        num_splits = int(plan.count_splits().sum())
-        return cls(rows, num_splits, len(plan.items.order), num_keys, len(plan.words), plan.num_partials)
+        return cls(rows, plan.num_splits, len(plan.items.order), num_keys, len(plan.words), plan.num_partials)
 
     @classmethod
+    @cache
     def least_of(cls, rows: int) -> RoundSizes:
         """Returns the least sizes of a graph of so many rows, one of `ROW_COUNTS`."""
         numbers = (max(_LEAST_NUMBERS, round_to_power(per_row * rows)) for per_row in (_ROW_WORDS, _ROW_PARTIALS))

@@ -82,7 +82,7 @@ def list_arrays(plan: SegmentPlan) -> list[npt.NDArray[np.int32] | npt.NDArray[n
     Items are int32 `[I * 8]`, the columns of `SegmentItems` side by side, and how many splits the items have up to the
     end of each. A plan with a table has the positions of its keys there besides.
     """
-    items = np.stack([*plan.items, np.cumsum(plan.count_splits(), dtype=np.int32)], axis=1).reshape(-1)
+    items = np.stack([*plan.items, plan.split_ends], axis=1).reshape(-1)
     positions = [] if plan.update is None else [plan.update.positions]
     return [items, plan.keys, plan.first_partial, plan.words, *positions]
 
@@ -113,7 +113,7 @@ class SegmentAttention:
         items, keys, first_partial, words = arrays[:4]
         if plan.update is not None:
             keys = plan.update.table.write(arrays[4], keys)
-        splits = cut_items(items, int(plan.count_splits().sum()), plan.tiles.num_keys)
+        splits = cut_items(items, plan.num_splits, plan.tiles.num_keys)
         return cls([splits, keys, first_partial, words], plan.num_partials, scale)
 
     def attend(self, q_THD: Tensor, kv_KPE: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from decoding.fork import LazyProperty
 from decoding.kv.prefix_cache import RadixNode
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import NO_SLOTS, Slots
@@ -121,9 +122,15 @@ class SegmentPlan:
         """Partial results of all rows."""
         return int(self.first_partial[-1])
 
-    def count_splits(self) -> Int32s:
-        """Returns the number of splits of each item, `[I]`."""
-        return -(-self.items.num_keys // self.tiles.num_keys)
+    @LazyProperty
+    def split_ends(self) -> Int32s:
+        """How many splits the items have up to the end of each, `[I]`."""
+        return np.cumsum(-(-self.items.num_keys // self.tiles.num_keys), dtype=np.int32)
+
+    @property
+    def num_splits(self) -> int:
+        """Splits of all items."""
+        return int(self.split_ends[-1])
 
 
 def plan_segments(

@@ -299,10 +299,11 @@ class HFBackend:
         return 0 if self._graphs is None else self._graphs.num_recorded
 
     @torch.inference_mode()
-    def prepare_rounds(self, pool: Tensor, table: KeyTable, rows: int) -> None:
+    def prepare_rounds(self, pool: Tensor, tiles: SegmentTiles, table: KeyTable, rows: int) -> None:
         """See `PreparesRounds`: records CUDA graphs."""
-        if self._graphs is not None and self.segment_tiles is not None:
-            self._graphs.record_ahead(pool, self.segment_tiles, table.open_on(self.device), rows)
+        # keys of aligned splits are in no table: how many a round lists grows with its context
+        if self._graphs is not None and not tiles.is_aligned:
+            self._graphs.record_ahead(pool, tiles, table.open_on(self.device), rows)
 
     def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:
         # compiled code records nothing: to enter and leave the mode takes a tenth of a small round

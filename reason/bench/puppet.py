@@ -194,10 +194,10 @@ class Puppet:
         """See `PreparesRounds`; of both."""
         return self.body.num_prepared + self.brain.num_prepared
 
-    def prepare_rounds(self, pool: Tensor, table: KeyTable, rows: int) -> None:
+    def prepare_rounds(self, pool: Tensor, tiles: SegmentTiles, table: KeyTable, rows: int) -> None:
         """See `PreparesRounds`."""
-        self.body.prepare_rounds(pool, table, rows)
-        self.brain.prepare_rounds(self.brain_pool(pool), table, rows)
+        self.body.prepare_rounds(pool, tiles, table, rows)
+        self.brain.prepare_rounds(self.brain_pool(pool), tiles, table, rows)
 
     @torch.inference_mode()
     def forward(self, batch: TokenBatch, pool: Tensor) -> Tensor:

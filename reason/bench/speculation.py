@@ -128,9 +128,12 @@ class SpeculationBench:
             for point in self._acceptance_at(temperature)
         ]
 
-    def measure_speed(self) -> list[SpeedRun]:
-        """Measures speed relative to plain decoding, which runs before every run; setups are interleaved."""
-        costs = measure_costs(self.target.backend)
+    def measure_speed(self, costs: MachineCosts | None = None) -> list[SpeedRun]:
+        """Measures speed relative to plain decoding, which runs before every run; setups are interleaved.
+
+        costs  of the target's rounds; measured where they are not known
+        """
+        costs = costs or measure_costs(self.target.backend)
         speed_runs = []
         for temperature in self.settings.temperatures:
             # the text of a branch depends on its seed alone, so it may be computed at any number of live branches

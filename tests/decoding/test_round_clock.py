@@ -71,7 +71,7 @@ def test_work_counts_when_the_device_has_done_it(gpu: PretendedGpu) -> None:
         there = there * 2
     clock.add_passed()
     assert (stats.seconds_model, stats.seconds_sampling) == (2e-3 * OPERATION_MS, 0.0)
-    clock.add_passed(waits=True)
+    clock.add_all()
     assert (stats.seconds_model, stats.seconds_sampling) == (2e-3 * OPERATION_MS, 1e-3 * OPERATION_MS)
 
 
@@ -80,7 +80,7 @@ def test_work_that_fails_counts_nowhere(gpu: PretendedGpu) -> None:
     clock = RoundClock(stats, CUDA)
     with pytest.raises(ValueError, match="none"), clock.measure_device("model"):
         raise ValueError("none")
-    clock.add_passed(waits=True)
+    clock.add_all()
     assert stats.seconds_model == 0.0
 
 

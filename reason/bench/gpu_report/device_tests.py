@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
+from reason.bench.gpu_report.lines import ReportLine
 from reason.bench.gpu_report.rig import NO_TIME, ReportRig
 
 KERNEL_HELPERS = ("tests.support.kernels", "tests.support.compiled_kernels")
@@ -19,7 +21,7 @@ DEVICE_HELPERS = ("real_or_pretended_gpu",)
 _TINY_KERNEL_TESTS, _TINY_DEVICE_TESTS = "tests/decoding/model/test_segments.py", "tests/reason/test_devices.py"
 ABSENT = re.compile(r"No module named '(hydra|omegaconf|math_verify)")
 """Packages that a lent machine lacks; tests that import them cannot run there."""
-_TEST_SECONDS = 100.0
+_TEST_SECONDS, _AT_ONCE, _BAR = 100.0, 4, "all pass"
 _SUMMARY = re.compile(
     r"^(?:FAILED|ERROR) .*|^.*\b(?:passed|failed|error|errors|skipped|deselected)\b.* in [\d.]+s.*", re.M
 )
@@ -27,14 +29,13 @@ _SUMMARY = re.compile(
 
 def run_kernel_tests(rig: ReportRig) -> None:
     """Adds a line per test file of the kernels; rehearsed, of tests of their plans, which take seconds."""
-    for file in rig.pick(find_tests(rig.settings.root, KERNEL_HELPERS), [_TINY_KERNEL_TESTS]):
-        _run_file(rig, file)
+    _run_files(rig, rig.pick(find_tests(rig.settings.root, KERNEL_HELPERS), [_TINY_KERNEL_TESTS]))
 
 
 def run_device_tests(rig: ReportRig) -> None:
     """Adds a line per test file of engines on a device; rehearsed, of one test on a pretended GPU."""
-    for file in rig.pick(find_tests(rig.settings.root, DEVICE_HELPERS), [_TINY_DEVICE_TESTS]):
-        _run_file(rig, file, rig.pick((), ("-k", "refuses")))
+    files = rig.pick(find_tests(rig.settings.root, DEVICE_HELPERS), [_TINY_DEVICE_TESTS])
+    _run_files(rig, files, rig.pick((), ("-k", "refuses")))
 
 
 def find_tests(root: Path, helpers: Sequence[str]) -> list[str]:
@@ -46,13 +47,20 @@ def find_tests(root: Path, helpers: Sequence[str]) -> list[str]:
     ]
 
 
-def _run_file(rig: ReportRig, file: str, options: Sequence[str] = ()) -> None:
-    if not rig.has_seconds(rig.pick(10, 0)):
-        rig.add_skipped(file, NO_TIME)
-        return
+def _run_files(rig: ReportRig, files: Sequence[str], options: Sequence[str] = ()) -> None:
+    """Runs some files at a time: most of their time is that of the host."""
     if find_spec("pytest") is None:
-        rig.add_skipped(file, "pytest is absent")
+        for file in files:
+            rig.add_skipped(file, "pytest is absent")
         return
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for line in pool.map(lambda file: _run_file(rig, file, options), files):
+            rig.emit_line(line)
+
+
+def _run_file(rig: ReportRig, file: str, options: Sequence[str]) -> ReportLine:
+    if not rig.has_seconds(rig.pick(10, 0)):
+        return ReportLine(rig.part, file, NO_TIME, "skipped")
     # no cache: the working copy may be read-only
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfE", *options, file]
     root = str(rig.settings.root)
@@ -65,19 +73,10 @@ def _run_file(rig: ReportRig, file: str, options: Sequence[str] = ()) -> None:
             command, cwd=root, env=environment, capture_output=True, text=True, timeout=_TEST_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        rig.add_check(file, f"stopped after {_TEST_SECONDS:.0f} s", False, "all pass")
-        return
+        return ReportLine(rig.part, file, f"stopped after {_TEST_SECONDS:.0f} s", "FAIL", _BAR)
     if result.returncode and (absent := ABSENT.search(result.stdout)):
-        rig.add_skipped(file, f"{absent[1]} is absent")
-        return
+        return ReportLine(rig.part, file, f"{absent[1]} is absent", "skipped")
     summary = [match[0].strip("= ") for match in _SUMMARY.finditer(result.stdout)]
     value = summary[-1] if summary else f"pytest ended with code {result.returncode}"
-    rig.add_check(
-        file,
-        value,
-        result.returncode == 0,
-        "all pass",
-        failed=summary[:-1],
-        output=result.stdout[-6000:],
-        errors=result.stderr[-2000:],
-    )
+    details = {"failed": summary[:-1], "output": result.stdout[-6000:], "errors": result.stderr[-2000:]}
+    return ReportLine(rig.part, file, value, "FAIL" if result.returncode else "PASS", _BAR, details)

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from reason.bench.drafter_setups import measure_costs
 from reason.bench.gpu_report.bundled import load_puppet
 from reason.bench.gpu_report.rig import NO_TIME, ReportRig
 from reason.bench.puppet import MINIATURE, find_shape, make_body
@@ -43,11 +44,12 @@ def measure_puppet(rig: ReportRig) -> None:
     target, _ = load_puppet(rig)
     drafters = rig.pick(("stand", "suffix", "hybrid"), ("stand",))
     plain_rates: dict[int, float] = {}
+    costs = measure_costs(target.backend)
     for sizes in rig.pick(SIZES, TINY_SIZES):
         if not rig.has_seconds(sizes.seconds):
             rig.add_skipped(f"speculation at {sizes.live} live", NO_TIME)
             continue
-        for run in _make_bench(rig, target, drafters, sizes).measure_speed():
+        for run in _make_bench(rig, target, drafters, sizes).measure_speed(costs):
             bar = BARS.get(sizes.live, LEAST_SPEED) if run.setup == "stand" else LEAST_SPEED
             _add_run(rig, f"{run.setup} at {run.live} live", run, bar)
             plain_rates[run.live] = median(plain.tokens_per_s for plain in run.plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import SlotPool, Slots
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_segments
 from decoding.model.key_table import TABLE_BYTES_PER_SLOT, KeyTable
+from decoding.model.round_packer import RoundPacker
 from decoding.model.segments import SegmentPlan, SegmentTiles
 from tests.support.radix_rounds import random_draft
 
@@ -29,6 +31,7 @@ class History:
 
     def __init__(self, rng: np.random.Generator, table: KeyTable) -> None:
         self.rng, self.table = rng, table
+        self.packer = RoundPacker[TokenSequence](TILES, table)
         self.cache = KVCache(SlotPool(NUM_SLOTS))
         self.running: list[TokenSequence] = []
         self.texts: list[tuple[int, ...]] = [()]
@@ -76,6 +79,17 @@ class History:
     def run_round(self) -> None:
         chosen = [sequence for sequence in self.running if self.rng.random() < 0.8]
         inputs = [item for sequence in chosen if (item := self.make_input(sequence)) is not None]
+        self.decode_round(inputs)
+
+    def run_plain_rounds(self) -> None:
+        """Those that are complete decode on, one token each."""
+        chosen = [sequence for sequence in self.running if sequence.num_uncomputed == 1]
+        for _ in range(int(self.rng.integers(1, 80))):
+            if len(chosen) > self.cache.num_available:
+                return
+            self.decode_round([SequenceInput(sequence, 1, self.cache.allocate(1), 0) for sequence in chosen])
+
+    def decode_round(self, inputs: list[SequenceInput[TokenSequence]]) -> None:
         if not inputs:
             return
         outcome = OUTCOMES[int(self.rng.integers(len(OUTCOMES)))]
@@ -108,9 +122,16 @@ class History:
             sequence.append_tokens([int(self.rng.integers(9))])
 
     def compare_plans(self, inputs: list[SequenceInput[TokenSequence]], *, is_written: bool) -> None:
-        plan, listed = (pack_segments(inputs, TILES, table)[0].segments for table in (self.table, None))
+        (batch, ordered), (expected_batch, expected_order) = (
+            self.packer.pack_round(inputs),
+            pack_segments(inputs, TILES),
+        )
+        plan, listed = batch.segments, expected_batch.segments
         assert plan is not None
         assert listed is not None
+        assert [*map(id, ordered)] == [*map(id, expected_order)]
+        for name in ("tokens_T", "positions_T", "slots_T", "logits_indices"):
+            assert getattr(batch, name).tolist() == getattr(expected_batch, name).tolist()
         assert plan.update is not None
         assert len(np.unique(plan.update.positions)) == len(plan.keys)
         if not is_written:
@@ -130,7 +151,7 @@ class History:
         steps = [self.admit, self.insert, self.preempt, self.finish, self.drop, self.evict]
         for _ in range(num_steps):
             steps[int(self.rng.choice(6, p=[0.4, 0.2, 0.1, 0.1, 0.1, 0.1]))]()
-            self.run_round()
+            self.run_plain_rounds() if self.rng.random() < 0.2 else self.run_round()
             self.cache.assert_invariants(self.running)
 
 
@@ -150,6 +171,24 @@ def make_table(capacity: int) -> KeyTable:
 @given(seed=st.integers(0, 2**32), capacity=st.sampled_from([100, 1000, 4000]))
 def test_items_read_the_keys_of_a_plan_without_a_table(seed: int, capacity: int) -> None:
     History(np.random.default_rng(seed), make_table(capacity)).run(25)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_rounds_are_planned_from_the_last_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the equality is that of such plans, too; over splits that begin and intervals that are full."""
+    extended: list[int] = []
+    extend_runs = KeyTable.extend_runs
+
+    def count_extended(self: KeyTable, *args: Any) -> Any:
+        result = extend_runs(self, *args)
+        extended.append(0 if result is None else len(result[0]) // 2)
+        return result
+
+    monkeypatch.setattr(KeyTable, "extend_runs", count_extended)
+    History(np.random.default_rng(seed), make_table(4000)).run(60)
+    assert sum(extended) > 100
+    assert max(extended) > 2
+    assert 0 in extended
 
 
 def test_histories_make_tables_start_over_and_grow() -> None:

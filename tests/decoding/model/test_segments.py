@@ -71,14 +71,14 @@ def test_a_shared_prefix_is_listed_once_and_cut_by_its_length(count: int, shared
     plan, _ = pack_plan(branches_of_prompt(count, shared=shared, private=100), SegmentTiles(9, 256))
     assert len(plan.keys) == shared + count * 101
     # tiles of rows x splits of the prefix, and one run of each branch
-    assert plan.count_splits().sum() == -(-count // 9) * (shared // 256) + count
+    assert plan.num_splits == -(-count // 9) * (shared // 256) + count
     assert len(plan.items.order) == -(-count // 9) + count
 
 
 def test_a_prompt_in_one_pass_has_no_items_above_the_diagonal() -> None:
     plan, _ = pack_plan(branches_of_prompt(1, shared=0, private=0, fed=2048), SegmentTiles(64, 256))
     # 32 tiles of rows: the first four see one split, the next four two, and so on
-    assert plan.count_splits().sum() == 4 * sum(range(1, 9))
+    assert plan.num_splits == 4 * sum(range(1, 9))
     assert plan.items.num_keys.tolist() == list(range(64, 2049, 64))
 
 
