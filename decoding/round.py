@@ -329,8 +329,11 @@ class RoundRunner:
         attention = None if batch.recorder is None else batch.recorder.iter_sequences(batch.blocks)
         results = {} if verified is None else {item.sequence.arrival: result for item, _, result in verified}
         ended: list[tuple[Request, FinishReason]] = []
-        rejected: list[Slots] = []
+        # by row: at first of all draft nodes
+        is_free, begin = np.zeros(len(batch.slots_T), dtype=bool), 0
         for item in inputs:
+            if item.num_tokens > item.num_committed:
+                is_free[begin + item.num_committed : begin + item.num_tokens] = True
             request = item.sequence
             request.forwards += 1
             before = request.num_computed
@@ -341,7 +344,10 @@ class RoundRunner:
                 if request.eviction is not None and request.can_insert:
                     self._kv.insert(request)  # all of it that is whole: beyond the border there are holes
             else:
-                reason = self._commit_result(request, item, result, rejected)
+                reason, kept = self._commit_result(request, item, result)
+                for place in kept:
+                    is_free[begin + place] = False
+            begin += item.num_tokens
             if attention is not None:
                 num_nodes = request.num_computed - before - item.num_committed
                 path = () if result is None else result.accepted_nodes[:num_nodes]
@@ -351,41 +357,34 @@ class RoundRunner:
             elif request.eviction is not None and (is_kept := request.choose_kept()) is not None:
                 self._kv.evict(request, is_kept, request.eviction.question_length)
                 self._stats.evicted_by_branches += len(is_kept) - int(is_kept.sum())
-        if rejected:
+        if is_free.any():
             # at once: freeing costs the same for any number of slots
-            self._kv.pool.free(np.concatenate(rejected))
+            self._kv.pool.free(batch.slots_T[is_free])
         return ended
 
     def _commit_result(
-        self, request: Request, item: SequenceInput[Request], result: VerifyResult, rejected: list[Slots]
-    ) -> FinishReason | None:
-        """Commits a verified draft up to the end of the generation; returns the reason if it ended here.
+        self, request: Request, item: SequenceInput[Request], result: VerifyResult
+    ) -> tuple[FinishReason | None, list[int]]:
+        """Commits a verified draft up to the end of the generation.
 
-        *Mutates*: adds the slots of the nodes that are not committed to `rejected`.
+        Returns the reason if it ended here, and the places of the committed nodes among the item's tokens.
         """
         before = len(request.output_tokens)
         reason = request.commit_tokens(result.tokens, result.logprobs, self._stop)
         new = len(request.output_tokens) - before
         # a stop may cut the result; the last token of an uncut one has no node
-        path = list(result.accepted_nodes[:new])
-        request.append_slots(item.slots[: item.num_committed])
-        if len(item.draft):
-            node_slots = item.slots[item.num_committed :]
-            if path:
-                # in the order of the path, which is the order of positions
-                request.append_slots(node_slots[path])
-                is_committed = np.zeros(len(item.draft), dtype=bool)
-                is_committed[path] = True
-                node_slots = node_slots[~is_committed]
-            rejected.append(node_slots)
+        kept = [item.num_committed + node for node in result.accepted_nodes[:new]]
+        # in the order of the path, which is the order of positions
+        places = [*range(item.num_committed), *kept] if kept else slice(item.num_committed)
+        request.append_slots(item.slots[places])
         # the first round that has the whole prompt: later rounds insert at their end only
         if request.can_insert:
             self._kv.insert(request)  # at once, so that siblings find their common prompt
-        request.drafted += len(item.draft)
-        request.accepted += len(path)
+        request.drafted += item.num_tokens - item.num_committed
+        request.accepted += len(kept)
         self._stats.tokens += new
-        self._stats.accepted += len(path)
-        return reason
+        self._stats.accepted += len(kept)
+        return reason, kept
 
     def _observe_round(
         self, verified: BatchVerifyResult, plan: DraftPlan, batch: TokenBatch | None, begin: float

@@ -109,7 +109,8 @@ def pack_segments(
 def _list_keys(item: SequenceInput[S]) -> SequenceRows:
     sequence, committed = item.sequence, item.num_committed
     own_slots = sequence.view_slots(sequence.num_cached, item.slots[:committed])
-    node_bits = ancestor_bits(item.draft.parents)
+    parents = item.draft.parents
+    node_bits = _keep_bits(parents) if len(parents) <= _MOST_KEPT else ancestor_bits(parents)
     return SequenceRows(sequence.prefix_node, own_slots, committed, item.slots[committed:], node_bits, sequence)
 
 
@@ -239,4 +240,5 @@ def _find_ancestors(parents: tuple[int, ...]) -> Bools:
 
 # the shapes of small trees come again and again
 _keep_ancestors = lru_cache(maxsize=1024)(_find_ancestors)
+_keep_bits = lru_cache(maxsize=1024)(ancestor_bits)
 _MOST_KEPT = 32  # nodes: all of them take a megabyte at most

@@ -62,6 +62,12 @@ class _PlainRounds(Generic[S]):
         # what stays as it is, for as long as the plan of the next round is that of the last one with a key more
         self._fixed = [(item.sequence, item.sequence.prefix_node, item.sequence.slots_version) for item in inputs]
         self._computed = [item.sequence.num_computed for item in inputs]
+        # a node that is split has another array
+        self._slots = {
+            id(node): (node, node.slots)
+            for last in {id(node): node for _, node, _ in self._fixed if node is not None}.values()
+            for node in last.path_from_root()
+        }
         self._batch, self._num_rounds, self._table = batch, 1, table
         self._sequences = [item.sequence for item in ordered]
         self._runs = table.list_runs(self._sequences)
@@ -74,14 +80,18 @@ class _PlainRounds(Generic[S]):
     def is_before(self, inputs: Sequence[SequenceInput[S]]) -> bool:
         """Returns whether these are the inputs of the next such round."""
         rounds = self._num_rounds
-        return len(inputs) == len(self._fixed) and all(
-            item.sequence is sequence
-            and item.num_tokens == 1
-            and not item.first_output
-            and sequence.num_computed == computed + rounds
-            and sequence.prefix_node is node
-            and sequence.slots_version == version
-            for item, (sequence, node, version), computed in zip(inputs, self._fixed, self._computed, strict=True)
+        return (
+            len(inputs) == len(self._fixed)
+            and all(
+                item.sequence is sequence
+                and item.num_tokens == 1
+                and not item.first_output
+                and sequence.num_computed == computed + rounds
+                and sequence.prefix_node is node
+                and sequence.slots_version == version
+                for item, (sequence, node, version), computed in zip(inputs, self._fixed, self._computed, strict=True)
+            )
+            and all(node.slots is slots for node, slots in self._slots.values())
         )
 
     def add_tokens(self, inputs: Sequence[SequenceInput[S]]) -> TokenBatch | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -87,6 +88,19 @@ class DraftColumns(NamedTuple):
     path_probabilities_N: npt.NDArray[np.float64]
 
 
+@lru_cache(maxsize=1024)  # the shapes of small trees come again and again
+def count_depths(parents: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the depth of each node of a tree; 1 = child of the root.
+
+    >>> count_depths((-1, 0, 0, -1))
+    (1, 2, 2, 1)
+    """
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return tuple(depths)
+
+
 @dataclass(frozen=True)
 class Draft:
     """Drafted tokens as a tree: `parents[i] < i`, and -1 means "right after the committed tokens".
@@ -124,10 +138,7 @@ class Draft:
     @LazyProperty
     def depths(self) -> tuple[int, ...]:
         """The depth of each node; 1 = child of the root."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(1 if parent < 0 else depths[parent] + 1)
-        return tuple(depths)
+        return count_depths(self.parents)
 
     def path_to(self, node: int) -> tuple[int, ...]:
         """Returns the node indices from the first level down to `node`, `node` included; empty for -1."""

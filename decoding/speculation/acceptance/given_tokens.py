@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from functools import partial
 
-from decoding.core import Tokens
 from decoding.speculation.draft import Draft, VerifyResult
 
 
@@ -25,12 +23,9 @@ def match_tokens(
         if not draft.tokens:  # plain decoding, most rows of a large batch
             results.append(VerifyResult((), (tokens[first],), (logprobs[first],)))
             continue
-        after = tuple(tokens[first : first + 1 + len(draft)])  # row 0 is the root, node -1
-        path, _ = draft.follow_path(partial(_token_after, after))
+        # by node, that after the root at the end: it is node -1
+        after = [*tokens[first + 1 : first + 1 + len(draft.tokens)], tokens[first]]
+        path, _ = draft.follow_path(after.__getitem__)
         rows = [first, *(first + 1 + node for node in path)]
         results.append(VerifyResult(path, tuple(tokens[r] for r in rows), tuple(logprobs[r] for r in rows)))
     return results
-
-
-def _token_after(tokens: Tokens, node: int) -> int:
-    return tokens[node + 1]
