@@ -344,8 +344,8 @@ class RoundRunner:
                 if request.eviction is not None and request.can_insert:
                     self._kv.insert(request)  # all of it that is whole: beyond the border there are holes
             else:
-                reason, kept = self._commit_result(request, item, result)
-                for place in kept:
+                reason, nodes = self._commit_result(request, item, result)
+                for place in nodes:
                     is_free[begin + place] = False
             begin += item.num_tokens
             if attention is not None:
@@ -373,18 +373,18 @@ class RoundRunner:
         reason = request.commit_tokens(result.tokens, result.logprobs, self._stop)
         new = len(request.output_tokens) - before
         # a stop may cut the result; the last token of an uncut one has no node
-        kept = [item.num_committed + node for node in result.accepted_nodes[:new]]
+        nodes = [item.num_committed + node for node in result.accepted_nodes[:new]]
         # in the order of the path, which is the order of positions
-        places = [*range(item.num_committed), *kept] if kept else slice(item.num_committed)
+        places = [*range(item.num_committed), *nodes] if nodes else slice(item.num_committed)
         request.append_slots(item.slots[places])
         # the first round that has the whole prompt: later rounds insert at their end only
         if request.can_insert:
             self._kv.insert(request)  # at once, so that siblings find their common prompt
         request.drafted += item.num_tokens - item.num_committed
-        request.accepted += len(kept)
+        request.accepted += len(nodes)
         self._stats.tokens += new
-        self._stats.accepted += len(kept)
-        return reason, kept
+        self._stats.accepted += len(nodes)
+        return reason, nodes
 
     def _observe_round(
         self, verified: BatchVerifyResult, plan: DraftPlan, batch: TokenBatch | None, begin: float

@@ -47,8 +47,10 @@ def main() -> None:
         parts = choose_parts(args.part)
     except (ValueError, OSError) as error:
         sys.exit(str(error))
+    # paths of this machine say nothing elsewhere
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
     about: dict[str, object] = {
-        "command": shlex.join(["python3", *sys.argv]),
+        "command": f"`{shlex.join(['python', *words])}`",
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "rehearsed": args.rehearse,
     }
