@@ -270,7 +270,7 @@ class RoundRunner:
         at, inputs = 0, []
         for part in scheduled:
             draft = drafts.get(part.sequence.arrival, EMPTY_DRAFT)
-            end = at + part.num_tokens + len(draft)
+            end = at + part.num_tokens + len(draft.tokens)
             # Logits are needed after the last committed token and after each draft node; after none while filling.
             first_output = part.num_tokens - 1 if part.is_complete else part.num_tokens
             inputs.append(SequenceInput(part.sequence, part.num_tokens, slots[at:end], first_output, draft))
@@ -300,7 +300,7 @@ class RoundRunner:
             params, seeds = [request.params for request in requests], [request.seed for request in requests]
             self._rows = key, RoundRows(params, seeds)
         # one row after the last committed token and one after each draft node
-        rows, counts = self._rows[1], [1 + len(item.draft) for item in complete]
+        rows, counts = self._rows[1], [item.num_tokens - item.first_output for item in complete]
         # noise belongs to the position of the token to be chosen
         sampling = rows.place(batch.positions_T[batch.logits_indices] + 1, counts)
         return TargetLogits(self._backend.apply_head(hidden), sampling, rows.first_rows, hidden, feedback_k)
@@ -414,7 +414,7 @@ class RoundRunner:
         stats.rounds += 1
         self._scheduler.limit.count_fitted()
         stats.batched_tokens += len(batch.tokens_T)
-        stats.drafted += sum(len(item.draft) for item in verified.inputs) if verified else 0
+        stats.drafted += sum(item.num_tokens - item.num_committed for item in verified.inputs) if verified else 0
         stats.preemptions, stats.evicted_tokens = self._scheduler.num_preemptions, self._kv.prefix_cache.num_evicted
         now = RoundSnapshot(time.monotonic(), len(running), len(self._scheduler.waiting), self._kv.num_pinned)
         problems = len({request.group for request in running})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from decoding.kv.kv_cache import KVCache
@@ -27,15 +27,17 @@ _MIN_CHUNK = 16  # tokens of a prompt that a round feeds even when decoding alon
 
 @dataclass(eq=False)  # not frozen: one is made for each branch and round
 class ScheduledSequence(Generic[S]):
-    """A sequence's part in a round: the next `num_tokens` of its uncomputed tokens."""
+    """A sequence's part in a round: the next `num_tokens` of its uncomputed tokens.
+
+    is_complete  whether all committed tokens will have KV, so that the next token can be chosen
+    """
 
     sequence: S
     num_tokens: int
+    is_complete: bool = field(init=False)  # stored: read several times a round
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all committed tokens will have KV, so that the next token can be chosen."""
-        return self.num_tokens == self.sequence.num_uncomputed
+    def __post_init__(self) -> None:
+        self.is_complete = self.num_tokens == self.sequence.num_uncomputed
 
 
 class Scheduler(Generic[S]):

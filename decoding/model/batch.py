@@ -47,7 +47,7 @@ class SequenceInput(Generic[S]):
     num_tokens: int = field(init=False)  # stored, not computed: read many times a round
 
     def __post_init__(self) -> None:
-        self.num_tokens = self.num_committed + len(self.draft)
+        self.num_tokens = self.num_committed + len(self.draft.tokens)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _build_batch(
         end = start + committed
         tokens += item.sequence.tokens[start:end]
         positions += range(start, end)
-        if len(draft):
+        if draft.tokens:
             tokens += draft.tokens
             # a draft node's is its depth after the last committed token, so siblings share one
             positions += [end - 1 + depth for depth in draft.depths]

@@ -64,7 +64,7 @@ class VerifiedPath(NamedTuple):
     next_token: int
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: one is made for each branch and round
 class VerifyResult:
     """Result for one branch: the accepted nodes in path order, and all tokens to commit, the last one not drafted."""
 

@@ -118,13 +118,10 @@ class _ClockedCoupled(Coupled):
         return super().verify_drafts(branches, drafts, target)
 
 
-class _ClockedRunner(RoundRunner):
-    """Runs rounds and measures their phases."""
-
-    def measure_methods(self, clock: PhaseClock) -> None:
-        """Replaces the methods of the phases by measured ones. *Mutates*."""
-        for name, phase in _METHODS.items():
-            setattr(self, name, clock.wrap(getattr(self, name), phase))
+def measure_methods(runner: RoundRunner, clock: PhaseClock) -> None:
+    """Replaces the methods of the phases by measured ones. *Mutates* the runner."""
+    for name, phase in _METHODS.items():
+        setattr(runner, name, clock.wrap(getattr(runner, name), phase))
 
 
 @dataclass(frozen=True)
@@ -168,8 +165,8 @@ def measure_host_rounds(
     scheduler.running.extend(requests)
     stats = EngineStats()
     parts = Speculation(speculation.drafter, speculation.controller, _ClockedCoupled(clock))
-    runner = _ClockedRunner(_ClockedModel(clock, attention), kv, scheduler, parts, NO_STOP, stats)
-    runner.measure_methods(clock)
+    runner = RoundRunner(_ClockedModel(clock, attention), kv, scheduler, parts, NO_STOP, stats)
+    measure_methods(runner, clock)
     seconds: dict[str, list[float]] = {phase: [] for phase in (*PHASES, DEVICE)}
 
     def run_round() -> None:

@@ -15,11 +15,14 @@ from torch.profiler import ProfilerActivity, profile
 from reason.bench.gpu_report.rig import ReportRig, make_random_body
 from reason.bench.gpu_report.steady import SteadyRounds, open_rounds
 from reason.bench.gpu_report.timing import synchronize
+from reason.bench.host_round import PhaseClock, measure_methods
 from reason.bench.puppet import find_shape
 from reason.bench.round_cases import REASONING_SAMPLING
 from reason.bench.round_contexts import SearchContexts
 
 _WARM_UP = 3
+_BESIDE_DEVICE = {"sampling"}
+"""The phase that is launched behind the forward pass, and waits for the device."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def _inspect(rig: ReportRig, title: str, rounds: SteadyRounds) -> None:
     if not work.kernels:
         rig.add_skipped(f"work of a round, {title}", "the profiler saw no kernel; it may lack the right to")
         return
+    _add_host_times(rig, title, rounds)
     idle = 1 - work.busy_seconds / seconds
     rig.add_figure(
         f"work of a round, {title}",
@@ -75,6 +79,24 @@ def _inspect(rig: ReportRig, title: str, rounds: SteadyRounds) -> None:
         idle_share=idle,
         longest=work.longest,
     )
+
+
+def _add_host_times(rig: ReportRig, title: str, rounds: SteadyRounds) -> None:
+    """Adds what the host does while the device has nothing to do: until its launch, and after the results are there.
+
+    *Mutates*: the rounds are measured from then on.
+    """
+    clock = PhaseClock()
+    measure_methods(rounds.runner, clock)
+    times: list[dict[str, float]] = []
+    for _ in range(rig.pick(20, 1)):
+        clock.seconds.clear()
+        with clock.measure_phase("scheduling and launching"):
+            rounds.run_round()
+        times.append(dict(clock.seconds))
+    medians = {phase: 1e3 * median(one[phase] for one in times) for phase in times[0] if phase not in _BESIDE_DEVICE}
+    parts = ", ".join(f"{phase} {ms:.2f}" for phase, ms in medians.items())
+    rig.add_figure(f"host in a real round, {title}", f"{sum(medians.values()):.2f} ms ({parts})", **medians)
 
 
 def _time_round(rounds: SteadyRounds) -> float:
