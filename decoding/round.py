@@ -185,6 +185,8 @@ class RoundRunner:
         is_last = len(ended) == len(self._scheduler.running) and not self._scheduler.waiting
         if is_last:
             clock.add_all()
+            if self._packer is not None:
+                self._packer.forget_rounds()
         self._stats.seconds_rounds += time.perf_counter() - begin
         if self._speculation.saving is not None and plan.collect_feedback:
             self._speculation.saving.note_round(time.monotonic())  # not a part of the round: controllers time those

@@ -68,10 +68,10 @@ class _SequenceRun:
 
 @dataclass(eq=False)
 class SequenceRuns:
-    """The runs of some sequences S: where they begin, and where the first slot is that was not sent for good.
+    """The runs of some sequences S: where they begin, and where the next slot of each goes.
 
     start      the start of the table after which they were written
-    num_left   slots for which each of them has room
+    num_left   further slots for which each of them has room
     """
 
     runs: list[_SequenceRun]
@@ -156,30 +156,24 @@ class KeyTable:
         """Returns the runs of sequences that the last planned round has read."""
         runs = [self._sequences[id(sequence)] for sequence in sequences]
         firsts_S = np.array([run.first for run in runs], dtype=np.int64)
-        ends_S = firsts_S + np.array([run.num_sent for run in runs], dtype=np.int64)
-        # the last slot of each is sent again, with a new one
+        # the last slot, of a token that this round computes, is not counted as sent
+        ends_S = firsts_S + np.array([run.num_sent + 1 for run in runs], dtype=np.int64)
         num_left = min(run.room - run.num_sent - 1 for run in runs)
         return SequenceRuns(runs, firsts_S, ends_S, self._num_starts, num_left)
 
-    def extend_runs(
-        self, runs: SequenceRuns, last_slots_S: Slots, new_slots_S: Slots
-    ) -> tuple[npt.NDArray[np.int32], KeyUpdate] | None:
-        """Plans a round of these sequences alone, each with one key more than in the last. *Mutates*.
+    def extend_runs(self, runs: SequenceRuns, slots_S: Slots) -> tuple[npt.NDArray[np.int32], KeyUpdate] | None:
+        """Plans a round of these sequences alone, each with one key more than in the last, which kept its slots.
 
-        Returns what `take_update` does; None where the round must be planned anew.
-
-        last_slots_S  of the tokens that the last round has computed; sent again, as by `add_sequence`
+        Returns what `take_update` does; None where the round must be planned anew. *Mutates*.
         """
         if not (self._is_written and runs.start == self._num_starts and runs.num_left):
             return None
         self._is_written = False
-        positions_U = np.stack([runs.ends_S, runs.ends_S + 1], axis=1).reshape(-1)
-        slots_U = np.stack([last_slots_S, new_slots_S], axis=1).reshape(-1).astype(np.int32)
-        runs.num_left -= 1
-        runs.ends_S += 1
+        update = KeyUpdate(self, runs.ends_S)
+        runs.num_left, runs.ends_S = runs.num_left - 1, runs.ends_S + 1
         for run in runs.runs:
             run.num_sent += 1
-        return slots_U, KeyUpdate(self, positions_U)
+        return slots_S.astype(np.int32), update
 
     def start_over(self) -> None:
         """Begins the plan of a round anew, after `TableFull`, in an empty table. *Mutates*: the table may grow.

@@ -43,6 +43,10 @@ class RoundPacker(Generic[S]):
             self._plain = _PlainRounds(inputs, ordered, batch, self._table)
         return batch, ordered
 
+    def forget_rounds(self) -> None:
+        """Lets the sequences of the last round go. *Mutates*: the next round is planned anew."""
+        self._plain = None
+
 
 class _PlainRounds(Generic[S]):
     """Rounds in which the same sequences feed one token each, from the first of them on.
@@ -99,8 +103,7 @@ class _PlainRounds(Generic[S]):
         batch, plan = self._batch, self._batch.segments
         assert plan is not None
         slots_S = np.concatenate([inputs[i].slots for i in self.order])
-        # the last round's may be of other tokens than it was sent for
-        update = self._table.extend_runs(self._runs, batch.slots_T, slots_S)
+        update = self._table.extend_runs(self._runs, slots_S)
         if update is None:
             return None
         num_keys_I, offset_I = plan.items.num_keys.copy(), plan.items.causal_offset.copy()
@@ -110,10 +113,12 @@ class _PlainRounds(Generic[S]):
         if (num_keys_I[self._item_S] % plan.tiles.num_keys == 1).any():  # a split more
             first_partial = count_partials(items, plan.tiles.num_keys, len(slots_S))
         self._num_rounds += 1
+        positions_S = batch.positions_T + 1
+        places = zip(self._sequences, positions_S.tolist(), strict=True)
         self._batch = replace(
             batch,
-            tokens_T=np.array([sequence.tokens[-1] for sequence in self._sequences], dtype=np.int64),
-            positions_T=batch.positions_T + 1,
+            tokens_T=np.array([sequence.tokens[position] for sequence, position in places], dtype=np.int64),
+            positions_T=positions_S,
             slots_T=slots_S,
             segments=replace(plan, items=items, keys=update[0], first_partial=first_partial, update=update[1]),
         )

@@ -160,8 +160,9 @@ class OutputFolder:
                     with suppress(FileExistsError):
                         os.mkdir(folder, dir_fd=at)
                 below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=at)
-                os.close(at)
-                at = below
+                # in this order: a signal between both must not make `finally` close it again
+                at, above = below, at
+                os.close(above)
             yield at, file
         finally:
             os.close(at)

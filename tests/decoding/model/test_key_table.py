@@ -180,7 +180,7 @@ def test_plain_rounds_are_planned_from_the_last_one(monkeypatch: pytest.MonkeyPa
 
     def count_extended(self: KeyTable, *args: Any) -> Any:
         result = extend_runs(self, *args)
-        extended.append(0 if result is None else len(result[0]) // 2)
+        extended.append(0 if result is None else len(result[0]))
         return result
 
     monkeypatch.setattr(KeyTable, "extend_runs", count_extended)

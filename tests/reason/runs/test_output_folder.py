@@ -164,6 +164,25 @@ def test_signal_right_after_a_write_takes_no_whole_line_back(
     assert folder.read("rows") == (b"one\ntwo\n" if written == 4 else b"one\n")
 
 
+def test_signal_right_after_a_folder_is_closed_stays_a_signal(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed twice, the folder would be an error of the disk, which ends a run in another way."""
+    close, closed = os.close, list[int]()
+
+    def close_and_stop(descriptor: int) -> None:
+        close(descriptor)
+        closed.append(descriptor)
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", close_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            folder.replace("trees/a.json", b"{}")
+    assert len(closed) == len(set(closed)) == 2
+
+
 def test_old_partial_files_are_removed_and_new_ones_stay(folder: OutputFolder) -> None:
     folder.replace("trees/a.json", b"{}")
     old, new = (folder.path / "trees" / f".a.json.{digit * 16}.part" for digit in "01")
