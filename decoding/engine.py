@@ -34,6 +34,7 @@ class LocalEngine:
     max_batched_tokens    tokens fed per round: bounds the pause that a long prompt makes for others, and logits memory
     speculation           drafter, controller and acceptance; plain decoding by default
     eviction              which KV of a long text a branch keeps; all of it by default
+    prepares_rounds       makes at once what rounds of a new size wait for, as CUDA graphs; for engines that live long
 
     Rounds run in one worker thread as long as there are requests; event loops stay free. A round for which there is no
     memory runs again, smaller (see `decoding.kv.round_limit`).
@@ -50,6 +51,7 @@ class LocalEngine:
         max_batched_tokens: int = 1024,
         speculation: Speculation | None = None,
         eviction: EvictionPolicy | None = None,
+        prepares_rounds: bool = False,
     ) -> None:
         records_attention = eviction is not None and eviction.needs_attention
         if records_attention and (backend.decoder_kind != "eager" or backend.segment_tiles is not None):
@@ -75,15 +77,13 @@ class LocalEngine:
             self._stats,
             records_attention=records_attention,
         )
-        self._most_rows = max_batched_tokens if speculation and speculation.has_drafts else max_running_requests
+        if prepares_rounds:
+            drafts = speculation is not None and speculation.has_drafts
+            self._round.prepare_rounds(max_batched_tokens if drafts else max_running_requests)
         self._saving = None if speculation is None else speculation.saving
         self._loop: EngineLoop[Request, Generation] = EngineLoop(
             self._scheduler, self._round.run_round, name="engine", stream=DeviceStream(backend, self._round.device)
         )
-
-    def prepare_rounds(self) -> None:
-        """Makes ahead what rounds of new sizes wait for, as CUDA graphs. Must be called before the first request."""
-        self._round.prepare_rounds(self._most_rows)
 
     @property
     def stats(self) -> EngineStats:

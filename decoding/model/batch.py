@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from decoding.model.aligned_segments import plan_aligned_segments
 from decoding.model.backend import AttentionBlock, Bools, TokenBatch
 from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
-from decoding.speculation.draft import Draft
+from decoding.speculation.draft import Draft, keep_small_trees
 
 S = TypeVar("S", bound=TokenSequence)
 
@@ -28,7 +27,7 @@ EMPTY_DRAFT = Draft()
 _SCRATCH: Slots = np.array([SCRATCH_SLOT], dtype=np.int64)
 
 
-@dataclass(eq=False)  # not frozen: one is made for each branch and round, and its fields cost a third then
+@dataclass(eq=False)  # not frozen, which takes three times as long to make: there is one for each branch and round
 class SequenceInput(Generic[S]):
     """The tokens that one sequence feeds: its next `num_committed` tokens, then the nodes of a draft after the last.
 
@@ -109,8 +108,7 @@ def pack_segments(
 def _list_keys(item: SequenceInput[S]) -> SequenceRows:
     sequence, committed = item.sequence, item.num_committed
     own_slots = sequence.view_slots(sequence.num_cached, item.slots[:committed])
-    parents = item.draft.parents
-    node_bits = _keep_bits(parents) if len(parents) <= _MOST_KEPT else ancestor_bits(parents)
+    node_bits = ancestor_bits(item.draft.parents)
     return SequenceRows(sequence.prefix_node, own_slots, committed, item.slots[committed:], node_bits, sequence)
 
 
@@ -225,10 +223,10 @@ def ancestor_mask(draft: Draft) -> Bools:
     >>> ancestor_mask(Draft((5, 6, 9), (-1, 0, 0))).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
     """
-    find = _find_ancestors if len(draft) > _MOST_KEPT else _keep_ancestors
-    return find(draft.parents)
+    return _find_ancestors(draft.parents)
 
 
+@keep_small_trees
 def _find_ancestors(parents: tuple[int, ...]) -> Bools:
     words = -(-len(parents) // 8)  # bytes of a row
     rows = b"".join(bits.to_bytes(words, "little") for bits in ancestor_bits(parents))
@@ -236,9 +234,3 @@ def _find_ancestors(parents: tuple[int, ...]) -> Bools:
     mask: Bools = np.unpackbits(bytes_NW, axis=1, count=len(parents), bitorder="little").view(np.bool_)
     mask.flags.writeable = False
     return mask
-
-
-# the shapes of small trees come again and again
-_keep_ancestors = lru_cache(maxsize=1024)(_find_ancestors)
-_keep_bits = lru_cache(maxsize=1024)(ancestor_bits)
-_MOST_KEPT = 32  # nodes: all of them take a megabyte at most

@@ -63,15 +63,14 @@ class _PlainRounds(Generic[S]):
     ) -> None:
         places = {id(item): i for i, item in enumerate(inputs)}
         self.order = [places[id(item)] for item in ordered]
-        # what stays as it is, for as long as the plan of the next round is that of the last one with a key more
-        self._fixed = [(item.sequence, item.sequence.prefix_node, item.sequence.slots_version) for item in inputs]
-        self._computed = [item.sequence.num_computed for item in inputs]
+        # what stays as it is, but for tokens computed, while the plan of the next round is the last one with a key more
+        self._first = [
+            (one, one.prefix_node, one.slots_version, one.num_computed) for one in (i.sequence for i in inputs)
+        ]
+        last_nodes = {id(node): node for _, node, _, _ in self._first if node is not None}.values()
+        nodes = {id(node): node for last in last_nodes for node in last.path_from_root()}.values()
         # a node that is split has another array
-        self._slots = {
-            id(node): (node, node.slots)
-            for last in {id(node): node for _, node, _ in self._fixed if node is not None}.values()
-            for node in last.path_from_root()
-        }
+        self._slots = [(node, node.slots) for node in nodes]
         self._batch, self._num_rounds, self._table = batch, 1, table
         self._sequences = [item.sequence for item in ordered]
         self._runs = table.list_runs(self._sequences)
@@ -85,7 +84,7 @@ class _PlainRounds(Generic[S]):
         """Returns whether these are the inputs of the next such round."""
         rounds = self._num_rounds
         return (
-            len(inputs) == len(self._fixed)
+            len(inputs) == len(self._first)
             and all(
                 item.sequence is sequence
                 and item.num_tokens == 1
@@ -93,9 +92,9 @@ class _PlainRounds(Generic[S]):
                 and sequence.num_computed == computed + rounds
                 and sequence.prefix_node is node
                 and sequence.slots_version == version
-                for item, (sequence, node, version), computed in zip(inputs, self._fixed, self._computed, strict=True)
+                for item, (sequence, node, version, computed) in zip(inputs, self._first, strict=True)
             )
-            and all(node.slots is slots for node, slots in self._slots.values())
+            and all(node.slots is slots for node, slots in self._slots)
         )
 
     def add_tokens(self, inputs: Sequence[SequenceInput[S]]) -> TokenBatch | None:

@@ -31,6 +31,7 @@ from decoding.kv.prefix_cache import RadixNode
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import NO_SLOTS, Slots
 from decoding.model.key_table import KeyTable, KeyUpdate, TableFull
+from decoding.speculation.draft import keep_small_trees
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -216,7 +217,8 @@ def add_runs(
     return row
 
 
-def ancestor_bits(parents: Sequence[int]) -> list[int]:
+@keep_small_trees
+def ancestor_bits(parents: tuple[int, ...]) -> tuple[int, ...]:
     """Returns for each node of a draft the set of itself and its ancestors, as bits of an int.
 
     >>> [f"{bits:b}" for bits in ancestor_bits((-1, 0, 0, 2))]
@@ -225,7 +227,7 @@ def ancestor_bits(parents: Sequence[int]) -> list[int]:
     bits: list[int] = []
     for node, parent in enumerate(parents):
         bits.append(1 << node | (bits[parent] if parent >= 0 else 0))
-    return bits
+    return tuple(bits)
 
 
 def order_by_path(parts: Sequence[SequenceRows]) -> tuple[list[int], dict[int, list[RadixNode]]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from functools import lru_cache, wraps
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ import numpy.typing as npt
 from decoding.core import Tokens
 from decoding.fork import LazyProperty
 
+R = TypeVar("R")
+
+_MOST_KEPT = 32  # nodes: the masks of all of them take a megabyte at most
 MAX_DRAFT_SIZE = 1024
 """Upper limit of settings that count levels of a draft, candidates of a token, or tokens of a context."""
 
@@ -88,7 +91,18 @@ class DraftColumns(NamedTuple):
     path_probabilities_N: npt.NDArray[np.float64]
 
 
-@lru_cache(maxsize=1024)  # the shapes of small trees come again and again
+def keep_small_trees(function: Callable[[tuple[int, ...]], R]) -> Callable[[tuple[int, ...]], R]:
+    """Returns a function of a tree's parents that keeps its results for small trees, whose shapes come again."""
+    from_cache = lru_cache(maxsize=1024)(function)
+
+    @wraps(function)
+    def find(parents: tuple[int, ...]) -> R:
+        return from_cache(parents) if len(parents) <= _MOST_KEPT else function(parents)
+
+    return find
+
+
+@keep_small_trees
 def count_depths(parents: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the depth of each node of a tree; 1 = child of the root.
 

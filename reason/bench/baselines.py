@@ -43,15 +43,14 @@ class BaselineRun:
 def open_cold_engine(backend: HFBackend, workload: BranchWorkload) -> LocalEngine:
     """Returns a local engine with room for the workload, a new KV pool and an empty prefix cache."""
     room = 2 * (len(workload.prompt) + workload.branches * workload.new) + 64
-    engine = LocalEngine(
+    return LocalEngine(
         backend,
         decode=lambda tokens: "",
         kv_bytes=room * backend.kv_bytes_per_token,
         max_running_requests=workload.branches,
         max_batched_tokens=max(1024, workload.branches),
+        prepares_rounds=True,
     )
-    engine.prepare_rounds()
-    return engine
 
 
 def make_requests(workload: BranchWorkload, temperature: float = 1.0) -> list[GenerationRequest]:

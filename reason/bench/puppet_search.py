@@ -163,15 +163,14 @@ class _SearchBench:
         speculation = self.spec.speculation.make_speculation(tokenizer, self.spec.checkpoint.source)
         if isinstance(speculation.controller, CalibratedCost):
             speculation.controller.calibrate_cost(*self.costs)
-        engine = LocalEngine(
+        return LocalEngine(
             backend,
             decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
             eos_ids=self.target.eos_ids,
             kv_bytes=self.settings.kv_mib << 20,
             speculation=speculation,
+            prepares_rounds=True,
         )
-        engine.prepare_rounds()
-        return engine
 
 
 @contextmanager

@@ -93,9 +93,9 @@ def run_workload(
         max_running_requests=live,
         max_batched_tokens=max(1024, live * (1 + nodes) + 512),
         speculation=target.adapt_speculation(speculation, workload),
+        prepares_rounds=True,
     )
     try:
-        engine.prepare_rounds()
         begin = time.perf_counter()
         generations = asyncio.run(engine.generate(workload.requests()))
         seconds = time.perf_counter() - begin

@@ -200,7 +200,7 @@ class LocalSettings(EvictingEngineSettings):
         kv_bytes = self._count_kv_bytes(backend, parts)
         while True:
             try:
-                engine = LocalEngine(
+                return LocalEngine(
                     backend,
                     decode=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)),
                     eos_ids=eos_ids(checkpoint.source, tokenizer),
@@ -209,9 +209,8 @@ class LocalSettings(EvictingEngineSettings):
                     max_batched_tokens=self.max_batched_tokens,
                     speculation=parts,
                     eviction=eviction,
+                    prepares_rounds=True,
                 )
-                engine.prepare_rounds()
-                return engine
             except OutOfMemory as error:
                 if self.kv_mib != "auto" or kv_bytes < _LEAST_TOKENS * backend.kv_bytes_per_token:
                     raise

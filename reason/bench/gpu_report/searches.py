@@ -94,8 +94,8 @@ def _run_search(rig: ReportRig, strategy: Strategy, target: PlainTarget, puppet:
         eos_ids=target.eos_ids,
         kv_bytes=rig.pick(20 << 30, 32 << 20),
         max_running_requests=512,
+        prepares_rounds=True,
     )
-    engine.prepare_rounds()
     scorer = PrmScorer(
         adapter=TokenClassifier(reads="tokens", judges="tokens"),
         path="bundled:prm",

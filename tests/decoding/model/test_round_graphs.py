@@ -243,6 +243,11 @@ def test_rounded_sizes_hold_the_round_and_are_few(lengths: tuple[int, int, int, 
         assert size <= max(floor, 2 * length)
 
 
+@pytest.mark.parametrize("least", [(1, 256, 128, 1024, 1024, 1024), (512, 256, 1024, 1024, 2048, 8192)])
+def test_least_graphs_have_room_for_a_few_thousand_tokens_a_row(least: tuple[int, ...]) -> None:
+    assert RoundSizes.least_of(least[0]) == least
+
+
 PROMPT = tuple(number * 37 % 97 for number in range(7))
 PREFIXES = [PROMPT, (*PROMPT, 5, 6), PROMPT[:3]]
 
