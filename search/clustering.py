@@ -50,6 +50,9 @@ def count_extra(width: int, members: int, share: float) -> int:
     return int(width * min(1.0, share * (members - 1)))
 
 
+_BLOCK_ROWS = 128
+
+
 @cache
 def _find_blas() -> ThreadpoolController:
     # cached: it searches all libraries that the process has loaded
@@ -59,12 +62,20 @@ def _find_blas() -> ThreadpoolController:
 def cosine_distances(vectors: Vector) -> npt.NDArray[np.float64]:
     """Cosine distances of all pairs, `[n * (n - 1) / 2]` in SciPy's condensed order, in [0, 2]."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = np.asarray(vectors, dtype=np.float64) / np.where(lengths > 0, lengths, 1.0)
-    # in one thread: the others would wait for a next product in a loop, on the cores that the models need
+    is_zero = lengths == 0
+    unit = np.asarray(vectors, dtype=np.float64) / np.where(is_zero, 1.0, lengths)
+    if is_zero.any():
+        unit = np.hstack([unit, is_zero])  # zero vectors have a direction of their own
+    n = len(unit)
+    similarities = np.empty(n * (n - 1) // 2)
+    end = 0
+    # In one thread: the others would wait for a next product in a loop, on the cores that the models need. In blocks of
+    # rows: the whole matrix is twice as large as its half that is needed, and none of it stays in a cache.
     with _find_blas().limit(limits=1):
-        similarities = unit @ unit.T
+        for first in range(0, n, _BLOCK_ROWS):
+            for row, product in enumerate(unit[first : first + _BLOCK_ROWS] @ unit[first:].T, 1):
+                begin, end = end, end + len(product) - row
+                similarities[begin:end] = product[row:]
     # Rounding can make 1 - cos of equal vectors slightly negative, which `linkage` rejects.
-    distances = np.clip(1.0 - similarities, 0.0, 2.0)
-    is_zero = lengths[:, 0] == 0
-    distances[np.ix_(is_zero, is_zero)] = 0.0
-    return distances[np.triu_indices(len(vectors), k=1)]
+    distances = np.subtract(1.0, similarities, out=similarities)
+    return np.clip(distances, 0.0, 2.0, out=distances)

@@ -13,7 +13,8 @@ from decoding.validation import require_choice, require_not_negative, require_pa
 from search.allocation import allocate_by_softmax, rank_by_score
 from search.clustering import cluster_steps
 from search.level_search import Allocation, Frontier, LevelSearch
-from search.strategies.ets_program import EtsProgram, KeptLeaves, solve_program
+from search.strategies.ets_fronts import solve_by_fronts
+from search.strategies.ets_program import EtsProgram, KeptLeaves, solve_by_highs
 from search.strategy import Resources, SearchResult
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Ets(LevelSearch):
     cost          cost of a node: `nodes`, one each, as published, or `tokens`, its number of tokens
     cover_first   whether every kept cluster gets one continuation before the rest is distributed by score. Without it,
                   as published, a cluster with low scores may get none although the program kept it
-    solver_seconds  time limit of the program; then the best solution found, with its optimality gap
+    solver_seconds  time limit of HiGHS, for the programs that need it; then the best solution found, with its gap
     """
 
     temperature: float = 0.2
@@ -69,8 +70,10 @@ class Ets(LevelSearch):
     async def allocate_widths(self, frontier: Frontier, width: int) -> Allocation:
         clusters = await self._cluster_branches(frontier)
         program = self._build_program(frontier, width, clusters)
-        # In a thread: the solver takes up to `solver_seconds`, in which other searches of this event loop continue.
-        kept_leaves = await asyncio.to_thread(solve_program, program, self.solver_seconds)
+        kept_leaves = solve_by_fronts(program)
+        if kept_leaves is None:
+            # In a thread: HiGHS takes up to `solver_seconds`, in which other searches of this event loop continue.
+            kept_leaves = await asyncio.to_thread(solve_by_highs, program, self.solver_seconds)
         widths = self._distribute_width(frontier.scores, width, kept_leaves, clusters)
         note: dict[str, float | str] = {
             "objective": round(kept_leaves.objective, 6),

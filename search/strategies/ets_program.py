@@ -1,4 +1,4 @@
-"""The 0/1 program of ETS (arXiv 2502.13575, section 4), which chooses the leaves to keep, and a greedy solver for it.
+"""The 0/1 program of ETS (arXiv 2502.13575, section 4), which chooses the leaves to keep, by HiGHS and greedily.
 
     maximise   sum_i value_i x_i  -  penalty * sum_j cost_j y_j  +  (coverage / K) * sum_k c_k
     subject to y_j >= y_below(j), y_leaf(i) >= x_i   each node on the path to a kept leaf is kept, and paid for once
@@ -65,6 +65,11 @@ class EtsProgram:
         """K, the number of clusters."""
         return len(set(self.clusters))
 
+    def number_clusters(self) -> list[int]:
+        """Cluster of each leaf, as a number below K; empty without clusters."""
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(self.clusters))}
+        return [numbers[label] for label in self.clusters]
+
     def node_price(self, node: int) -> float:
         """What a kept node subtracts from the objective; negative, a small reward, with penalty 0."""
         return self.penalty * self.costs[node] if self.penalty else -_TIE_REWARD
@@ -77,7 +82,7 @@ class KeptLeaves:
     leaves     leaves to keep, in order
     objective  objective of this solution
     gap        upper bound on how much better the optimum is; 0 if this is the optimum
-    solver     `highs` or `greedy`
+    solver     `fronts`, `highs` or `greedy`
     """
 
     leaves: tuple[int, ...]
@@ -86,7 +91,7 @@ class KeptLeaves:
     solver: str
 
 
-def solve_program(program: EtsProgram, seconds: float, clock: Callable[[], float] = time.monotonic) -> KeptLeaves:
+def solve_by_highs(program: EtsProgram, seconds: float, clock: Callable[[], float] = time.monotonic) -> KeptLeaves:
     """Solves a program to optimality with HiGHS; the greedy solution is the least that is returned.
 
     `seconds` covers all of it: the greedy solution first, in milliseconds, then the matrices, then HiGHS. At the end of
@@ -133,7 +138,7 @@ def solve_greedily(program: EtsProgram) -> tuple[int, ...]:
     a heap has the leaves by gain, and those whose gain changed again: the time of N leaves at depth D grows as
     `N D (D + log N)`.
     """
-    num_clusters, cluster_of = program.num_clusters, _number_clusters(program)
+    num_clusters, cluster_of = program.num_clusters, program.number_clusters()
     leaves_below = _group_leaves(program.paths, len(program.costs))
     members = _group_leaves([[cluster] for cluster in cluster_of], num_clusters)
     reward = program.coverage / num_clusters if num_clusters else 0.0
@@ -168,12 +173,6 @@ def solve_greedily(program: EtsProgram) -> tuple[int, ...]:
     return tuple(sorted(chosen_leaves))
 
 
-def _number_clusters(program: EtsProgram) -> list[int]:
-    """Cluster of each leaf, as a number below K; empty without clusters."""
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(program.clusters))}
-    return [numbers[label] for label in program.clusters]
-
-
 def _group_leaves(groups: Iterable[Iterable[int]], num_groups: int) -> list[list[int]]:
     """Leaves in each group, given the groups of each leaf."""
     leaves: list[list[int]] = [[] for _ in range(num_groups)]
@@ -206,7 +205,7 @@ def _build_matrices(program: EtsProgram) -> tuple[Floats, csr_array, Floats]:
     chains = [[leaf, *(n + node for node in reversed(path))] for leaf, path in enumerate(program.paths)]
     edges = dict.fromkeys(edge for chain in chains for edge in pairwise(chain))
     below, above = np.array(list(edges), dtype=np.intp).reshape(-1, 2).T
-    cluster_of = np.array(_number_clusters(program)[: n if k else 0], dtype=np.intp)
+    cluster_of = np.array(program.number_clusters()[: n if k else 0], dtype=np.intp)
     leaves, num_edges, num_rows = np.arange(n), len(edges), len(edges) + k + 1
     blocks = [  # rows, columns, coefficient
         (np.arange(num_edges), above, 1.0),
