@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import takewhile
+from operator import or_
 from typing import TypeAlias
 
 from search.strategies.ets_program import EtsProgram, KeptLeaves
 
-# Pairs of options, and comparisons of two, in all fronts together: about 65 ns each. Beyond, HiGHS takes less.
+# What fronts may cost in pairs and comparisons of options, of some 65 ns each: beyond it HiGHS is faster.
 _MOST_WORK = 20_000
-_MOST_WORK_PER_LEAF = 250
+_MOST_WORK_PER_LEAF = 500
 
 LeafTree: TypeAlias = "int | tuple[LeafTree, LeafTree] | None"
 Option = tuple[float, int, LeafTree]  # value, bits of the clusters covered, leaves
@@ -39,10 +41,10 @@ def solve_by_fronts(program: EtsProgram) -> KeptLeaves | None:
         front, *others = _drop_worse_offers(offers[node]) or [[]]
         for other in others:
             pairs = len(front) * len(other)
-            if pairs > 1 and pairs * max(len(front), len(other)) > work_left:  # if none of the pairs is dropped early
+            if pairs > 1 and pairs + _count_sets(front, other, most=pairs) ** 2 // 2 > work_left:
                 return None
             front = tree.drop_worse([(a + b, c | d, (e, f)) for a, c, e in front for b, d, f in other])
-            work_left -= pairs + len(front) ** 2 if pairs > 1 else 0
+            work_left -= pairs + len(front) ** 2 // 2 if pairs > 1 else 0
         offers[node] = []
         front = tree.pay_for(node, front)
         if front:
@@ -50,6 +52,12 @@ def solve_by_fronts(program: EtsProgram) -> KeptLeaves | None:
     [[(_, _, leaf_tree)]] = offers[tree.root]  # no cluster is open there: one option is the best
     leaves = _list_leaves(leaf_tree)
     return KeptLeaves(leaves, program.objective_value(leaves), 0.0, "fronts")
+
+
+def _count_sets(front: Front, other: Front, most: int) -> int:
+    """Sets of clusters that options of both together can cover, at most."""
+    clusters = reduce(or_, (option[1] for option in (*front, *other)))
+    return min(most, 1 << clusters.bit_count())
 
 
 def _drop_worse_offers(offers: list[Front]) -> list[Front]:
