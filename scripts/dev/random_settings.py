@@ -17,7 +17,7 @@ from reason.settings.validate import validate_settings
 
 CASES_PER_MODELS = 8
 NUM_PROBLEMS = 3
-NEEDS_A_CHECKPOINT = {"sentence_transformers"}
+NEEDS_A_CHECKPOINT = {"sentence_transformers", "zbmath"}
 SCORERS = ("prm", "expectation", "likelihood")  # those that need no model, or a bundled one
 
 Knobs = Mapping[str, Sequence[object]]

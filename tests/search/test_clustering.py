@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from scipy.spatial.distance import pdist, squareform
 
 from search.clustering import cluster_vectors, cosine_distances
 
@@ -25,8 +27,16 @@ class TestClusterVectors:
             0,
         ]
 
-    def test_cosine_distances_equal_those_of_scipy(self) -> None:
-        from scipy.spatial.distance import pdist
-
-        vectors = np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32)
+    @pytest.mark.parametrize("count", [2, 9, 128, 129, 300])
+    def test_cosine_distances_equal_those_of_scipy(self, count: int) -> None:
+        """Among them those of rows in several blocks."""
+        vectors = np.random.default_rng(1).normal(size=(count, 5)).astype(np.float32)
         assert np.allclose(cosine_distances(vectors), pdist(vectors.astype(np.float64), "cosine"), atol=1e-6)
+
+    def test_zero_vectors_are_orthogonal_to_all_others(self) -> None:
+        vectors = np.random.default_rng(2).normal(size=(150, 5)).astype(np.float32)
+        zeros = np.array([3, 140])  # in two blocks
+        vectors[zeros] = 0.0
+        distances = squareform(cosine_distances(vectors))
+        assert distances[3, 140] == 0.0
+        assert np.all(distances[np.ix_(zeros, np.delete(np.arange(150), zeros))] == 1.0)
