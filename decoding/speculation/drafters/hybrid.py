@@ -18,11 +18,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from decoding.compiled import compiled
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.source import TRUST_LEVELS, DraftSource, Floats, Ints, NextTokens, SourceStates
 from decoding.speculation.interfaces import Branch, Feedback, reads_hidden
 from decoding.validation import require_count, require_share
+
+Bools = npt.NDArray[np.bool_]
 
 _MEMORY = 2000.0  # weight of the drafts per source and trust level; older ones decay
 
@@ -99,17 +103,17 @@ class HybridSource:
         if state.requests:  # at the roots only: the feedback's row 0 tells whether the first candidate was right
             tops = [[(int(t), int(i)) for t, i in zip(s.trust_F, s.ids_FK[:, 0], strict=True)] for s in all_tokens]
             self._first_drafts.update(zip(state.requests, map(list, zip(*tops, strict=True)), strict=True))
-        share_SL = self._hits / self._trials
-        remaining = np.ones(len(all_tokens[0].trust_F), dtype=np.float32)
-        ids, mass, first = [], [], np.zeros(len(remaining), dtype=np.float32)
-        for (source, _), share_L, source_tokens in zip(pairs, share_SL[first_asked:], all_tokens, strict=True):
-            # No candidate, no share: the next source gets all of it.
-            share = np.where(source_tokens.ids_FK[:, 0] >= 0, share_L[source_tokens.trust_F], 0).astype(np.float32)
-            first = np.where(first > 0, first, share)  # the first source with a candidate stays
-            ids.append(source_tokens.ids_FK)
-            mass.append((remaining * share)[:, None] * _to_probabilities(source_tokens, source.has_probabilities))
-            remaining = remaining * (1 - share)
-        return _merge_candidates(np.concatenate(ids, axis=1), np.concatenate(mass, axis=1), self.width, first)
+        widths = [tokens.ids_FK.shape[1] for tokens in all_tokens]
+        only_ranks = [not source.has_probabilities for source, _ in pairs]
+        return NextTokens(
+            *_merge_candidates(
+                np.concatenate([tokens.ids_FK for tokens in all_tokens], axis=1),
+                np.concatenate([tokens.logp_FK for tokens in all_tokens], axis=1),
+                np.array([tokens.trust_F for tokens in all_tokens]),
+                np.cumsum(widths), np.array(only_ranks), self._hits[first_asked:] / self._trials[first_asked:],
+                self.width,
+            )
+        )  # fmt: skip
 
     def advance(self, state: _SourceStates, tokens_F: Ints) -> _SourceStates:
         above, below = self._first_asked(state.depth), self._first_asked(state.depth + 1)
@@ -152,28 +156,49 @@ def drop_unlikely(source_tokens: NextTokens, judge: NextTokens, least: float) ->
     return NextTokens(ids_FK, logp_FK, source_tokens.trust_F)
 
 
-def _to_probabilities(source_tokens: NextTokens, has_probabilities: bool) -> Floats:
-    """Returns the probabilities of the candidates; for a ranking 1/2, 1/4, ..."""
-    if has_probabilities:
-        return np.exp(source_tokens.logp_FK)
-    halves = 0.5 ** np.arange(1, source_tokens.ids_FK.shape[1] + 1, dtype=np.float32)
-    return np.where(source_tokens.ids_FK >= 0, halves, 0).astype(np.float32)
+@compiled
+def _merge_candidates(
+    ids_FC: Ints, logp_FC: Floats, trust_SF: Ints, end_S: Ints, only_ranks_S: Bools, share_SL: Floats, width: int
+) -> tuple[Ints, Floats, Ints]:
+    """Returns the fields of the merged `NextTokens`: of each context the `width` most likely tokens, each once.
 
-
-def _merge_candidates(ids_FC: Ints, mass_FC: Floats, width: int, share_F: Floats) -> NextTokens:
-    """Returns the most likely `width` tokens, each once; trust is the share of the first source with candidates."""
-    same_FCC = ids_FC[:, :, None] == ids_FC[:, None, :]
-    # [F, C, C] booleans: C is some twenty, so this is faster than a loop with dicts.
-    total = np.matmul(same_FCC.astype(np.float32), mass_FC[:, :, None])[:, :, 0]
-    # A token's mass stays at its first occurrence; later ones and padding get 0.
-    total[(same_FCC.argmax(-1) != np.arange(ids_FC.shape[1])) | (ids_FC < 0)] = 0
-    # Stable: of equals the candidate of the more trusted source comes first.
-    order = np.argsort(-total, axis=1, kind="stable")[:, :width]
-    p = np.take_along_axis(total, order, 1)
-    with np.errstate(divide="ignore"):
-        logp = np.log(p)
-    trust = np.minimum((share_F * TRUST_LEVELS).astype(np.int64), TRUST_LEVELS - 1)
-    return NextTokens(np.where(p > 0, np.take_along_axis(ids_FC, order, 1), -1), logp, trust)
+    `ids_FC` has the candidates of source after source, of which each ends at its `end`. Their trust is the share of the
+    first source with candidates. Of equals the candidate of the more trusted source comes first.
+    """
+    width = min(width, ids_FC.shape[1])
+    ids_FK = np.full((len(ids_FC), width), -1, dtype=np.int64)
+    logp_FK = np.full((len(ids_FC), width), -np.inf, dtype=np.float32)
+    trust_F = np.zeros(len(ids_FC), dtype=np.int64)
+    tokens_C, mass_C = np.empty(ids_FC.shape[1], dtype=np.int64), np.empty(ids_FC.shape[1], dtype=np.float32)
+    for f in range(len(ids_FC)):
+        count, begin = 0, 0
+        first, remaining = np.float32(0), np.float32(1)
+        for s in range(len(end_S)):
+            # no candidate, no share: the next source gets all of it
+            share = share_SL[s, trust_SF[s, f]] if ids_FC[f, begin] >= 0 else np.float32(0)
+            first = first if first > 0 else share
+            for c in range(begin, end_S[s]):
+                token = ids_FC[f, c]
+                if token < 0:
+                    break  # padding
+                p = np.float32(0.5 ** (c - begin + 1)) if only_ranks_S[s] else np.exp(logp_FC[f, c])
+                at = 0
+                while at < count and tokens_C[at] != token:
+                    at += 1
+                if at == count:
+                    tokens_C[at], mass_C[at] = token, 0
+                    count += 1
+                mass_C[at] += remaining * share * p
+            remaining *= 1 - share
+            begin = end_S[s]
+        for k in range(min(width, count)):
+            best = mass_C[:count].argmax()
+            if mass_C[best] <= 0:
+                break
+            ids_FK[f, k], logp_FK[f, k] = tokens_C[best], np.log(mass_C[best])
+            mass_C[best] = 0
+        trust_F[f] = min(int(first * TRUST_LEVELS), TRUST_LEVELS - 1)
+    return ids_FK, logp_FK, trust_F
 
 
 def narrow_feedback(outcome: Feedback, k: int) -> Feedback:
