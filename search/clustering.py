@@ -13,6 +13,8 @@ from decoding.core import Vector
 from search.expand import Expander
 from search.strategy import StepEmbedder
 
+_BLOCK_ROWS = 128  # of a product of all pairs
+
 
 async def cluster_steps(expander: Expander, nodes: Sequence[int], embedder: StepEmbedder) -> list[int]:
     """Clusters nodes by the meaning of their steps; numbers the clusters from 0 in order of appearance."""
@@ -48,9 +50,6 @@ def count_extra(width: int, members: int, share: float) -> int:
     [0, 2, 4, 4]
     """
     return int(width * min(1.0, share * (members - 1)))
-
-
-_BLOCK_ROWS = 128
 
 
 @cache

@@ -44,7 +44,7 @@ def solve_by_fronts(program: EtsProgram) -> KeptLeaves | None:
             if pairs > 1 and pairs + _count_sets(front, other, most=pairs) ** 2 // 2 > work_left:
                 return None
             front = tree.drop_worse([(a + b, c | d, (e, f)) for a, c, e in front for b, d, f in other])
-            work_left -= pairs + len(front) ** 2 // 2 if pairs > 1 else 0
+            work_left -= pairs + len(front) ** 2 // 2
         offers[node] = []
         front = tree.pay_for(node, front)
         if front:
@@ -141,7 +141,8 @@ def _value_of(option: Option) -> float:
 
 
 def _read_tree(program: EtsProgram) -> _ProgramTree:
-    any_leaf = 1 << program.num_clusters
+    num_clusters = program.num_clusters
+    any_leaf = 1 << num_clusters
     cluster_bits = [1 << number for number in program.number_clusters()] or [0] * len(program.paths)
     root = len(program.costs)
     prices = [*map(program.node_price, range(root)), 0.0]
@@ -162,7 +163,7 @@ def _read_tree(program: EtsProgram) -> _ProgramTree:
     is_certain = [gain >= 0 for gain in gains]
     for cluster, node in _find_lowest_nodes(program, cluster_bits, is_certain, known=certain[root]):
         closed[node] |= cluster
-    reward = program.coverage / program.num_clusters if program.coverage and program.num_clusters else 0.0
+    reward = program.coverage / num_clusters if num_clusters else 0.0
     any_reward = 1.0 + sum(program.values) + sum(map(abs, prices)) + program.coverage
     return _ProgramTree(root, parents, prices, is_certain, certain, above, closed, reward, any_leaf, any_reward)
 

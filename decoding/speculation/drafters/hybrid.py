@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from decoding.compiled import compiled
 from decoding.speculation.draft import MAX_DRAFT_SIZE
+from decoding.speculation.drafters.ngram_hash_table import find_or_append
 from decoding.speculation.drafters.source import TRUST_LEVELS, DraftSource, Floats, Ints, NextTokens, SourceStates
 from decoding.speculation.interfaces import Branch, Feedback, reads_hidden
 from decoding.validation import require_count, require_share
@@ -103,17 +104,16 @@ class HybridSource:
         if state.requests:  # at the roots only: the feedback's row 0 tells whether the first candidate was right
             tops = [[(int(t), int(i)) for t, i in zip(s.trust_F, s.ids_FK[:, 0], strict=True)] for s in all_tokens]
             self._first_drafts.update(zip(state.requests, map(list, zip(*tops, strict=True)), strict=True))
-        widths = [tokens.ids_FK.shape[1] for tokens in all_tokens]
-        only_ranks = [not source.has_probabilities for source, _ in pairs]
-        return NextTokens(
-            *_merge_candidates(
-                np.concatenate([tokens.ids_FK for tokens in all_tokens], axis=1),
-                np.concatenate([tokens.logp_FK for tokens in all_tokens], axis=1),
-                np.array([tokens.trust_F for tokens in all_tokens]),
-                np.cumsum(widths), np.array(only_ranks), self._hits[first_asked:] / self._trials[first_asked:],
-                self.width,
-            )
-        )  # fmt: skip
+        merged = _merge_candidates(
+            np.concatenate([tokens.ids_FK for tokens in all_tokens], axis=1),
+            np.concatenate([tokens.logp_FK for tokens in all_tokens], axis=1),
+            np.array([tokens.trust_F for tokens in all_tokens]),
+            np.cumsum([tokens.ids_FK.shape[1] for tokens in all_tokens]),
+            np.array([not source.has_probabilities for source, _ in pairs]),
+            self._hits[first_asked:] / self._trials[first_asked:],
+            self.width,
+        )
+        return NextTokens(*merged)
 
     def advance(self, state: _SourceStates, tokens_F: Ints) -> _SourceStates:
         above, below = self._first_asked(state.depth), self._first_asked(state.depth + 1)
@@ -182,12 +182,8 @@ def _merge_candidates(
                 if token < 0:
                     break  # padding
                 p = np.float32(0.5 ** (c - begin + 1)) if only_ranks_S[s] else np.exp(logp_FC[f, c])
-                at = 0
-                while at < count and tokens_C[at] != token:
-                    at += 1
-                if at == count:
-                    tokens_C[at], mass_C[at] = token, 0
-                    count += 1
+                at = find_or_append(tokens_C, mass_C, count, token)
+                count = max(count, at + 1)
                 mass_C[at] += remaining * share * p
             remaining *= 1 - share
             begin = end_S[s]

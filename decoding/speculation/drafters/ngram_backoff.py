@@ -13,6 +13,7 @@ from decoding.speculation.drafters.ngram_hash_table import (
     NGramEntries,
     entry_bucket,
     extend_key,
+    find_or_append,
     find_slot,
     is_stored_order,
     move_forward,
@@ -81,12 +82,8 @@ def backoff_distribution(
                 token = entries.ids_SK[at, k]
                 if token < 0:
                     break  # ids are packed: -1 from here on
-                index = 0
-                while index < num_ids and ids[index] != token:
-                    index += 1
-                if index == num_ids:
-                    ids[num_ids], p[num_ids] = token, 0.0
-                    num_ids += 1
+                index = find_or_append(ids, p, num_ids, token)
+                num_ids = max(num_ids, index + 1)
                 # Sorted after every addition, so that equal sums stay in the order of their first entry.
                 p[index] += share * entries.p_SK[at, k]
                 move_forward(ids, p, index)

@@ -84,6 +84,17 @@ def move_forward(ids: Ints | Int32s, p: Floats, at: int) -> None:
 
 
 @compiled_in_place
+def find_or_append(ids: Ints, p: Floats, count: int, token: int) -> int:
+    """Returns where a token is among the first `count`; a new one is put behind them, with probability 0. *Mutates*."""
+    at = 0
+    while at < count and ids[at] != token:
+        at += 1
+    if at == count:
+        ids[at], p[at] = token, 0.0
+    return at
+
+
+@compiled_in_place
 def is_stored_order(order: int, least: int) -> bool:
     """Returns whether contexts of `order` ids have entries: `least`, then those of 1, 2, 3, 4, 6, 8, 12, ... above it.
 
