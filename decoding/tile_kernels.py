@@ -5,9 +5,10 @@ tile of 32 numbers of depth by 16 columns, and adds the products to a tile of 16
 core without it needs 256 for as much, with AVX-512.
 
 A row of float32 is the sum of three rows of bfloat16, exactly: each has the next 8 bits of every number. The three
-are multiplied one after the other, and added to the same sums. Products are exact and sums are float32, in an order
-that depends on the depth alone: a row's result has the same bits alone and among others. Up to 16 rows take as long as
-one while the weights are on their way from memory.
+are multiplied one after the other, and added to the same sums. A model in bfloat16 has its rows rounded instead, to
+one each: a third of the instructions. Products are exact and sums are float32, in an order that depends on the depth
+alone: a row's result has the same bits alone and among others. Up to 16 rows take as long as one while the weights are
+on their way from memory.
 
 The weights' type of number says that they are laid out in tiles, int16. For other weights these functions emit nothing:
 code that may call them is compiled for a CPU without tiles, too.
@@ -15,6 +16,7 @@ code that may call them is compiled for a CPU without tiles, too.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,8 +31,11 @@ TILE = 16
 TILE_DEPTH = 32
 """Numbers of bfloat16 in a line of a tile of rows."""
 
-PIECES = 3
-"""Numbers of bfloat16 whose sum is a number of float32."""
+EXACT = 3
+"""Pieces of a row: numbers of bfloat16 whose sum is a number of float32."""
+
+ROUNDED = 1
+"""Pieces of a row: the nearest number of bfloat16."""
 
 TILE_NUMBERS = TILE_DEPTH * TILE
 """Numbers of bfloat16 in a tile."""
@@ -90,7 +95,7 @@ def split_numbers(typing: Any, x: Any, x_at: Any, pieces: Any, pieces_at: Any) -
         ints, shorts = ir.VectorType(_INT, LANES), ir.VectorType(_SHORT, LANES)
         for half in range(0, TILE_DEPTH, LANES):
             rest = e.load(x_data, builder.add(x_at, e.integer(half)))
-            for piece in range(PIECES):
+            for piece in range(EXACT):
                 bits = builder.bitcast(rest, ints)
                 high = builder.trunc(builder.lshr(bits, ir.Constant(ints, [16] * LANES)), shorts)
                 at = builder.add(pieces_at, e.integer(piece * TILE_NUMBERS + half))
@@ -104,21 +109,37 @@ def split_numbers(typing: Any, x: Any, x_at: Any, pieces: Any, pieces_at: Any) -
 
 
 @llvm_function
+def round_numbers(typing: Any, x: Any, x_at: Any, pieces: Any, pieces_at: Any) -> Any:
+    """Rounds 32 numbers to the nearest ones of bfloat16: a line of a tile."""
+
+    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        e = VectorEmitter(context, builder, sig)
+        x_data, pieces_data, (_, x_at, _, pieces_at) = e.data(0, args), e.data(2, args), args
+        for begin in range(0, TILE_DEPTH, LANES):
+            numbers = e.load(x_data, builder.add(x_at, e.integer(begin)))
+            e.store_numbers(numbers, pieces_data, builder.add(pieces_at, e.integer(begin)), are_halves=True)
+        return context.get_dummy_value()
+
+    return types.void(x, types.int64, pieces, types.int64), emit
+
+
+@llvm_function
 def multiply_tiles(
-    typing: Any, pieces: Any, pieces_at: Any, depth: Any, w: Any, w_at: Any,
+    typing: Any, num_pieces: Any, pieces: Any, pieces_at: Any, depth: Any, w: Any, w_at: Any,
     start: Any, start_at: Any, start_stride: Any, y: Any, y_at: Any, y_stride: Any,
 ) -> Any:  # fmt: skip
     """Sets `y = start + pieces @ w`, `[rows, 32]`, for one tile of rows and one panel; `start` may be `y`.
 
-    pieces  `[depth / 32, 3, 16, 32]`: the three pieces of the rows after one another
+    num_pieces  `EXACT` or `ROUNDED`
+    pieces      `[depth / 32, num_pieces, 16, 32]`: the pieces of the rows after one another
     """
     long = types.int64
-    signature = types.void(pieces, long, long, w, long, start, long, long, y, long, long)
+    signature = types.void(long, pieces, long, long, w, long, start, long, long, y, long, long)
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)
-        pieces_data, w_data, start_data, y_data = (e.data(i, args) for i in (0, 3, 5, 8))
-        (_, pieces_at, depth, _, w_at, _, start_at, start_stride, _, y_at, y_stride) = args
+        pieces_data, w_data, start_data, y_data = (e.data(i, args) for i in (1, 4, 6, 9))
+        (num_pieces, _, pieces_at, depth, _, w_at, _, start_at, start_stride, _, y_at, y_stride) = args
 
         def call(name: str, register: int, *values: ir.Value) -> None:
             e.call_by_name(f"llvm.x86.{name}", ir.VoidType(), ir.Constant(_BYTE, register), *values)
@@ -132,19 +153,23 @@ def multiply_tiles(
                 address = e.address(data, builder.add(at, e.integer(half * TILE)))
                 call(name, register, builder.bitcast(address, _BYTE.as_pointer()), builder.mul(stride, e.integer(4)))
 
-        def add_products(d: ir.Value) -> None:
-            rows_at = builder.add(pieces_at, builder.mul(d, e.integer(PIECES * TILE)))
+        def add_products(rows: tuple[int, ...], d: ir.Value) -> None:
+            rows_at = builder.add(pieces_at, builder.mul(d, e.integer(len(rows) * TILE)))
             columns_at = builder.add(w_at, builder.mul(d, e.integer(2 * TILE)))
-            for piece, register in enumerate(_ROWS):
+            for piece, register in enumerate(rows):
                 load(register, pieces_data, rows_at, piece)
             for half, register in enumerate(_COLUMNS):
                 load(register, w_data, columns_at, half)
-                for rows in _ROWS:
-                    call("tdpbf16ps", _SUMS[half], *(ir.Constant(_BYTE, factor) for factor in (rows, register)))
+                for row in rows:
+                    call("tdpbf16ps", _SUMS[half], *(ir.Constant(_BYTE, factor) for factor in (row, register)))
 
         if _has_tiles(w):
             move_sums("tileloadd64", start_data, start_at, start_stride)
-            e.repeat(depth, TILE_DEPTH, add_products)
+            is_exact = builder.icmp_signed("==", num_pieces, e.integer(EXACT))
+            with builder.if_else(is_exact) as branches:
+                for branch, rows in zip(branches, (_ROWS, _ROWS[:ROUNDED]), strict=True):
+                    with branch:
+                        e.repeat(depth, TILE_DEPTH, partial(add_products, rows))
             move_sums("tilestored64", y_data, y_at, y_stride)
         return context.get_dummy_value()
 

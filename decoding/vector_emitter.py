@@ -13,7 +13,7 @@ LANES = 16
 """Numbers of a vector; LLVM cuts it to the registers of the machine."""
 
 _FLOAT, _SHORT, _INT, _LONG = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_VECTOR, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
+_VECTOR, _INTS, _SHORTS = (ir.VectorType(kind, LANES) for kind in (_FLOAT, _INT, _SHORT))
 
 
 def llvm_function(function: Callable[..., Any]) -> Any:
@@ -64,14 +64,41 @@ class VectorEmitter:
             return self.load(data, self.builder.add(index, self.integer(half * LANES)))
         pairs = self.builder.load(self.address(data, index, _SHORT), align=2, typ=_INTS)
         if half == 0:
-            bits = self.builder.shl(pairs, ir.Constant(_INTS, [16] * LANES))
+            bits = self.builder.shl(pairs, self._ints(16))
         else:
-            bits = self.builder.and_(pairs, ir.Constant(_INTS, [0xFFFF0000] * LANES))
+            bits = self.builder.and_(pairs, self._ints(0xFFFF0000))
         return self.builder.bitcast(bits, _VECTOR)
 
-    def prefetch(self, data: ir.Value, index: ir.Value) -> None:
+    def load_numbers(self, data: ir.Value, index: ir.Value, are_halves: bool) -> ir.Value:
+        """Returns numbers of bfloat16, or of float32, as a vector."""
+        if not are_halves:
+            return self.load(data, index)
+        halves = self.builder.load(self.address(data, index, _SHORT), align=2, typ=_SHORTS)
+        bits = self.builder.shl(self.builder.zext(halves, _INTS), self._ints(16))
+        return self.builder.bitcast(bits, _VECTOR)
+
+    def store_numbers(self, value: ir.Value, data: ir.Value, index: ir.Value, are_halves: bool) -> None:
+        """Stores a vector as float32, or as the nearest numbers of bfloat16, of two as near the even one.
+
+        NaN stays NaN where arithmetic made it: its lower bits are 0.
+        """
+        if not are_halves:
+            self.store(value, data, index)
+            return
+        bits = self.builder.bitcast(value, _INTS)
+        is_odd = self.builder.and_(self.builder.lshr(bits, self._ints(16)), self._ints(1))
+        bits = self.builder.add(bits, self.builder.add(is_odd, self._ints(0x7FFF)))
+        halves = self.builder.trunc(self.builder.lshr(bits, self._ints(16)), _SHORTS)
+        pointer = self.builder.bitcast(self.address(data, index, _SHORT), _SHORTS.as_pointer())
+        self.builder.store(halves, pointer, align=2)
+
+    @staticmethod
+    def _ints(value: int) -> ir.Constant:
+        return ir.Constant(_INTS, [value] * LANES)
+
+    def prefetch(self, data: ir.Value, index: ir.Value, are_halves: bool) -> None:
         """Asks for the memory there, without waiting for it."""
-        pointer = self.builder.bitcast(self.address(data, index), ir.PointerType())
+        pointer = self.builder.bitcast(self.address(data, index, _SHORT if are_halves else _FLOAT), ir.PointerType())
         self.call_by_name("llvm.prefetch.p0", ir.VoidType(), pointer, *(ir.Constant(_INT, n) for n in (0, 3, 1)))
 
     def load_long(self, data: ir.Value, index: ir.Value) -> ir.Value:
@@ -79,7 +106,7 @@ class VectorEmitter:
 
     def broadcast(self, scalar: ir.Value, kind: ir.VectorType = _VECTOR) -> ir.Value:
         first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(_INT, 0))
-        return self.builder.shuffle_vector(first, first, ir.Constant(_INTS, [0] * LANES))
+        return self.builder.shuffle_vector(first, first, self._ints(0))
 
     def lanes_below(self, count: ir.Value) -> ir.Value:
         """Returns for each lane whether its number is below `count`."""
@@ -186,6 +213,6 @@ class VectorEmitter:
             p = self.multiply_add(p, r, self.vector(coefficient))
         p = builder.fadd(self.multiply_add(p, builder.fmul(r, r), r), self.vector(1.0))
         # NaN's integer is arbitrary, but NaN times any number is NaN
-        exponent = builder.add(builder.fptosi(n, _INTS), ir.Constant(_INTS, [127] * LANES))
-        power = builder.bitcast(builder.shl(exponent, ir.Constant(_INTS, [23] * LANES)), _VECTOR)
+        exponent = builder.add(builder.fptosi(n, _INTS), self._ints(127))
+        power = builder.bitcast(builder.shl(exponent, self._ints(23)), _VECTOR)
         return builder.fmul(p, power)

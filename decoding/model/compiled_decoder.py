@@ -1,4 +1,4 @@
-"""Runs a float32 decoder on a CPU: one compiled call for all layers of a forward pass.
+"""Runs a decoder on a CPU: one compiled call for all layers of a forward pass.
 
 An eager forward pass of a small model takes longer in the calls of its operations than in their arithmetic. Measured
 with the bundled target (1.8 M weights), one thread, 330 keys per row, 300 of them shared: the eager decoder takes
@@ -6,12 +6,17 @@ with the bundled target (1.8 M weights), one thread, 330 keys per row, 300 of th
 than PyTorch's too, and a long pass shares them among threads (`decoder_choice` has figures).
 
 A row's result has the same bits whatever else is in its batch (see `compiled_layers`).
+
+All numbers are float32 but weights that are numbers of bfloat16. For a model in bfloat16 each product rounds its rows
+(see `tile_kernels`), and keys and values are stored in it; what is between stays float32: more exact than the eager
+decoder, which rounds every result.
 """
 
 from __future__ import annotations
 
 import copy
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -25,6 +30,7 @@ from decoding.model.compiled_layers import (
     KEYS_RECORD,
     LAYER_RECORD,
     SHAPE_RECORD,
+    Numbers,
     Records,
     StackShape,
     list_keys,
@@ -38,7 +44,7 @@ from decoding.model.tile_products import count_tile_rows
 from decoding.model.weight_panels import Floats, Panels, allocate_aligned, pick_panel_type, round_up, write_panels
 from decoding.thread_team import run_in_team
 from decoding.threads import count_threads
-from decoding.tile_kernels import TILE
+from decoding.tile_kernels import EXACT, ROUNDED, TILE
 
 _FULL_TILES = (TILE, 2 * TILE, 4 * TILE)
 """Rows; beyond them a round takes as long for each."""
@@ -58,11 +64,12 @@ class CompiledDecoder:
     def __init__(self, fused: FusedDecoder) -> None:
         if (reason := explain_uncompiled(fused)) is not None:
             raise ValueError(f"this model cannot run in the compiled decoder: {reason}")
-        self._rotary, self._hidden_size = fused.rotary, fused.hidden_size
-        self._embedding = fused.embedding.numpy().reshape(-1)
+        self._rotary, self._hidden_size, self._dtype = fused.rotary.in_float32(), fused.hidden_size, fused.dtype
+        self._embedding = fused.embedding
         self._shape = StackShape(
             fused.num_layers, fused.num_heads, fused.num_kv_heads, fused.hidden_size, fused.head_size,
-            round_up(fused.hidden_size), round_up(fused.head_size), round_up(fused.mlp_size), fused.eps, fused.scale,
+            round_up(fused.hidden_size), round_up(fused.head_size), round_up(fused.mlp_size), count_pieces(fused.dtype),
+            fused.eps, fused.scale,
         )  # fmt: skip
         self._shapes = np.array([self._shape], dtype=SHAPE_RECORD)
         self._matrices, self._vectors, self._layers = _lay_out_weights(fused.layers, fused.final_norm, self._shape)
@@ -78,7 +85,7 @@ class CompiledDecoder:
     def kv_bytes_per_token(self) -> int:
         """Bytes of one token's K and V in all layers; heads are filled up to multiples of 32."""
         shape = self._shape
-        return 2 * shape.num_layers * shape.num_kv_heads * shape.head * self._vectors.itemsize
+        return 2 * shape.num_layers * shape.num_kv_heads * shape.head * self._dtype.itemsize
 
     @property
     def num_layers(self) -> int:
@@ -102,23 +109,31 @@ class CompiledDecoder:
     def new_kv_pool(self, capacity: int) -> Tensor:
         """Returns `[layers, kv_heads, 1 + capacity, 2 * head]`, a token's key and value side by side."""
         shape = self._shape
-        return allocate_zeros((shape.num_layers, shape.num_kv_heads, capacity + 1, 2 * shape.head), torch.float32)
+        return allocate_zeros((shape.num_layers, shape.num_kv_heads, capacity + 1, 2 * shape.head), self._dtype)
 
     def run_batch(self, batch: TokenBatch, pool: Tensor) -> Tensor:
         """Returns normed hidden states `[W, hidden]`. *Mutates* `pool`."""
         hidden = np.empty((len(batch.logits_indices), self._hidden_size), dtype=np.float32)
         num_tokens, keys = len(batch.tokens_T), _list_batch_keys(batch)
+        embedding, tokens_T = self._look_up(batch.tokens_T)
         num_threads = count_threads(self._num_weights, num_tokens)
         work, of_thread, capacity, largest = size_work(self._shapes, num_threads, batch.positions_T, keys[-1])
         if largest >= self._num_positions:
             self._extend_positions(largest)
         run_in_team(
             num_threads, run_layers,
-            self._shapes, self._layers, self._matrices, self._vectors, self._embedding, self._cos_sin,
-            batch.tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
-            pool.numpy().reshape(-1), self._take_work(work), of_thread, capacity, self._zeros, hidden.reshape(-1),
+            self._shapes, self._layers, self._matrices, self._vectors, embedding, self._cos_sin,
+            tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
+            _view_numbers(pool), self._take_work(work), of_thread, capacity, self._zeros, hidden.reshape(-1),
         )  # fmt: skip
-        return torch.from_numpy(hidden)
+        return torch.from_numpy(hidden).to(self._dtype)
+
+    def _look_up(self, tokens_T: Ints) -> tuple[Floats, Ints]:
+        """Returns an embedding in float32 and the tokens' rows in it: for a model in bfloat16 these rows alone."""
+        if self._dtype == torch.float32:
+            return self._embedding.numpy().reshape(-1), tokens_T
+        rows = self._embedding.index_select(0, torch.from_numpy(tokens_T)).float()
+        return rows.numpy().reshape(-1), np.arange(len(tokens_T))
 
     def _extend_positions(self, largest: int) -> None:
         table = self._rotary.extend_to(largest)
@@ -145,27 +160,58 @@ class CompiledHead:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._num_outputs, self._depth = weight.shape
+        self._num_pieces = count_pieces(weight.dtype)
         self._columns = round_up(self._num_outputs)
         panel_type = pick_panel_type([weight], self._depth)
         self._panels: Panels = allocate_aligned(self._depth * self._columns, panel_type)
         write_panels(_widen(weight.t(), 1, self._columns), self._panels)
         self._bias = np.zeros(self._columns, dtype=np.float32)
         if bias is not None:
-            self._bias[: self._num_outputs] = bias.numpy()
+            self._bias[: self._num_outputs] = bias.float().numpy()
+        self._works = threading.local()
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        rows = hidden.contiguous().numpy()
-        # products in tiles write whole tiles
-        outputs = np.empty((count_tile_rows(len(rows)), self._columns), dtype=np.float32)
+        rows = hidden.float().contiguous().numpy()
+        outputs = self._take_outputs(len(rows))
         run_in_team(
             count_threads(len(self._panels), len(rows)), multiply_in_team,
-            rows.reshape(-1), len(rows), self._panels, self._depth, self._columns,
-            self._bias, outputs.reshape(-1),
+            rows.reshape(-1), len(rows), self._num_pieces, self._panels, self._depth, self._columns,
+            self._bias, outputs,
         )  # fmt: skip
-        outputs = outputs[: len(rows)]
+        result = outputs[: len(rows) * self._columns].reshape(len(rows), self._columns)
         if self._columns > self._num_outputs:
-            outputs = np.ascontiguousarray(outputs[:, : self._num_outputs])
-        return torch.from_numpy(outputs)
+            return torch.from_numpy(np.ascontiguousarray(result[:, : self._num_outputs]))
+        # all tensors and arrays over this memory hold `result`
+        self._works.result = weakref.ref(result)
+        return torch.from_numpy(result)
+
+    def _take_outputs(self, num_rows: int) -> Floats:
+        """Returns memory for these rows, the same again as soon as nobody holds the result before: new memory is slow
+        at first. A logit for each of 152,000 ids and 64 rows takes a fifth of the product's time.
+        """
+        # products in tiles write whole tiles
+        size = count_tile_rows(num_rows) * self._columns
+        works = self._works
+        outputs: Floats | None = getattr(works, "outputs", None)
+        if outputs is None or len(outputs) < size or works.result() is not None:
+            works.outputs = outputs = np.empty(size, dtype=np.float32)
+            works.result = _holds_nothing
+        return outputs
+
+
+def _holds_nothing() -> None:
+    """Stands for a reference to a result that nobody holds."""
+
+
+def count_pieces(dtype: torch.dtype) -> int:
+    """Returns the pieces of a row in products of a model of this dtype."""
+    return EXACT if dtype == torch.float32 else ROUNDED
+
+
+def _view_numbers(pool: Tensor) -> Numbers:
+    # NumPy has no bfloat16
+    numbers: Numbers = (pool if pool.dtype == torch.float32 else pool.view(torch.uint16)).numpy().reshape(-1)
+    return numbers
 
 
 def _list_batch_keys(batch: TokenBatch) -> tuple[Ints, Ints, Records]:
@@ -265,6 +311,6 @@ def _lay_out_layer(layer: FusedLayer, shape: StackShape) -> list[Floats | None]:
 
 def _widen(tensor: Tensor, groups: int, width: int) -> Floats:
     """Returns `[..., groups * width]`: each group of the last dimension is filled up with zeros."""
-    grouped = tensor.detach().reshape(*tensor.shape[:-1], groups, -1)
+    grouped = tensor.detach().float().reshape(*tensor.shape[:-1], groups, -1)
     wide: Floats = torch.nn.functional.pad(grouped, (0, width - grouped.shape[-1])).flatten(-2).numpy()
     return wide

@@ -35,6 +35,8 @@ from decoding.vector_kernels import (
 )
 
 Records = npt.NDArray[np.void]
+Numbers = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
+"""K and V: float32, or bfloat16 as 16 bits."""
 
 _SCORES_PADDING = 40
 """Numbers of a row of scores beyond those of its keys: what whole vectors write too many, and a sum at the end."""
@@ -47,7 +49,8 @@ _BLOCK = 32  # keys of a block: with their values 16 KB for a head of 64 numbers
 class StackShape(NamedTuple):
     """The sizes of a decoder. `hidden`, `mlp` and `head` are the sizes in memory, multiples of 32.
 
-    head_size  numbers of a head before it is filled up
+    head_size   numbers of a head before it is filled up
+    num_pieces  of a row of a product, see `panel_products.multiply`
     """
 
     num_layers: int
@@ -58,6 +61,7 @@ class StackShape(NamedTuple):
     hidden: int
     head: int
     mlp: int
+    num_pieces: int
     eps: float
     scale: float
 
@@ -157,7 +161,7 @@ def _rotate(x: Floats, x_at: int, size: int, cos_sin: Floats, position: int, fac
 
 @compiled_in_place
 def _attend(
-    thread: int, num_threads: int, shape: StackShape, rows: Ints, first: int, end: int, q: Floats, kv: Floats,
+    thread: int, num_threads: int, shape: StackShape, rows: Ints, first: int, end: int, q: Floats, kv: Numbers,
     layer_at: int, num_slots: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
     tile: Floats, scores: Floats, capacity: int, out: Floats,
 ) -> None:  # fmt: skip
@@ -211,7 +215,7 @@ def _gather_queries(
 @compiled_in_place
 def _attend_together(
     shape: StackShape, rows: Ints, first: int, query: int, size: int, common: int, head: int,
-    q: Floats, kv: Floats, kv_at: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
+    q: Floats, kv: Numbers, kv_at: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
     tile: Floats, scores: Floats, capacity: int, out: Floats,
 ) -> None:  # fmt: skip
     """Computes the attention of `size` queries of one key-value head, which have their `common` first keys in common.
@@ -311,7 +315,7 @@ def run_layers(
     thread: int, num_threads: int, barrier: Ints, shapes: Records, layers: Records, matrices: Panels,
     vectors: Floats, embedding: Floats, cos_sin: Floats,
     tokens_T: Ints, positions_T: Ints, slots_T: Ints, output_indices_W: Ints,
-    every_T: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records, kv: Floats,
+    every_T: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records, kv: Numbers,
     work: Floats, of_thread: int, capacity: int, zeros: Floats, hidden: Floats,
 ) -> None:  # fmt: skip
     """Runs one thread's share of all layers; `hidden` becomes the normed hidden states `[W, hidden]`.
@@ -356,8 +360,8 @@ def run_layers(
                     hidden_width, size, shape.eps,
                 )  # fmt: skip
             multiply_share(
-                thread, num_threads, normed, hidden_width, count, matrices, begin.qkv, size, qkv_width,
-                ZERO, qkv_width, zeros, ZERO, vectors, begin.qkv_bias, wide,
+                thread, num_threads, normed, hidden_width, count, shape.num_pieces, matrices, begin.qkv, size,
+                qkv_width, ZERO, qkv_width, zeros, ZERO, vectors, begin.qkv_bias, wide,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
             for item in range(thread, count * (h + 2 * k), num_threads):
@@ -387,7 +391,7 @@ def run_layers(
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
             multiply_share(
-                thread, num_threads, wide, q_width, count, matrices, begin.out, q_width, hidden_width,
+                thread, num_threads, wide, q_width, count, shape.num_pieces, matrices, begin.out, q_width, hidden_width,
                 ZERO, hidden_width, part, hidden_width, vectors, begin.out_bias, part,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
@@ -398,15 +402,15 @@ def run_layers(
                 )  # fmt: skip
             for half in range(0, 2 * mlp, mlp):
                 multiply_share(
-                    thread, num_threads, normed, hidden_width, count, matrices, begin.gate_up, size, 2 * mlp,
-                    half, half + mlp, zeros, ZERO, vectors, begin.gate_up_bias, wide,
+                    thread, num_threads, normed, hidden_width, count, shape.num_pieces, matrices, begin.gate_up, size,
+                    2 * mlp, half, half + mlp, zeros, ZERO, vectors, begin.gate_up_bias, wide,
                 )  # fmt: skip
             for i in range(count):
                 gate_at = i * 2 * mlp + gate_first
                 gate_values(wide, gate_at, gate_at + mlp, gate_end - gate_first, active + i * mlp + gate_first)
             wait_for_team(barrier, num_threads)
             multiply_share(
-                thread, num_threads, active_x, mlp, count, matrices, begin.down, mlp, hidden_width,
+                thread, num_threads, active_x, mlp, count, shape.num_pieces, matrices, begin.down, mlp, hidden_width,
                 ZERO, hidden_width, part, hidden_width, vectors, begin.down_bias, part,
             )  # fmt: skip
             for i in range(count):

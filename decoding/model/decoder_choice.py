@@ -24,15 +24,24 @@ def explain_uncompiled(decoder: FusedDecoder) -> str | None:
     """Returns what keeps the model from running compiled, or None where nothing does."""
     if decoder.device.type != "cpu":
         return f"its device is {decoder.device.type}, not cpu"
-    if decoder.dtype != torch.float32:
-        return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not float32"
+    if decoder.dtype not in (torch.float32, torch.bfloat16):
+        return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not float32 or bfloat16"
     if decoder.activation_name not in SILU:
         return f"its activation is {decoder.activation_name}, not silu"
-    return explain_no_numba()
+    if (reason := explain_no_numba()) is not None or decoder.dtype == torch.float32:
+        return reason
+    # here: it needs Numba
+    from decoding.cpu_features import has_tiles
+
+    if not has_tiles():
+        return "its dtype is bfloat16, not float32, and this CPU has no tiles (AMX) for it"
+    if not _runs_in_tiles(decoder):
+        return f"its dtype is bfloat16, not float32, and its width is {decoder.hidden_size}, not a multiple of 32"
+    return None
 
 
 def pick_decoder(choice: str, decoder: FusedDecoder, num_head_weights: int) -> DecoderKind:
-    """Returns how the model runs; `auto` is compiled for float32 on a CPU where that is faster, else eager.
+    """Returns how the model runs; `auto` is compiled on a CPU where that is faster, else eager.
 
     Raises: ValueError for an unknown choice, and for `compiled` with a model that cannot run so.
     """

@@ -97,6 +97,10 @@ class RotaryTable:
         self._rotary, self._like = rotary, like
         self._cos_sin: Tensor | None = None
 
+    def in_float32(self) -> RotaryTable:
+        """Returns the same table in float32."""
+        return RotaryTable(self._rotary, self._like.float())
+
     def extend_to(self, largest: int) -> Tensor:
         """Returns `[positions, 2, D]` with at least the positions up to `largest`. *Mutates*: the table grows."""
         if self._cos_sin is None or largest >= len(self._cos_sin):

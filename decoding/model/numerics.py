@@ -4,7 +4,7 @@ Two paths keep that promise, on one machine with one build:
 
 - on CUDA, segments with splits at absolute positions (`aligned_segments`) and products whose sums have one order
   (`invariant_products`), in float32, bfloat16 or float16; with TRITON_INTERPRET=1 also on a CPU, for tests;
-- on a CPU the compiled decoder, in float32.
+- on a CPU the compiled decoder, in float32, and in bfloat16 where the CPU has tiles (AMX).
 
 PyTorch's own products do not: their library chooses the order of a sum by the number of rows. What cannot keep the
 promise is refused. Imports no torch: settings are checked before it is loaded.
@@ -69,8 +69,10 @@ def pick_invariant_path(decoder: str, attention: str, device: torch.device, dtyp
             )
         return "eager", "segments"
     reason = explain_no_numba()
-    if dtype_name != "float32":
+    if dtype_name not in ("float32", "bfloat16"):
         reason = f"its dtype is {dtype_name}, not float32"
+    elif dtype_name == "bfloat16" and reason is None and not _has_tiles():
+        reason = "its dtype is bfloat16, and this CPU has no tiles (AMX) for it"
     elif decoder == "eager":
         reason = "decoder=eager adds up in an order that depends on the batch"
     if reason is not None:
@@ -79,3 +81,10 @@ def pick_invariant_path(decoder: str, attention: str, device: torch.device, dtyp
             "attention=auto and dtype=float32, or numerics=fast"
         )
     return "compiled", "blocks"
+
+
+def _has_tiles() -> bool:
+    # here: it needs Numba
+    from decoding.cpu_features import has_tiles
+
+    return has_tiles()

@@ -21,14 +21,18 @@ ZERO = cast(int, np.int64(0))
 
 @compiled
 def multiply(
-    x: Floats, x_at: int, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int, columns: int,
+    x: Floats, x_at: int, x_stride: int, num_rows: int, num_pieces: int, w: Panels, w_at: int, depth: int, columns: int,
     start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
 ) -> None:  # fmt: skip
-    """Sets `y = start + x @ w` for all rows; `start` may be `y`. There is room for whole tiles of rows."""
+    """Sets `y = start + x @ w` for all rows; `start` may be `y`. There is room for whole tiles of rows.
+
+    num_pieces  of a row, `EXACT` or `ROUNDED`, for weights in tiles; with others a row is multiplied as it is
+    """
     if is_tiled(w):
         multiply_in_tiles(
-            x, x_at, x_stride, num_rows, w, w_at, depth, columns, start, start_at, start_stride, y, y_at, y_stride
-        )
+            x, x_at, x_stride, num_rows, num_pieces, w, w_at, depth, columns,
+            start, start_at, start_stride, y, y_at, y_stride,
+        )  # fmt: skip
         return
     num_panels = columns // PANEL
     # parts as equal as possible: one of a row or two takes nearly as long as one of four
@@ -57,8 +61,9 @@ def multiply(
 
 @compiled
 def multiply_share(
-    thread: int, num_threads: int, x: Floats, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int,
-    columns: int, first: int, end: int, start: Floats, start_stride: int, biases: Floats, bias_at: int, y: Floats,
+    thread: int, num_threads: int, x: Floats, x_stride: int, num_rows: int, num_pieces: int, w: Panels, w_at: int,
+    depth: int, columns: int, first: int, end: int, start: Floats, start_stride: int, biases: Floats, bias_at: int,
+    y: Floats,
 ) -> None:  # fmt: skip
     """Sets this thread's columns of those from `first` to `end`: `y = start + x @ w + bias`; `start` may be `y`.
 
@@ -70,8 +75,9 @@ def multiply_share(
         return
     at = first + begin
     multiply(
-        x, ZERO, x_stride, num_rows, w, w_at + at * depth, depth, stop - begin, start, at, start_stride, y, at, columns
-    )
+        x, ZERO, x_stride, num_rows, num_pieces, w, w_at + at * depth, depth, stop - begin,
+        start, at, start_stride, y, at, columns,
+    )  # fmt: skip
     if bias_at >= 0:
         for row in range(num_rows):
             add_numbers(biases, bias_at + at, y, row * columns + at, stop - begin)
@@ -88,8 +94,8 @@ def share_columns(thread: int, num_threads: int, columns: int) -> tuple[int, int
 
 @compiled
 def multiply_in_team(
-    thread: int, num_threads: int, barrier: Ints, x: Floats, num_rows: int, w: Panels, depth: int, columns: int,
-    bias: Floats, y: Floats,
+    thread: int, num_threads: int, barrier: Ints, x: Floats, num_rows: int, num_pieces: int, w: Panels, depth: int,
+    columns: int, bias: Floats, y: Floats,
 ) -> None:  # fmt: skip
     """Sets this thread's columns of `y = bias + x @ w`; no thread waits for another.
 
@@ -97,4 +103,7 @@ def multiply_in_team(
     """
     first, end = share_columns(thread, num_threads, columns)
     if first < end:  # with few columns a thread may have none
-        multiply(x, ZERO, depth, num_rows, w, first * depth, depth, end - first, bias, first, ZERO, y, first, columns)
+        multiply(
+            x, ZERO, depth, num_rows, num_pieces, w, first * depth, depth, end - first, bias, first, ZERO,
+            y, first, columns,
+        )  # fmt: skip

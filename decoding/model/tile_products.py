@@ -7,12 +7,13 @@ import numpy as np
 from decoding.compiled import compiled, compiled_in_place
 from decoding.model.weight_panels import Floats, Panels
 from decoding.tile_kernels import (
-    PIECES,
+    EXACT,
     TILE,
     TILE_DEPTH,
     begin_tiles,
     end_tiles,
     multiply_tiles,
+    round_numbers,
     split_numbers,
 )
 from decoding.vector_kernels import PANEL
@@ -39,10 +40,12 @@ def _count_tiles(num_rows: int) -> tuple[int, int]:
 
 @compiled
 def multiply_in_tiles(
-    x: Floats, x_at: int, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int, columns: int,
+    x: Floats, x_at: int, x_stride: int, num_rows: int, num_pieces: int, w: Panels, w_at: int, depth: int, columns: int,
     start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
 ) -> None:  # fmt: skip
     """Sets `y = start + x @ w` for all rows; `start` may be `y`. `depth` is a multiple of 32.
+
+    num_pieces  `EXACT`, or `ROUNDED`: the rows are rounded to bfloat16
 
     The last tile is filled up: `y` has `count_tile_rows(num_rows)` rows, and `start` too unless its stride is 0.
     """
@@ -50,26 +53,31 @@ def multiply_in_tiles(
         return
     num_tiles, tile_rows = _count_tiles(num_rows)
     # the rows that fill up the last tile have any numbers
-    pieces = np.empty(num_tiles * min(depth, _DEPTH) * PIECES * TILE + _LINE, dtype=w.dtype)
+    pieces = np.empty(num_tiles * min(depth, _DEPTH) * num_pieces * TILE + _LINE, dtype=w.dtype)
     pieces = pieces[-(pieces.ctypes.data // 2) % _LINE :]
     begin_tiles(w, tile_rows)
     for begin in range(0, depth, _DEPTH):
         length = min(_DEPTH, depth - begin)
-        tile_size = length * PIECES * TILE
+        tile_size = length * num_pieces * TILE
         for tile in range(num_tiles):
             first = tile * tile_rows
             for d in range(0, length, TILE_DEPTH):
                 # all rows of a tile before the next one: written row by row, each line is fetched by itself
-                at = tile * tile_size + d * PIECES * TILE
+                at = tile * tile_size + d * num_pieces * TILE
                 for row in range(first, min(first + tile_rows, num_rows)):
-                    split_numbers(x, x_at + row * x_stride + begin + d, pieces, at + (row - first) * TILE_DEPTH)
+                    number, line = x_at + row * x_stride + begin + d, at + (row - first) * TILE_DEPTH
+                    if num_pieces == EXACT:
+                        split_numbers(x, number, pieces, line)
+                    else:
+                        round_numbers(x, number, pieces, line)
         before, before_at, before_stride = (start, start_at, start_stride) if begin == 0 else (y, y_at, y_stride)
         for column in range(0, columns, PANEL):
             panel_at = w_at + column * depth + begin * PANEL
             for tile in range(num_tiles):
                 row = tile * tile_rows
                 multiply_tiles(
-                    pieces, tile * tile_size, length, w, panel_at, before, before_at + row * before_stride + column,
-                    before_stride, y, y_at + row * y_stride + column, y_stride,
+                    num_pieces, pieces, tile * tile_size, length, w, panel_at,
+                    before, before_at + row * before_stride + column, before_stride,
+                    y, y_at + row * y_stride + column, y_stride,
                 )  # fmt: skip
     end_tiles(w)

@@ -42,7 +42,8 @@ class BaselineRun:
 
 def open_cold_engine(backend: HFBackend, workload: BranchWorkload) -> LocalEngine:
     """Returns a local engine with room for the workload, a new KV pool and an empty prefix cache."""
-    room = 2 * (len(workload.prompt) + workload.branches * workload.new) + 64
+    # 32: room that the scheduler leaves each branch, without which the last ones wait for the others
+    room = 2 * len(workload.prompt) + workload.branches * (2 * workload.new + 32) + 64
     return LocalEngine(
         backend,
         decode=lambda tokens: "",

@@ -1,10 +1,12 @@
-"""Measures the compiled decoder of a CPU beside the eager one: rounds of decoding, and prompts."""
+"""Measures decoders of a CPU side by side, compiled and eager: rounds of decoding, and prompts."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -16,7 +18,9 @@ from reason.bench.puppet import find_shape
 from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 
-KINDS = ("compiled", "eager")
+KINDS = ("compiled", "eager", "compiled:bfloat16", "eager:bfloat16")
+"""A decoder, in float32 or in the dtype that it names."""
+
 Backends = Mapping[str, HFBackend]
 
 
@@ -34,8 +38,8 @@ class DecoderComparison:
 
     branches: int
     new: int
-    whole: dict[str, list[DecoderSeconds]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    first: dict[str, list[DecoderSeconds]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    whole: defaultdict[str, list[DecoderSeconds]] = field(default_factory=lambda: defaultdict(list))
+    first: defaultdict[str, list[DecoderSeconds]] = field(default_factory=lambda: defaultdict(list))
 
     def round_seconds(self, kind: str) -> list[float]:
         """Seconds of a round after the first, which has the prompt."""
@@ -51,31 +55,41 @@ class DecoderComparison:
         return [run.cpu for run in self.whole[kind]]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the medians, and the ratios eager over compiled of neighbouring runs, ascending."""
+        """Returns medians by decoder, and `slower`: the ratios to the first of neighbouring runs, ascending."""
         parts: dict[str, Callable[[str], list[float]]] = {
             "round": self.round_seconds, "prompt": self.prompt_seconds, "cpu": self.cpu_seconds,
         }  # fmt: skip
         result: dict[str, Any] = {"branches": self.branches}
+        first = next(iter(self.whole))
         for name, seconds in parts.items():
-            ratios = sorted(eager / ours for ours, eager in zip(*map(seconds, KINDS), strict=True))
-            result[name] = {kind: median(seconds(kind)) for kind in KINDS} | {"speedups": ratios}
+            result[name] = {
+                kind: {
+                    "median": median(seconds(kind)),
+                    "slower": sorted(a / b for a, b in zip(seconds(kind), seconds(first), strict=True)),
+                }
+                for kind in self.whole
+            }
         return result
 
 
-def load_checkpoint(source: str) -> Backends:
-    """Loads a checkpoint once for each decoder."""
-    return {kind: HFBackend.from_pretrained(source, device="cpu", dtype="float32", decoder=kind) for kind in KINDS}
+def load_checkpoint(source: str, kinds: Sequence[str]) -> Backends:
+    """Loads a checkpoint once for each of these `KINDS`."""
+    return {kind: _load(kind, partial(HFBackend.from_pretrained, source)) for kind in kinds}
 
 
-def make_random_model(shape: str) -> Backends:
-    """Makes a random model of a shape of `reason.bench.puppet` for each decoder."""
-    return {
-        kind: HFBackend(
-            find_shape(shape).make_model(torch.device("cpu"), torch.float32),
-            device="cpu", dtype="float32", decoder=kind, frees_model=True,
-        )
-        for kind in KINDS
-    }  # fmt: skip
+def make_random_model(shape: str, kinds: Sequence[str]) -> Backends:
+    """Makes a random model of a shape of `reason.bench.puppet` for each of these `KINDS`."""
+
+    def make(**settings: Any) -> HFBackend:
+        model = find_shape(shape).make_model(torch.device("cpu"), getattr(torch, settings["dtype"]))
+        return HFBackend(model, **settings, frees_model=True)
+
+    return {kind: _load(kind, make) for kind in kinds}
+
+
+def _load(kind: str, load: Callable[..., HFBackend]) -> HFBackend:
+    decoder, _, dtype = kind.partition(":")
+    return load(device="cpu", dtype=dtype or "float32", decoder=decoder)
 
 
 def compare_decoders(
@@ -109,32 +123,28 @@ def _time_run(backend: HFBackend, workload: BranchWorkload) -> DecoderSeconds:
 def make_table(points: Sequence[Mapping[str, Any]]) -> ResultTable:
     """Returns `DecoderComparison.to_json` of several numbers of branches as a table."""
     header = (
-        "branches", "round, compiled, ms", "round, eager, ms", "eager / compiled", "lowest", "highest",
-        "prompt, eager / compiled", "CPU, eager / compiled",
+        "branches", "decoder", "round, ms", "over the first", "lowest", "highest", "prompt, over the first",
+        "CPU, over the first",
     )  # fmt: skip
-    rows = [
-        [
-            str(point["branches"]),
-            *(f"{1e3 * point['round'][kind]:,.1f}" for kind in KINDS),
-            f"{median(point['round']['speedups']):.2f}",
-            f"{point['round']['speedups'][0]:.2f}",
-            f"{point['round']['speedups'][-1]:.2f}",
-            f"{median(point['prompt']['speedups']):.2f}",
-            f"{median(point['cpu']['speedups']):.2f}",
-        ]
-        for point in points
-    ]
+    rows = []
+    for point in points:
+        for kind, rounds in point["round"].items():
+            slower = rounds["slower"]
+            others = [median(point[part][kind]["slower"]) for part in ("prompt", "cpu")]
+            numbers = [median(slower), slower[0], slower[-1], *others]
+            ratios = [f"{number:.2f}" for number in numbers]
+            rows.append([str(point["branches"]), kind, f"{1e3 * rounds['median']:,.1f}", *ratios])
     return ResultTable("Rounds, by branches", header, rows)
 
 
 def format_report(result: Mapping[str, Any], command: str) -> str:
     """Returns the report in Markdown; it ends with the figures as JSON."""
     parts = [
-        f"{result['model']}, float32; {result['prompt']} prompt tokens that all branches share, {result['new']} new "
-        f"ones of each branch. Medians of {result['repeats']} runs of each, in turns, in seconds of a clock. A round "
-        "is what a run of all tokens takes longer than a run of one, over the rounds; *prompt* is the run of one. "
-        "*CPU*: seconds of whole runs on all cores together.",
+        f"{result['model']}, float32 where no dtype is named; {result['prompt']} prompt tokens that all branches "
+        f"share, {result['new']} new ones of each branch. Medians of {result['repeats']} runs of each, in turns, in "
+        "seconds of a clock, and of the ratios to the first decoder's run of the same turn. A round is what a run of "
+        "all tokens takes longer than a run of one, over the rounds; *prompt* is the run of one. *CPU*: seconds of "
+        "whole runs on all cores together.",
         make_table(result["points"]).markdown_section(),
     ]
-    title = "The compiled decoder beside the eager one"
-    return join_report(title, command, parts, machine=result["machine"], figures=result)
+    return join_report("Decoders of a CPU side by side", command, parts, machine=result["machine"], figures=result)

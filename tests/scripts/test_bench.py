@@ -37,10 +37,11 @@ def test_bench_decoders_reports_ratios_and_ends_with_json(model: list[str], tmp_
     assert [point["branches"] for point in result["points"]] == [1, 2]
     for point in result["points"]:
         for part in ("round", "prompt", "cpu"):
-            assert len(point[part]["speedups"]) == 2
+            assert point[part]["compiled"]["slower"] == [1, 1]
+            assert len(point[part]["eager"]["slower"]) == 2
         # a round is a difference, which a busy machine may make negative where it takes a millisecond
         for part in ("prompt", "cpu"):
-            assert point[part]["compiled"] > 0 < point[part]["eager"]
+            assert point[part]["compiled"]["median"] > 0 < point[part]["eager"]["median"]
     assert f"{model[1]}, float32" in report.read_text()
 
 
@@ -48,6 +49,8 @@ def test_bench_decoders_reports_ratios_and_ends_with_json(model: list[str], tmp_
     ("wrong", "message"),
     [
         (["--new", "1"], "--new must be at least 2, got 1"),
+        (["--decoders", "eager"], "--decoders must be two or more of compiled, eager, compiled:bfloat16, "),
+        (["--decoders", "eager,fast"], "--decoders must be of compiled, eager, compiled:bfloat16, eager:bfloat16"),
         (["--shape", "qwen9"], "shape must be one of qwen2.5-0.5b, "),
     ],
 )

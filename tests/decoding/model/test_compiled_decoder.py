@@ -15,6 +15,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding import cpu_features
 from decoding.core import Generation, GenerationRequest, HeadOutputs, SamplingParams, Tokens
 from decoding.cpu_features import has_tiles
 from decoding.engine import LocalEngine
@@ -29,6 +30,7 @@ from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.thread_team import run_in_team
+from decoding.tile_kernels import EXACT, ROUNDED
 from reason.engines.local import LocalSettings
 from reason.models.checkpoint import find_model
 from tests.support.engines import EngineKnobs, open_engine
@@ -38,11 +40,20 @@ from tests.support.streams import FutureDrafter
 ATOL = 1e-5
 
 
+FLOAT32_NUMBERS = ("float32", "rounded")
+COMPILED_NUMBERS = (*FLOAT32_NUMBERS, "bfloat16") if has_tiles() else FLOAT32_NUMBERS
+NEEDS_TILES = pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles, or the system gives none")
+
+
 @cache
-def random_backend(family: str, decoder: str, is_rounded: bool = False) -> HFBackend:
-    """With `is_rounded` all weights are numbers of bfloat16, which the compiled decoder keeps in half the memory."""
+def random_backend(family: str, decoder: str, numbers: str = "float32") -> HFBackend:
+    """`rounded`: all weights are numbers of bfloat16, which the compiled decoder keeps in half the memory, and the
+    model is in float32. `bfloat16`: all of the model is."""
     model = random_model(family)
-    return HFBackend(model.bfloat16().float() if is_rounded else model, device="cpu", dtype="float32", decoder=decoder)
+    dtype: Any = "bfloat16" if numbers == "bfloat16" else "float32"
+    if numbers == "rounded":
+        model = model.bfloat16().float()
+    return HFBackend(model, device="cpu", dtype=dtype, decoder=decoder)
 
 
 @cache
@@ -84,12 +95,12 @@ def requests_of(prefixes: Sequence[Tokens], **params: Any) -> list[GenerationReq
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=15, deadline=None)
-@given(trees(), st.sampled_from((5, 40, 2048)), st.booleans())
+@given(trees(), st.sampled_from((5, 40, 2048)), st.sampled_from(FLOAT32_NUMBERS))
 def test_log_probabilities_equal_the_eager_decoder(
-    family: str, sequences: list[Tokens], max_batched: int, is_rounded: bool
+    family: str, sequences: list[Tokens], max_batched: int, numbers: str
 ) -> None:
     compiled, eager = (
-        encode(random_backend(family, decoder, is_rounded), sequences, max_batched) for decoder in ("compiled", "eager")
+        encode(random_backend(family, decoder, numbers), sequences, max_batched) for decoder in ("compiled", "eager")
     )
     for ours, theirs in zip(compiled, eager, strict=True):
         log_p, expected = (torch.from_numpy(logits).log_softmax(-1).numpy() for logits in (ours, theirs))
@@ -98,24 +109,31 @@ def test_log_probabilities_equal_the_eager_decoder(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=10, deadline=None)
-@given(trees(), st.sampled_from((5, 40, 2048)), st.booleans())
+@given(trees(), st.sampled_from((5, 40, 2048)), st.sampled_from(COMPILED_NUMBERS))
 def test_outputs_have_the_bits_of_each_sequence_alone(
-    family: str, sequences: list[Tokens], max_batched: int, is_rounded: bool
+    family: str, sequences: list[Tokens], max_batched: int, numbers: str
 ) -> None:
-    backend = random_backend(family, "compiled", is_rounded)
+    backend = random_backend(family, "compiled", numbers)
     together = encode(backend, sequences, max_batched)
     for sequence, outputs in zip(sequences, together, strict=True):
         (alone,) = encode(backend, [sequence])
         np.testing.assert_array_equal(outputs, alone)
 
 
-NEEDS_TILES = pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles, or the system gives none")
-
-
 @pytest.mark.parametrize("panels", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("depth", [96, 2080])
-@pytest.mark.parametrize("panel_type", [np.float32, np.uint16, pytest.param(np.int16, marks=NEEDS_TILES)])
-def test_products_have_the_bits_of_each_row_alone(panel_type: PanelType, depth: int, panels: int) -> None:
+@pytest.mark.parametrize(
+    ("panel_type", "num_pieces"),
+    [
+        (np.float32, EXACT),
+        (np.uint16, EXACT),
+        pytest.param(np.int16, EXACT, marks=NEEDS_TILES),
+        pytest.param(np.int16, ROUNDED, marks=NEEDS_TILES),
+    ],
+)
+def test_products_have_the_bits_of_each_row_alone(
+    panel_type: PanelType, num_pieces: int, depth: int, panels: int
+) -> None:
     """Whatever number of rows and panels the registers hold at a time; the sums are those of float64, rounded."""
     columns = 32 * panels
     rng = np.random.default_rng(panels)
@@ -125,13 +143,14 @@ def test_products_have_the_bits_of_each_row_alone(panel_type: PanelType, depth: 
     matrix = (matrix.view(np.uint32) >> 16 << 16).view(np.float32)
     weights = allocate_aligned(matrix.size, panel_type)
     write_panels(matrix, weights)
-    expected = start + rows.astype(np.float64) @ matrix
+    factors = rows if num_pieces == EXACT else torch.from_numpy(rows).bfloat16().float().numpy()
+    expected = start + factors.astype(np.float64) @ matrix
 
     def run(x: np.ndarray) -> np.ndarray:
         y = np.zeros((count_tile_rows(len(x)) + 1, columns), dtype=np.float32)
         run_in_team(
-            1, multiply_in_team, np.ascontiguousarray(x).reshape(-1), len(x), weights, depth, columns, start[0],
-            y.reshape(-1),
+            1, multiply_in_team, np.ascontiguousarray(x).reshape(-1), len(x), num_pieces, weights, depth, columns,
+            start[0], y.reshape(-1),
         )  # fmt: skip
         assert not y[-1].any()
         return y[: len(x)]
@@ -145,9 +164,9 @@ def test_products_have_the_bits_of_each_row_alone(panel_type: PanelType, depth: 
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=5, deadline=None)
-@given(sequences=trees(), is_rounded=st.booleans())
-def test_threads_change_no_bit(family: str, num_threads: int, sequences: list[Tokens], is_rounded: bool) -> None:
-    backend = random_backend(family, "compiled", is_rounded)
+@given(sequences=trees(), numbers=st.sampled_from(COMPILED_NUMBERS))
+def test_threads_change_no_bit(family: str, num_threads: int, sequences: list[Tokens], numbers: str) -> None:
+    backend = random_backend(family, "compiled", numbers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled_decoder, "count_threads", lambda num_weights, num_tokens: 1)
         alone = encode(backend, sequences)
@@ -205,10 +224,10 @@ def test_generations_have_the_bits_of_another_batch(knobs: EngineKnobs, sequence
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @settings(max_examples=5, deadline=None)
-@given(trees())
-def test_drafts_change_no_bit(temperature: float, sequences: list[Tokens]) -> None:
+@given(trees(), st.sampled_from(COMPILED_NUMBERS))
+def test_drafts_change_no_bit(temperature: float, sequences: list[Tokens], numbers: str) -> None:
     requests = requests_of([tokens[:200] for tokens in sequences], max_tokens=20, temperature=temperature)
-    backend = random_backend("qwen3", "compiled")
+    backend = random_backend("qwen3", "compiled", numbers)
     plain = generate(backend, requests)
     futures = {request.seed: request.prefix + g.tokens for request, g in zip(requests, plain, strict=True)}
     drafted = generate(backend, requests, speculation=Speculation(FutureDrafter(futures, 0.3), FixedController(10)))
@@ -236,18 +255,23 @@ def test_tokens_of_the_bundled_model_equal_the_eager_decoder(temperature: float,
     assert [g.tokens for g in compiled] == [g.tokens for g in eager]
 
 
-def test_rounding_errors_are_as_large_as_those_of_the_eager_decoder() -> None:
+def rounding_error(decoder: str, dtype: str) -> float:
+    """Root mean square of what log-probabilities of the bundled model differ from those in float64."""
     sequences = [tuple(number * 37 % 500 for number in range(length)) for length in (20, 130, 600)]
-    backends = [bundled_backend("compiled"), bundled_backend("eager"), bundled_backend("eager", "float64")]
-    compiled, eager, exact = (
-        [torch.from_numpy(logits).double().log_softmax(-1) for logits in encode(backend, sequences)]
-        for backend in backends
+    ours, exact = (
+        torch.cat([torch.from_numpy(logits).double().log_softmax(-1) for logits in encode(backend, sequences)])
+        for backend in (bundled_backend(decoder, dtype), bundled_backend("eager", "float64"))
     )
+    return float((ours - exact).square().mean().sqrt())
 
-    def root_mean_square(log_p: list[torch.Tensor]) -> float:
-        return float(torch.cat([a - b for a, b in zip(log_p, exact, strict=True)]).square().mean().sqrt())
 
-    assert 0 < root_mean_square(compiled) < 1.5 * root_mean_square(eager) < ATOL
+def test_rounding_errors_are_as_large_as_those_of_the_eager_decoder() -> None:
+    assert 0 < rounding_error("compiled", "float32") < 1.5 * rounding_error("eager", "float32") < ATOL
+
+
+@NEEDS_TILES
+def test_rounding_errors_in_bfloat16_are_smaller_than_those_of_the_eager_decoder() -> None:
+    assert ATOL < rounding_error("compiled", "bfloat16") < rounding_error("eager", "bfloat16") / 1.5
 
 
 @pytest.mark.parametrize(
@@ -267,14 +291,15 @@ def test_classifiers_and_bare_decoders_equal_the_eager_decoder(auto: Any, change
         np.testing.assert_allclose(ours, theirs, atol=ATOL, rtol=ATOL)
 
 
-@pytest.mark.parametrize("is_rounded", [False, True])
+@pytest.mark.parametrize("numbers", COMPILED_NUMBERS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_number_that_is_not_finite_reaches_the_outputs(value: float, is_rounded: bool) -> None:
+def test_number_that_is_not_finite_reaches_the_outputs(value: float, numbers: str) -> None:
     model = random_model("llama")
-    if is_rounded:
+    if numbers == "rounded":
         model = model.bfloat16().float()
     model.model.layers[1].self_attn.q_proj.weight[3, 4].data.fill_(value)
-    (outputs,) = encode(HFBackend(model, device="cpu", decoder="compiled"), [(1, 2, 3)])
+    dtype: Any = "bfloat16" if numbers == "bfloat16" else "float32"
+    (outputs,) = encode(HFBackend(model, device="cpu", dtype=dtype, decoder="compiled"), [(1, 2, 3)])
     assert not np.isfinite(outputs).any()
 
 
@@ -291,6 +316,22 @@ def test_auto_is_compiled_for_small_float32_models_on_a_cpu(monkeypatch: pytest.
     for capability, kind in (("AVX2", "compiled"), ("AVX512", "eager"), ("DEFAULT", "eager")):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda name=capability: name)
         assert HFBackend(random_model("qwen2"), device="cpu").decoder_kind == kind
+
+
+def test_auto_is_compiled_in_bfloat16_with_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = "compiled" if has_tiles() else "eager"
+    assert HFBackend(random_model("qwen2"), device="cpu", dtype="bfloat16").decoder_kind == kind
+    assert HFBackend(random_model("qwen2", hidden_size=48), device="cpu", dtype="bfloat16").decoder_kind == "eager"
+    monkeypatch.setattr(cpu_features, "has_tiles", lambda: False)
+    assert HFBackend(random_model("qwen2"), device="cpu", dtype="bfloat16").decoder_kind == "eager"
+    with pytest.raises(ValueError, match=r"decoder=compiled.*bfloat16.*no tiles.*decoder=auto"):
+        HFBackend(random_model("qwen2"), device="cpu", dtype="bfloat16", decoder="compiled")
+
+
+@NEEDS_TILES
+def test_width_that_fills_no_tile_is_refused_in_bfloat16() -> None:
+    with pytest.raises(ValueError, match=r"its width is 48, not a multiple of 32"):
+        HFBackend(random_model("qwen2", hidden_size=48), device="cpu", dtype="bfloat16", decoder="compiled")
 
 
 def test_rows_that_fill_tiles_are_told() -> None:

@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
+from decoding import cpu_features
 from decoding.core import Generation, GenerationRequest, HeadOutputs, SamplingParams, Tokens
 from decoding.kv.eviction.random import RandomEviction
 from decoding.model.round_graphs import RoundGraphs
 from decoding.model.segments import SegmentTiles
-from decoding.model.transformers_checkpoint import HFBackend
+from decoding.model.transformers_checkpoint import DType, HFBackend
 from decoding.prefill import PrefillEngine
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
@@ -181,8 +182,11 @@ def test_layers_of_a_reward_head_are_invariant_too() -> None:
         )
 
 
-def test_on_a_cpu_the_compiled_decoder_keeps_the_promise() -> None:
-    made = HFBackend(random_model("qwen3", num_hidden_layers=1), device="cpu", dtype="float32", numerics="invariant")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_on_a_cpu_the_compiled_decoder_keeps_the_promise(dtype: DType) -> None:
+    if dtype == "bfloat16" and not cpu_features.has_tiles():
+        pytest.skip("this CPU has no tiles, or the system gives none")
+    made = HFBackend(random_model("qwen3", num_hidden_layers=1), device="cpu", dtype=dtype, numerics="invariant")
     assert (made.decoder_kind, made.segment_tiles) == ("compiled", None)
 
 
@@ -194,10 +198,13 @@ def test_on_a_cpu_the_compiled_decoder_keeps_the_promise() -> None:
         ({"decoder": "eager", "attention": "blocks"}, "numerics=invariant cannot run with decoder=eager"),
         ({"decoder": "compiled", "attention": "segments"}, "segments: decoder=compiled runs on a CPU over blocks"),
         ({"device": "cpu", "decoder": "eager"}, "compiled decoder: decoder=eager adds up"),
-        ({"device": "cpu", "dtype": "bfloat16"}, "compiled decoder: its dtype is bfloat16, not float32"),
+        ({"device": "cpu", "dtype": "bfloat16"}, "compiled decoder: its dtype is bfloat16, and this CPU has no tiles"),
     ],
 )
-def test_what_cannot_keep_the_promise_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_cannot_keep_the_promise_is_refused(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_features, "has_tiles", lambda: False)
     with pytest.raises(ValueError, match=message):
         HFBackend(
             random_model("llama", num_hidden_layers=1),
