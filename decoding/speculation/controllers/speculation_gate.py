@@ -6,6 +6,9 @@ a common *balance*, into which all rounds pay a small share of their time, and d
 all that drafting can lose, the stakes of trials, is at most that share of the time, whatever the noise of the clock: a
 trial on luck ends as soon as the luck does.
 
+Next to the round of a large model drafting takes no time, and drafts are as many as are expected to pay, often none. So
+there a trial costs little, and they are more and earlier.
+
 Sizes are told apart by powers of two: drafts may pay for one branch and not for a hundred. All seconds are compared
 with those that a cost curve expects of a plain round of the same size and context, times the factor by which plain
 rounds of this size differ from it.
@@ -26,11 +29,13 @@ _MANY_BRANCHES = 8  # of which the share is half, and of twice as many a fifth: 
 _LEARNING = 0.008  # share of the time of plain rounds that learning from some of them may take
 _STAKE = 1.5  # plain rounds: what a trial may lose
 _CREDIT = 2.0  # plain rounds: the balance at the start, enough for a first trial where rounds become slower
+_LONG_CREDIT = 4.0  # the same where rounds are long
 _MOST_STAKE = 8.0  # plain rounds: savings beyond it go to the balance
 _MOST_BALANCE = 10.0  # plain rounds: more, and old savings would pay for the drafts of today
 _FIRST_TRIAL = 16  # rounds before the first trial, in which the drafter learns; then between trials, twice as many each
-_FIRST_TRIAL_OF_FEW = 32  # for fewer than `_MANY_BRANCHES`, which teach as much in more rounds, while rounds are short
-_LONG_ROUND = 5e-3  # seconds: next to such a round drafting (a quarter of a millisecond) is nothing, and a trial cheap
+_FIRST_TRIAL_OF_FEW = 32  # for fewer than `_MANY_BRANCHES`, which teach as much in more rounds
+_DRAFTING, _DRAFTING_OF_BRANCH = 2.5e-4, 4e-5  # seconds on the host for a draft's round, and more for each branch
+_LONG = 20  # times as long as that: next to such a round drafting is nothing
 _SHORT_REST = 2  # rounds between trials after one that has saved much: a text that was easy to draft often is so again
 _MOST_REST = 256
 _PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
@@ -45,6 +50,7 @@ class _LoadRecord:
     """What is known of one range of batch sizes.
 
     rest, interval  rounds until the next trial, and as they were after the last one
+    is_long         whether drafting takes next to nothing of a round
     plain_factor    seconds of plain rounds over those that the cost curve expects
     num_plain       plain rounds that were measured
     stake           seconds that drafting may still lose; None while the size rests
@@ -54,6 +60,7 @@ class _LoadRecord:
 
     rest: int
     interval: int
+    is_long: bool
     plain_factor: float = 1.0
     num_plain: int = 0
     stake: float | None = None
@@ -126,7 +133,7 @@ class SpeculationGate:
             record.observe_plain(seconds / curve_seconds)
         plain = record.plain_factor * curve_seconds
         if not self._has_credit and record.num_plain == 2:  # one round may have been a slow one
-            self.balance, self._has_credit = _CREDIT * plain, True
+            self.balance, self._has_credit = (_LONG_CREDIT if record.is_long else _CREDIT) * plain, True
         self._pay_in(branches, seconds, plain)
         if kind == "learning":
             record.observe_learning(seconds / plain)
@@ -144,7 +151,7 @@ class SpeculationGate:
         if record.num_plain <= 2 or record.stake is not None:
             return None
         plain = record.plain_factor * curve_seconds
-        until_paid = int((_STAKE * plain - self.balance) / (_allowance_of(branches) * plain))
+        until_paid = int((_STAKE * plain - self.balance) / (_allowance_of(branches, record.is_long) * plain))
         until_learning = int(_learning_interval(record)) - record.since_learning
         rounds = min(max(record.rest - 2, until_paid - 1), until_learning - 1, _LONGEST_NAP)
         return Nap(branches, rounds, _MOST_CHANGE * plain) if rounds > 0 else None
@@ -164,7 +171,7 @@ class SpeculationGate:
 
     def _pay_in(self, branches: int, seconds: float, plain: float, rounds: int = 1) -> None:
         """Adds the share of some rounds that took `seconds`, of which each is expected to take `plain`."""
-        share = _allowance_of(branches)
+        share = _allowance_of(branches, self._record_of(branches).is_long)
         self.balance = min(self.balance + share * min(seconds, 2 * rounds * plain), _MOST_BALANCE * plain)
 
     def _observe_saved(self, record: _LoadRecord, saved: float, plain: float) -> None:
@@ -184,14 +191,17 @@ class SpeculationGate:
         size = branches.bit_length()  # 1, 2-3, 4-7, ... branches
         if size not in self._records:
             near = min(self._records, key=lambda other: abs(other - size), default=None)
-            self._records[size] = (
-                _begin_record(branches, seconds) if near is None else _copy_verdict(self._records[near])
-            )
+            record = _begin_record(branches, seconds)
+            self._records[size] = record if near is None else _copy_verdict(self._records[near], record)
         return self._records[size]
 
 
-def _allowance_of(branches: int) -> float:
-    return _ALLOWANCE / (1 + (branches / _MANY_BRANCHES) ** 2)
+def _is_long(branches: int, seconds: float) -> bool:
+    return seconds >= _LONG * (_DRAFTING + _DRAFTING_OF_BRANCH * branches)
+
+
+def _allowance_of(branches: int, is_long: bool) -> float:
+    return _ALLOWANCE if is_long else _ALLOWANCE / (1 + (branches / _MANY_BRANCHES) ** 2)
 
 
 def _learning_interval(record: _LoadRecord) -> float:
@@ -199,16 +209,18 @@ def _learning_interval(record: _LoadRecord) -> float:
 
 
 def _begin_record(branches: int, seconds: float) -> _LoadRecord:
-    first = _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES and seconds < _LONG_ROUND else _FIRST_TRIAL
-    return _LoadRecord(rest=first, interval=first)
+    is_long = _is_long(branches, seconds)
+    first = _SHORT_REST if is_long else _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES else _FIRST_TRIAL
+    return _LoadRecord(rest=first, interval=first, is_long=is_long)
 
 
-def _copy_verdict(near: _LoadRecord) -> _LoadRecord:
-    """Returns a record that begins like one of another size: where that one drafts, with a trial."""
+def _copy_verdict(near: _LoadRecord, new: _LoadRecord) -> _LoadRecord:
+    """Returns a new record that begins like one of another size: where that one drafts, with a trial."""
     rest = near.rest if near.stake is None else 0
     return _LoadRecord(
         rest=rest,
         interval=near.interval,
+        is_long=new.is_long,
         plain_factor=near.plain_factor,
         num_plain=near.num_plain,
         learning_cost=near.learning_cost,

@@ -14,6 +14,9 @@ from decoding.speculation.controllers.speculation_gate import RoundKind, Specula
 PLAIN = 1e-3
 """Seconds of a plain round that the cost curve expects."""
 
+LONG = 0.1
+"""The same of a model next to which drafting takes no time."""
+
 
 @dataclass
 class Rounds:
@@ -23,6 +26,7 @@ class Rounds:
     learning  what a round that the drafter learns from takes longer, as a share
     hiccups   share of rounds that another process slows down tenfold
     naps      whether the gate is asked nothing while it rests
+    plain     seconds of a plain round that the cost curve expects
     """
 
     gain: float
@@ -33,6 +37,7 @@ class Rounds:
     hiccups: float = 0.02
     seed: int = 0
     naps: bool = True
+    plain: float = PLAIN
     kinds: Counter[str] = field(default_factory=Counter)
     num_asked: int = 0
     _gate: SpeculationGate = field(default_factory=SpeculationGate)
@@ -47,30 +52,30 @@ class Rounds:
         for _ in range(rounds):
             kind = self._plan_round(branches)
             factor = {"plain": 1.0, "learning": 1 + self.learning, "drafted": self.cost}[kind]
-            fair = PLAIN * self.bias * factor
+            fair = self.plain * self.bias * factor
             clock = fair * self._dice.lognormvariate(0, self.noise) * (10 if self._dice.random() < self.hiccups else 1)
             committed = sum(self._draw_tokens() for _ in range(branches)) if kind == "drafted" else branches
             self._observe(kind, branches, committed, clock)
             self.kinds[kind] += 1
             seconds, tokens = seconds + fair, tokens + committed
-        return tokens / branches / (seconds / (PLAIN * self.bias))
+        return tokens / branches / (seconds / (self.plain * self.bias))
 
     def _plan_round(self, branches: int) -> RoundKind:
         if self._nap is not None:
             if self._nap.plan_round(branches):
                 return "plain"
-            self._gate.end_nap(self._nap, PLAIN)
+            self._gate.end_nap(self._nap, self.plain)
             self._nap = None
         self.num_asked += 1
-        return self._gate.plan_round(branches, PLAIN)
+        return self._gate.plan_round(branches, self.plain)
 
     def _observe(self, kind: RoundKind, branches: int, tokens: int, seconds: float) -> None:
         if self._nap is not None:
             self._nap.add_round(seconds)
             return
-        self._gate.observe(kind, branches, tokens, seconds, PLAIN)
+        self._gate.observe(kind, branches, tokens, seconds, self.plain)
         if kind == "plain" and self.naps:
-            self._nap = self._gate.begin_nap(branches, PLAIN)
+            self._nap = self._gate.begin_nap(branches, self.plain)
 
     def _draw_tokens(self) -> int:
         whole = int(self.gain)
@@ -111,7 +116,7 @@ def test_rounds_that_were_not_timed_bring_the_next_trial_nearer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("branches", "seconds", "first"), [(1, PLAIN, 32), (1, 0.1, 16), (4, 0.1, 16), (16, PLAIN, 16)]
+    ("branches", "seconds", "first"), [(1, PLAIN, 32), (1, LONG, 2), (4, LONG, 2), (16, PLAIN, 16), (64, LONG, 2)]
 )
 def test_first_trial_is_early_where_many_branches_teach_or_rounds_are_long(
     branches: int, seconds: float, first: int
@@ -136,6 +141,28 @@ def test_where_they_pay_little_of_it_is_lost(gain: float, cost: float, seed: int
 def test_a_short_run_loses_no_more_than_its_first_trial(seed: int) -> None:
     """At most the stake and what its last round took more than was left."""
     assert Rounds(1.0, 1.6, seed=seed).run(100) > 0.95
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("branches", [1, 16, 64])
+@pytest.mark.parametrize(("gain", "cost"), [(1.0, 1.05), (1.0, 3.0), (1.2, 1.6), (1.5, 1.6)])
+def test_where_rounds_are_long_little_is_lost(gain: float, cost: float, branches: int, seed: int) -> None:
+    rounds = Rounds(gain, cost, learning=0.01, seed=seed, plain=LONG)
+    assert rounds.run(100, branches) > 0.87
+    assert rounds.run(3000, branches) > 0.95
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_rounds_are_long_text_that_becomes_easy_is_found_soon(seed: int) -> None:
+    """In a run of two hundred rounds, of which the first trials lose."""
+    drafted = {}
+    for plain in (PLAIN, LONG):
+        rounds = Rounds(1.0, 1.6, learning=0.01, seed=seed, plain=plain)
+        rounds.run(40)
+        rounds.gain, before = 2.5, rounds.kinds["drafted"]
+        rounds.run(160)
+        drafted[plain] = rounds.kinds["drafted"] - before
+    assert drafted[LONG] > 80 > drafted[PLAIN]
 
 
 @pytest.mark.parametrize("bias", [0.3, 1.0, 4.0])
