@@ -46,7 +46,7 @@ from decoding.thread_team import run_in_team
 from decoding.threads import count_threads
 from decoding.tile_kernels import EXACT, ROUNDED, TILE
 
-_FULL_TILES = (TILE, 2 * TILE, 4 * TILE)
+_FULL_TILES = (TILE, 2 * TILE, 3 * TILE, 4 * TILE)
 """Rows; beyond them a round takes as long for each."""
 
 

@@ -32,7 +32,7 @@ _RATIO_ROUNDS = 0.5  # weight of the start-up ratio of the two factors, in round
 _MIN_NODE_SHARE = (
     1e-3  # of a round of one branch: a node that does not fill up is never free, and no factor could refine a 0
 )
-_MOST_COLUMNS = 6
+_MOST_COLUMNS = 7
 _UNMEASURED = np.array([5e-3, 1e-4, 1e-4, 1e-7])  # a slow laptop, until rounds are measured
 
 
