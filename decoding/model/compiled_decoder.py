@@ -186,7 +186,7 @@ class CompiledHead:
         return torch.from_numpy(result)
 
     def _take_outputs(self, num_rows: int) -> Floats:
-        """Returns memory for these rows, the same again as soon as nobody holds the result before: new memory is slow
+        """Returns memory for these rows, the same again once no tensor is left of the result before: new memory is slow
         at first. A logit for each of 152,000 ids and 64 rows takes a fifth of the product's time.
         """
         # products in tiles write whole tiles
@@ -200,7 +200,7 @@ class CompiledHead:
 
 
 def _holds_nothing() -> None:
-    """Stands for a reference to a result that nobody holds."""
+    """Stands for a reference to a result that is gone."""
 
 
 def count_pieces(dtype: torch.dtype) -> int:

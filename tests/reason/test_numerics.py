@@ -9,6 +9,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from decoding import cpu_features
 from decoding.core import HeadOutputs, Tokens
 from reason.config.compose import compose_settings
 from reason.config.errors import ConfigError
@@ -47,7 +48,10 @@ def test_reward_models_and_routers_follow_the_engine(options: Sequence[str], sco
         ((*INVARIANT, "scorer.numerics=fast", "eviction=random"), r"^eviction=random leaves gaps .* set eviction=none"),
     ],
 )
-def test_a_promise_that_cannot_be_kept_is_refused_before_a_model_loads(options: Sequence[str], message: str) -> None:
+def test_a_promise_that_cannot_be_kept_is_refused_before_a_model_loads(
+    options: Sequence[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_features, "has_tiles", lambda: False)
     config, choices = compose_settings(["scorer=prm", *options])
     with pytest.raises(ConfigError, match=message):
         validate_settings(config, choices)

@@ -13,6 +13,7 @@ import transformers
 
 from decoding import threads
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams, Tokens
+from decoding.cpu_features import has_tiles
 from decoding.engine import LocalEngine
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.transformers_checkpoint import HFBackend
@@ -87,10 +88,18 @@ def test_drafted_tokens_equal_plain_decoding(temperature: float) -> None:
     assert sum(g.usage.accepted for g in drafted) > 20
 
 
-def test_bfloat16_tokens_are_close_to_float32() -> None:
+@pytest.mark.parametrize(
+    ("decoder", "head"),
+    [
+        ("eager", 8),
+        # heads are filled up to 32 numbers
+        pytest.param("compiled", 32, marks=pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles")),
+    ],
+)
+def test_bfloat16_tokens_are_close_to_float32(decoder: str, head: int) -> None:
     model = random_model("llama")
-    backend = HFBackend(random_model("llama"), device="cpu", dtype="bfloat16")
-    assert backend.kv_bytes_per_token == 2 * 3 * 2 * 8 * 2
+    backend = HFBackend(random_model("llama"), device="cpu", dtype="bfloat16", decoder=decoder)
+    assert backend.kv_bytes_per_token == 2 * 3 * 2 * head * 2
     engine = LocalEngine(backend, decode=TOKENIZER.decode, kv_bytes=1 << 20)
     prefix = prefixes()[1]
     (done,) = asyncio.run(
@@ -105,7 +114,7 @@ def test_bfloat16_tokens_are_close_to_float32() -> None:
 
 def test_frequencies_of_positions_keep_their_precision_in_bfloat16() -> None:
     exact = HFBackend(random_model("llama"), device="cpu", dtype="float32", decoder="eager").decoder
-    rounded = HFBackend(random_model("llama"), device="cpu", dtype="bfloat16").decoder
+    rounded = HFBackend(random_model("llama"), device="cpu", dtype="bfloat16", decoder="eager").decoder
     assert isinstance(exact, FusedDecoder)
     assert isinstance(rounded, FusedDecoder)
     tables = exact.rotary.extend_to(5000), rounded.rotary.extend_to(5000)
