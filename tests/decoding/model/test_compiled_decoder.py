@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cache
 from typing import Any, Unpack
@@ -159,6 +159,26 @@ def test_products_have_the_bits_of_each_row_alone(
     np.testing.assert_allclose(alone, expected, atol=1e-6 * depth)
     for count in (*range(24), 32, len(rows)):
         np.testing.assert_array_equal(run(rows[:count]), alone[:count])
+
+
+@pytest.mark.parametrize("hold", [lambda logits: logits, lambda logits: logits[1:], lambda logits: logits.numpy()[1:]])
+def test_logits_that_are_held_are_not_overwritten(hold: Callable[[torch.Tensor], Any]) -> None:
+    """Those that are not held lend their memory to the next ones."""
+    weight, rows = torch.randn(64, 96), torch.randn(5, 96)
+    head = compiled_decoder.CompiledHead(weight, None)
+    logits = head(rows)
+    address, held = logits.data_ptr(), hold(logits)
+    expected = np.array(held)
+    del logits
+    for _ in range(2):
+        head(-rows)
+    np.testing.assert_array_equal(held, expected)
+    np.testing.assert_allclose(expected[-1], (rows[-1] @ weight.T).numpy(), atol=1e-4)
+    del held
+    again = head(rows)
+    first = again.data_ptr()
+    del again
+    assert head(rows).data_ptr() == first != address
 
 
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
