@@ -147,7 +147,12 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--seed", type=int, default=0)
     top.add_argument("--first", type=int, default=0, help="number of the first case")
     top.add_argument("--case", type=int, help="only this case; its settings are printed")
-    top.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of engines and routers")
+    top.add_argument(
+        "--dtype",
+        choices=("float32", "float64", "bfloat16"),
+        default="float32",
+        help="of engines and routers; bfloat16 on a CPU with AMX alone, where it runs compiled",
+    )
     return top
 
 
