@@ -21,7 +21,9 @@ from decoding.validation import require_count
 
 S = TypeVar("S", bound=TokenSequence)
 
-_HEADROOM_SLOTS = 32  # left for each running sequence to grow into before another is admitted
+HEADROOM_SLOTS = 32
+"""Slots left for each running sequence to grow into before another is admitted."""
+
 _MIN_CHUNK = 16  # tokens of a prompt that a round feeds even when decoding alone fills it
 
 
@@ -80,7 +82,7 @@ class Scheduler(Generic[S]):
                 continue
             # The lock comes before the count: without it the matched prefix would itself count as available.
             self._kv.acquire(sequence, match)
-            headroom = _HEADROOM_SLOTS * (1 + len(self.running))
+            headroom = HEADROOM_SLOTS * (1 + len(self.running))
             if self.running and self._kv.num_available < sequence.num_uncomputed + headroom:
                 self._kv.discard(sequence)
                 break

@@ -92,15 +92,13 @@ def split_numbers(typing: Any, x: Any, x_at: Any, pieces: Any, pieces_at: Any) -
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)
         x_data, pieces_data, (_, x_at, _, pieces_at) = e.data(0, args), e.data(2, args), args
-        ints, shorts = ir.VectorType(_INT, LANES), ir.VectorType(_SHORT, LANES)
+        ints = ir.VectorType(_INT, LANES)
         for half in range(0, TILE_DEPTH, LANES):
             rest = e.load(x_data, builder.add(x_at, e.integer(half)))
             for piece in range(EXACT):
                 bits = builder.bitcast(rest, ints)
-                high = builder.trunc(builder.lshr(bits, ir.Constant(ints, [16] * LANES)), shorts)
                 at = builder.add(pieces_at, e.integer(piece * TILE_NUMBERS + half))
-                pointer = builder.bitcast(e.address(pieces_data, at, _SHORT), shorts.as_pointer())
-                builder.store(high, pointer, align=2)
+                e.store_high_halves(bits, pieces_data, at)
                 number = builder.bitcast(builder.and_(bits, ir.Constant(ints, [0xFFFF0000] * LANES)), rest.type)
                 rest = builder.fsub(rest, number)
         return context.get_dummy_value()

@@ -88,6 +88,10 @@ class VectorEmitter:
         bits = self.builder.bitcast(value, _INTS)
         is_odd = self.builder.and_(self.builder.lshr(bits, self._ints(16)), self._ints(1))
         bits = self.builder.add(bits, self.builder.add(is_odd, self._ints(0x7FFF)))
+        self.store_high_halves(bits, data, index)
+
+    def store_high_halves(self, bits: ir.Value, data: ir.Value, index: ir.Value) -> None:
+        """Stores the higher 16 bits of each number: of the bits of a float32 those of a bfloat16, cut off."""
         halves = self.builder.trunc(self.builder.lshr(bits, self._ints(16)), _SHORTS)
         pointer = self.builder.bitcast(self.address(data, index, _SHORT), _SHORTS.as_pointer())
         self.builder.store(halves, pointer, align=2)

@@ -66,6 +66,7 @@ class CompiledDecoder:
             raise ValueError(f"this model cannot run in the compiled decoder: {reason}")
         self._rotary, self._hidden_size, self._dtype = fused.rotary.in_float32(), fused.hidden_size, fused.dtype
         self._embedding = fused.embedding
+        self._float_embedding = fused.embedding.numpy().reshape(-1) if fused.dtype == torch.float32 else None
         self._shape = StackShape(
             fused.num_layers, fused.num_heads, fused.num_kv_heads, fused.hidden_size, fused.head_size,
             round_up(fused.hidden_size), round_up(fused.head_size), round_up(fused.mlp_size), count_pieces(fused.dtype),
@@ -130,8 +131,8 @@ class CompiledDecoder:
 
     def _look_up(self, tokens_T: Ints) -> tuple[Floats, Ints]:
         """Returns an embedding in float32 and the tokens' rows in it: for a model in bfloat16 these rows alone."""
-        if self._dtype == torch.float32:
-            return self._embedding.numpy().reshape(-1), tokens_T
+        if self._float_embedding is not None:
+            return self._float_embedding, tokens_T
         rows = self._embedding.index_select(0, torch.from_numpy(tokens_T)).float()
         return rows.numpy().reshape(-1), np.arange(len(tokens_T))
 
@@ -179,10 +180,10 @@ class CompiledHead:
             self._bias, outputs,
         )  # fmt: skip
         result = outputs[: len(rows) * self._columns].reshape(len(rows), self._columns)
-        if self._columns > self._num_outputs:
-            return torch.from_numpy(np.ascontiguousarray(result[:, : self._num_outputs]))
         # all tensors and arrays over this memory hold `result`
         self._works.result = weakref.ref(result)
+        if self._columns > self._num_outputs:
+            return torch.from_numpy(np.ascontiguousarray(result[:, : self._num_outputs]))
         return torch.from_numpy(result)
 
     def _take_outputs(self, num_rows: int) -> Floats:
@@ -195,12 +196,7 @@ class CompiledHead:
         outputs: Floats | None = getattr(works, "outputs", None)
         if outputs is None or len(outputs) < size or works.result() is not None:
             works.outputs = outputs = np.empty(size, dtype=np.float32)
-            works.result = _holds_nothing
         return outputs
-
-
-def _holds_nothing() -> None:
-    """Stands for a reference to a result that is gone."""
 
 
 def count_pieces(dtype: torch.dtype) -> int:

@@ -24,20 +24,27 @@ def explain_uncompiled(decoder: FusedDecoder) -> str | None:
     """Returns what keeps the model from running compiled, or None where nothing does."""
     if decoder.device.type != "cpu":
         return f"its device is {decoder.device.type}, not cpu"
-    if decoder.dtype not in (torch.float32, torch.bfloat16):
-        return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not float32 or bfloat16"
+    if (reason := explain_uncompiled_dtype(decoder.dtype)) is not None:
+        return reason
     if decoder.activation_name not in SILU:
         return f"its activation is {decoder.activation_name}, not silu"
-    if (reason := explain_no_numba()) is not None or decoder.dtype == torch.float32:
+    if decoder.dtype == torch.bfloat16 and not _runs_in_tiles(decoder):
+        return f"its dtype is bfloat16, not float32, and its width is {decoder.hidden_size}, not a multiple of 32"
+    return explain_no_numba()
+
+
+def explain_uncompiled_dtype(dtype: torch.dtype) -> str | None:
+    """Returns what keeps models of this dtype from running compiled on a CPU, or None where nothing does."""
+    if dtype == torch.float32:
+        return None
+    if dtype != torch.bfloat16:
+        return f"its dtype is {str(dtype).removeprefix('torch.')}, not float32 or bfloat16"
+    if (reason := explain_no_numba()) is not None:
         return reason
     # here: it needs Numba
     from decoding.cpu_features import has_tiles
 
-    if not has_tiles():
-        return "its dtype is bfloat16, not float32, and this CPU has no tiles (AMX) for it"
-    if not _runs_in_tiles(decoder):
-        return f"its dtype is bfloat16, not float32, and its width is {decoder.hidden_size}, not a multiple of 32"
-    return None
+    return None if has_tiles() else "its dtype is bfloat16, and this CPU has no tiles (AMX) for it"
 
 
 def pick_decoder(choice: str, decoder: FusedDecoder, num_head_weights: int) -> DecoderKind:

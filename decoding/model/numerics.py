@@ -52,6 +52,7 @@ def pick_invariant_path(decoder: str, attention: str, device: torch.device, dtyp
     """
     # here: they import torch and Numba
     from decoding.compiled import explain_no_numba
+    from decoding.model.decoder_choice import explain_uncompiled_dtype
     from decoding.model.segment_attention import explain_no_segments
 
     dtype_name = str(dtype).removeprefix("torch.")
@@ -68,23 +69,13 @@ def pick_invariant_path(decoder: str, attention: str, device: torch.device, dtyp
                 "attention=auto and a dtype of at most 32 bits on a device with Triton, or numerics=fast"
             )
         return "eager", "segments"
-    reason = explain_no_numba()
-    if dtype_name not in ("float32", "bfloat16"):
-        reason = f"its dtype is {dtype_name}, not float32"
-    elif dtype_name == "bfloat16" and reason is None and not _has_tiles():
-        reason = "its dtype is bfloat16, and this CPU has no tiles (AMX) for it"
-    elif decoder == "eager":
+    reason = explain_uncompiled_dtype(dtype)
+    if reason is None and decoder == "eager":
         reason = "decoder=eager adds up in an order that depends on the batch"
+    reason = reason or explain_no_numba()
     if reason is not None:
         raise ValueError(
             f"numerics=invariant cannot run on a CPU but in the compiled decoder: {reason}; set decoder=auto, "
             "attention=auto and dtype=float32, or numerics=fast"
         )
     return "compiled", "blocks"
-
-
-def _has_tiles() -> bool:
-    # here: it needs Numba
-    from decoding.cpu_features import has_tiles
-
-    return has_tiles()

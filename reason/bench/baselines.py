@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from decoding.core import GenerationRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from decoding.model.transformers_checkpoint import HFBackend
+from decoding.scheduler import HEADROOM_SLOTS
 from decoding.stats import EngineStats
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class BaselineRun:
 
 def open_cold_engine(backend: HFBackend, workload: BranchWorkload) -> LocalEngine:
     """Returns a local engine with room for the workload, a new KV pool and an empty prefix cache."""
-    # 32: room that the scheduler leaves each branch, without which the last ones wait for the others
-    room = 2 * len(workload.prompt) + workload.branches * (2 * workload.new + 32) + 64
+    # without the headroom the last branches would wait for the others
+    room = 2 * len(workload.prompt) + workload.branches * (2 * workload.new + HEADROOM_SLOTS) + 64
     return LocalEngine(
         backend,
         decode=lambda tokens: "",

@@ -16,7 +16,7 @@ rounds of this size differ from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from decoding.speculation.controllers.nap import Nap
@@ -217,10 +217,10 @@ def _begin_record(branches: int, seconds: float) -> _LoadRecord:
 def _copy_verdict(near: _LoadRecord, new: _LoadRecord) -> _LoadRecord:
     """Returns a new record that begins like one of another size: where that one drafts, with a trial."""
     rest = near.rest if near.stake is None else 0
-    return _LoadRecord(
+    return replace(
+        new,
         rest=rest,
         interval=near.interval,
-        is_long=new.is_long,
         plain_factor=near.plain_factor,
         num_plain=near.num_plain,
         learning_cost=near.learning_cost,

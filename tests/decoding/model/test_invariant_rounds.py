@@ -109,7 +109,7 @@ def test_a_request_has_its_bits_in_every_batch(case: str) -> None:
 
 
 def test_preempted_branches_have_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoding.scheduler._HEADROOM_SLOTS", 0)  # both start, although both do not fit at the end
+    monkeypatch.setattr("decoding.scheduler.HEADROOM_SLOTS", 0)  # both start, although both do not fit at the end
     other = PROMPT[:8:-1]
     expected = [bits_of(generate("invariant", [prefix], max_tokens=6)[0][0]) for prefix in (PROMPT, other)]
     generations, preemptions = generate("invariant", [PROMPT, other], num_slots=36, max_tokens=6)
