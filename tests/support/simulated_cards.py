@@ -80,10 +80,17 @@ CARDS = (
 
 
 def simulate_rounds(
-    controller: Controller, card: SimulatedCard, branches: int, *, first: int, rounds: int, noise: float = 0.0
+    controller: Controller,
+    card: SimulatedCard,
+    branches: int,
+    *,
+    first: int,
+    rounds: int,
+    noise: float = 0.0,
+    seed: int = 0,
 ) -> float:
     """Returns expected tokens per second from round `first` on; the controller's clock varies by `noise`."""
-    source, dice = FakeSource(vocabulary=12, known=12, reads=1), random.Random(0)
+    source, dice = FakeSource(vocabulary=12, known=12, reads=1), random.Random(seed)
     drafter = TreeDrafter(source, "likely", width=3, depth=8)
     texts: list[Tokens] = [(i % 12, (i + 1) % 12, (i + 2) % 12) for i in range(branches)]
     tokens = seconds = 0.0

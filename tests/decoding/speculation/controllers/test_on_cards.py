@@ -14,13 +14,21 @@ from tests.support.simulated_cards import CARDS, SimulatedCard, simulate_rounds
 @pytest.mark.parametrize("branches", [1, 8, 32, 64])
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_the_rate_is_within_three_percent_of_the_best(card: SimulatedCard, branches: int, noise: float) -> None:
+    # one clock may be unlucky, and at the edge of a decision the last bit of a fit, another on another CPU, decides
+    seeds = range(4) if noise else range(1)
+    shares = [_share_of_the_best_rate(card, branches, noise, seed) for seed in seeds]
+    assert sum(shares) / len(shares) > 0.97
+
+
+def _share_of_the_best_rate(card: SimulatedCard, branches: int, noise: float, seed: int) -> float:
     controller = ThroughputController()
-    controller.calibrate_cost(card.profile_rounds(noise, seed=1), card.row_counts)
-    # after the first trial
-    rate = simulate_rounds(controller, card, branches, first=36 if branches == 1 else 20, rounds=80, noise=noise)
+    controller.calibrate_cost(card.profile_rounds(noise, seed=seed), card.row_counts)
+    # after the first trial; of one branch trials are rare, so that a share of the time is that of many rounds
+    first, rounds = (36, 240) if branches == 1 else (20, 80)
+    rate = simulate_rounds(controller, card, branches, first=first, rounds=rounds, noise=noise, seed=seed)
     best = {1: (0, 15, 48), 8: (0, 3, 15, 24, 31), 32: (0, 1, 3, 4, 6, 8), 64: (0, 1, 2, 3, 4, 7)}[branches]
-    rates = [simulate_rounds(FixedController(n), card, branches, first=20, rounds=80) for n in best]
-    assert rate > 0.97 * max(rates)
+    fixed = [simulate_rounds(FixedController(n), card, branches, first=20, rounds=80, seed=seed) for n in best]
+    return rate / max(fixed)
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
