@@ -41,7 +41,12 @@ Numbers = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 _SCORES_PADDING = 40
 """Numbers of a row of scores beyond those of its keys: what whole vectors write too many, and a sum at the end."""
 
-_CHUNK = 64  # rows that go through a layer together: their numbers stay in the cache; a multiple of a tile's rows
+_CHUNK = 128
+"""Most rows that go through a layer together. Of more each part reads all weights again; but the numbers of so many must
+stay in the cache: 1,000 rows of float32 take a tenth longer in parts of 256."""
+
+_PART = 16  # rows of a part are a multiple of it, a tile's rows
+
 _MAX_GATHERED = 16  # queries that read a block of keys one after the other; a multiple of QUERIES
 _BLOCK = 32  # keys of a block: with their values 16 KB for a head of 64 numbers, which the nearest cache holds
 
@@ -298,10 +303,18 @@ def size_work(shapes: Records, num_threads: int, positions_T: Ints, keys_T: Reco
         largest = max(largest, positions_T[t])
     for t in range(len(keys_T)):
         capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + _SCORES_PADDING)
-    of_thread = _CHUNK * shape.hidden + 2 * _MAX_GATHERED * shape.head + _MAX_GATHERED * capacity
+    together = _count_together(num_tokens)
+    of_thread = together * shape.hidden + 2 * _MAX_GATHERED * shape.head + _MAX_GATHERED * capacity
     q_width = shape.num_heads * shape.head
-    shared = num_tokens * (shape.hidden + q_width) + _CHUNK * (shape.hidden + _wide_size(shape))
+    shared = num_tokens * (shape.hidden + q_width) + together * (shape.hidden + _wide_size(shape))
     return shared + num_threads * of_thread, of_thread, capacity, largest
+
+
+@compiled_in_place
+def _count_together(num_rows: int) -> int:
+    """Returns how many rows go through a layer together: parts as equal as possible, of whole tiles."""
+    num_parts = max((num_rows + _CHUNK - 1) // _CHUNK, 1)
+    return (num_rows + num_parts * _PART - 1) // (num_parts * _PART) * _PART
 
 
 @compiled_in_place
@@ -329,19 +342,20 @@ def run_layers(
     zeros      as many as a product has columns
     """
     num_tokens, shape = len(tokens_T), shapes[0]
+    together = _count_together(num_tokens)
     h, k, width = shape.num_heads, shape.num_kv_heads, shape.head
     size, hidden_width, mlp = shape.hidden_size, shape.hidden, shape.mlp
     q_width, qkv_width = h * width, (h + 2 * k) * width
     layer_size = len(kv) // shape.num_layers
     num_slots = layer_size // (k * 2 * width)
     share = work[thread * of_thread : (thread + 1) * of_thread]
-    normed, rest = share[: _CHUNK * hidden_width], share[_CHUNK * hidden_width :]
+    normed, rest = share[: together * hidden_width], share[together * hidden_width :]
     tile, scores = rest[: 2 * _MAX_GATHERED * width], rest[2 * _MAX_GATHERED * width :]
     shared = work[num_threads * of_thread :]
     x, rest = shared[: num_tokens * hidden_width], shared[num_tokens * hidden_width :]
     q, rest = rest[: num_tokens * q_width], rest[num_tokens * q_width :]
-    part, wide = rest[: _CHUNK * hidden_width], rest[_CHUNK * hidden_width :]
-    active = _CHUNK * 2 * mlp
+    part, wide = rest[: together * hidden_width], rest[together * hidden_width :]
+    active = together * 2 * mlp
     active_x = wide[active:]
     hidden_first, hidden_end = share_columns(thread, num_threads, hidden_width)
     gate_first, gate_end = share_columns(thread, num_threads, mlp)
@@ -352,8 +366,8 @@ def run_layers(
     wait_for_team(barrier, num_threads)
     for layer in range(shape.num_layers):
         layer_at, begin = layer * layer_size, layers[layer]
-        for first in range(0, num_tokens, _CHUNK):
-            count = min(_CHUNK, num_tokens - first)
+        for first in range(0, num_tokens, together):
+            count = min(together, num_tokens - first)
             for i in range(count):
                 _normalise(
                     x, (first + i) * hidden_width, vectors, begin.attention_norm, normed, i * hidden_width,
@@ -380,8 +394,8 @@ def run_layers(
             wait_for_team(barrier, num_threads)
         # after the last layer's keys only the tokens with an output go on
         rows = output_indices_W if layer == shape.num_layers - 1 else every_T
-        for first in range(0, len(rows), _CHUNK):
-            count = min(_CHUNK, len(rows) - first)
+        for first in range(0, len(rows), together):
+            count = min(together, len(rows) - first)
             for i in range(count):
                 x_at = rows[first + i] * hidden_width + hidden_first
                 copy_numbers(x, x_at, part, i * hidden_width + hidden_first, hidden_end - hidden_first)
