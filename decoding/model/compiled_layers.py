@@ -42,7 +42,7 @@ _SCORES_PADDING = 40
 """Numbers of a row of scores beyond those of its keys: what whole vectors write too many, and a sum at the end."""
 
 _CHUNK = 128
-"""Most rows that go through a layer together. Of more each part reads all weights again; but the numbers of so many must
+"""Most rows that go through a layer together. Of more each part reads all weights again; but the numbers of all must
 stay in the cache: 1,000 rows of float32 take a tenth longer in parts of 256."""
 
 _PART = 16  # rows of a part are a multiple of it, a tile's rows
