@@ -46,7 +46,7 @@ _SUMS, _ROWS, _COLUMNS = (0, 1), (2, 3, 4), (5, 6)
 _BYTE, _SHORT, _INT = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 
-def _has_tiles(weights: Any) -> bool:
+def has_tiles_type(weights: Any) -> bool:
     return bool(weights.dtype == types.int16)
 
 
@@ -55,7 +55,7 @@ def begin_tiles(typing: Any, w: Any, num_rows: Any) -> Any:
     """Sets up the tile registers of the calling thread, for products of `num_rows` rows, 1 to 16, with `w`."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if _has_tiles(w):
+        if has_tiles_type(w):
             e = VectorEmitter(context, builder, sig)
             sizes = np.zeros(64, dtype=np.uint8)
             sizes[0] = 1  # the only palette
@@ -78,7 +78,7 @@ def end_tiles(typing: Any, w: Any) -> Any:
     """Gives the tile registers back: switching between threads is faster without them."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if _has_tiles(w):
+        if has_tiles_type(w):
             VectorEmitter(context, builder, sig).call_by_name("llvm.x86.tilerelease", ir.VoidType())
         return context.get_dummy_value()
 
@@ -161,7 +161,7 @@ def multiply_tiles(
                 for row in rows:
                     call("tdpbf16ps", _SUMS[half], *(ir.Constant(_BYTE, factor) for factor in (row, register)))
 
-        if _has_tiles(w):
+        if has_tiles_type(w):
             move_sums("tileloadd64", start_data, start_at, start_stride)
             is_exact = builder.icmp_signed("==", num_pieces, e.integer(EXACT))
             with builder.if_else(is_exact) as branches:
@@ -179,6 +179,6 @@ def is_tiled(typing: Any, w: Any) -> Any:
     """Returns whether these weights are laid out in tiles."""
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return ir.Constant(ir.IntType(1), int(_has_tiles(w)))
+        return ir.Constant(ir.IntType(1), int(has_tiles_type(w)))
 
     return types.boolean(w), emit

@@ -69,14 +69,6 @@ class VectorEmitter:
             bits = self.builder.and_(pairs, self._ints(0xFFFF0000))
         return self.builder.bitcast(bits, _VECTOR)
 
-    def load_numbers(self, data: ir.Value, index: ir.Value, are_halves: bool) -> ir.Value:
-        """Returns numbers of bfloat16, or of float32, as a vector."""
-        if not are_halves:
-            return self.load(data, index)
-        halves = self.builder.load(self.address(data, index, _SHORT), align=2, typ=_SHORTS)
-        bits = self.builder.shl(self.builder.zext(halves, _INTS), self._ints(16))
-        return self.builder.bitcast(bits, _VECTOR)
-
     def store_numbers(self, value: ir.Value, data: ir.Value, index: ir.Value, are_halves: bool) -> None:
         """Stores a vector as float32, or as the nearest numbers of bfloat16, of two as near the even one.
 
@@ -100,9 +92,9 @@ class VectorEmitter:
     def _ints(value: int) -> ir.Constant:
         return ir.Constant(_INTS, [value] * LANES)
 
-    def prefetch(self, data: ir.Value, index: ir.Value, are_halves: bool) -> None:
+    def prefetch(self, data: ir.Value, index: ir.Value) -> None:
         """Asks for the memory there, without waiting for it."""
-        pointer = self.builder.bitcast(self.address(data, index, _SHORT if are_halves else _FLOAT), ir.PointerType())
+        pointer = self.builder.bitcast(self.address(data, index), ir.PointerType())
         self.call_by_name("llvm.prefetch.p0", ir.VoidType(), pointer, *(ir.Constant(_INT, n) for n in (0, 3, 1)))
 
     def load_long(self, data: ir.Value, index: ir.Value) -> ir.Value:

@@ -118,10 +118,9 @@ def score_keys(
 ) -> Any:  # fmt: skip
     """Sets `scores[r, i] = q[r] . key of slots[i]` for `rows` queries, 1 or QUERIES, and `count` >= 1 keys.
 
-    Writes up to 3 scores too many, of no meaning. A key and its value are 2 * `width` numbers, float32, or uint16:
-    bfloat16.
+    Writes up to 3 scores too many, of no meaning. A key and its value are 2 * `width` numbers.
     """
-    long, are_halves = types.int64, kv.dtype == types.uint16
+    long = types.int64
     signature = types.void(long, q, long, long, kv, long, slots, long, long, scores, long, long)
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -143,10 +142,10 @@ def score_keys(
 
                 def sum_products(some_at: Sequence[ir.Value]) -> list[ir.Value]:
                     def add_lanes(d: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
-                        keys = [e.load_numbers(kv_data, builder.add(at, d), are_halves) for at in some_at]
+                        keys = [e.load(kv_data, builder.add(at, d)) for at in some_at]
                         if num_rows == 1:  # rows together find the values in the cache, all but the first of them
                             for at in some_at:
-                                e.prefetch(kv_data, builder.add(builder.add(at, width), d), are_halves)
+                                e.prefetch(kv_data, builder.add(builder.add(at, width), d))
                         queries = [e.load(q_data, builder.add(at, d)) for at in row_at]
                         factors = [(query, key) for query in queries for key in keys]
                         return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
@@ -226,7 +225,7 @@ def add_values(
 
     `rows` is 1 or QUERIES.
     """
-    long, are_halves = types.int64, kv.dtype == types.uint16
+    long = types.int64
     signature = types.void(long, weights, long, long, kv, long, long, slots, long, long, out, long)
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -247,7 +246,7 @@ def add_values(
                 def add_key(i: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
                     slot = e.load_long(slots_data, builder.add(slots_at, i))
                     at = builder.add(values_at, builder.mul(slot, stride))
-                    vectors = [e.load_numbers(kv_data, builder.add(at, column), are_halves) for column in columns]
+                    vectors = [e.load(kv_data, builder.add(at, column)) for column in columns]
                     scalars = [e.load_broadcast(weights_data, builder.add(row, i)) for row in rows_at]
                     factors = [(scalar, vector) for scalar in scalars for vector in vectors]
                     return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]

@@ -26,25 +26,23 @@ from torch import Tensor
 from decoding.kv.pool_memory import allocate_zeros
 from decoding.kv.slots import NO_SLOTS, Slots
 from decoding.model.backend import AttentionBlock, TokenBatch
+from decoding.model.compiled_attention import KEYS_RECORD, Numbers, Records, list_keys
 from decoding.model.compiled_layers import (
-    KEYS_RECORD,
     LAYER_RECORD,
     SHAPE_RECORD,
-    Numbers,
-    Records,
     StackShape,
-    list_keys,
     run_layers,
     size_work,
 )
 from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.fused_decoder import FusedDecoder, FusedLayer
 from decoding.model.panel_products import Ints, multiply_in_team
+from decoding.model.tile_attention import size_packed
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.weight_panels import Floats, Panels, allocate_aligned, pick_panel_type, round_up, write_panels
 from decoding.thread_team import run_in_team
 from decoding.threads import count_threads
-from decoding.tile_kernels import EXACT, ROUNDED, TILE
+from decoding.tile_kernels import EXACT, ROUNDED, TILE, TILE_DEPTH
 
 _FULL_TILES = (TILE, 2 * TILE, 3 * TILE, 4 * TILE)
 """Rows; beyond them a round takes as long for each."""
@@ -125,7 +123,8 @@ class CompiledDecoder:
             num_threads, run_layers,
             self._shapes, self._layers, self._matrices, self._vectors, embedding, self._cos_sin,
             tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
-            _view_numbers(pool), self._take_work(work), of_thread, capacity, self._zeros, hidden.reshape(-1),
+            _view_numbers(pool), self._take_work(work), of_thread, capacity,
+            *self._take_packed(num_threads, capacity), self._zeros, hidden.reshape(-1),
         )  # fmt: skip
         return torch.from_numpy(hidden).to(self._dtype)
 
@@ -148,6 +147,16 @@ class CompiledDecoder:
         if work is None or len(work) < size:
             self._works.work = work = allocate_aligned(size, np.float32)
         return work
+
+    def _take_packed(self, num_threads: int, capacity: int) -> tuple[Panels | None, Ints]:
+        """Returns memory in which the threads pack keys and values of bfloat16, and numbers of slots."""
+        if self._dtype == torch.float32:
+            return None, NO_SLOTS
+        size = num_threads * size_packed(self._shape, capacity)
+        packed: Panels | None = getattr(self._works, "packed", None)
+        if packed is None or len(packed) < size:
+            self._works.packed = packed = allocate_aligned(size, np.int16)
+        return packed[:size], np.empty(num_threads * TILE_DEPTH, dtype=np.int64)
 
     def _compile(self) -> None:
         """Loads the machine code, which the first run on a machine compiles: not during the first request."""

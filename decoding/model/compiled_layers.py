@@ -15,40 +15,22 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from decoding.compiled import compiled, compiled_in_place
+from decoding.model.compiled_attention import KEYS_RECORD, MAX_GATHERED, SCORES_PADDING, Numbers, Records, attend
 from decoding.model.panel_products import ZERO, Ints, multiply_share, share_columns
+from decoding.model.tile_attention import attend_in_tiles
 from decoding.model.weight_panels import Floats, Panels
 from decoding.team_barrier import wait_for_team
+from decoding.tile_kernels import TILE_DEPTH
 from decoding.vector_emitter import LANES
-from decoding.vector_kernels import (
-    QUERIES,
-    add_values,
-    copy_numbers,
-    exponentiate,
-    gate_values,
-    rotate_pairs,
-    scale_numbers,
-    score_keys,
-    sum_squares,
-)
-
-Records = npt.NDArray[np.void]
-Numbers = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
-"""K and V: float32, or bfloat16 as 16 bits."""
-
-_SCORES_PADDING = 40
-"""Numbers of a row of scores beyond those of its keys: what whole vectors write too many, and a sum at the end."""
+from decoding.vector_kernels import copy_numbers, gate_values, rotate_pairs, scale_numbers, sum_squares
 
 _CHUNK = 128
 """Most rows that go through a layer together. Of more each part reads all weights again; but the numbers of all must
 stay in the cache: 1,000 rows of float32 take a tenth longer in parts of 256."""
 
 _PART = 16  # rows of a part are a multiple of it, a tile's rows
-
-_MAX_GATHERED = 16  # queries that read a block of keys one after the other; a multiple of QUERIES
-_BLOCK = 32  # keys of a block: with their values 16 KB for a head of 64 numbers, which the nearest cache holds
 
 
 class StackShape(NamedTuple):
@@ -83,53 +65,6 @@ LAYER_RECORD = np.dtype(
     ]
 )  # fmt: skip
 """Where the parts of a layer begin, matrices in one array and vectors in another; -1: there is no such part."""
-KEYS_RECORD = np.dtype([(name, np.int64) for name in ("start", "count", "extra_start", "extra_count", "common")])
-"""What a token attends to: `key_slots[start : start + count]`, positions from 0 on, and then
-`extra_slots[extra_start : extra_start + extra_count]`, the draft nodes among its ancestors.
-
-common   how many of its first keys it has in common with the token before it
-"""
-
-
-@compiled_in_place
-def list_keys(
-    first: int, at: int, extra_at: int, shared_len_G: Ints, private_len_N: Ints, num_new_N: Ints,
-    visible_NRU: npt.NDArray[np.bool_], row_R: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records,
-) -> tuple[int, int]:  # fmt: skip
-    """Fills in the keys of the tokens of one block, whose flat rows are `row_R`. *Mutates* `keys_T` and `extra_slots`.
-
-    `key_slots` has the keys of each sequence from `at` on: those of its group, then its own. Returns the ends of what
-    the block has in `key_slots` and in `extra_slots`.
-    """
-    num_sequences, num_rows, num_new = visible_NRU.shape
-    per_group = num_sequences // len(shared_len_G)
-    i, before = 0, -1
-    for n in range(num_sequences):
-        group = n // per_group
-        shared = shared_len_G[group]
-        old = shared + private_len_N[n] - num_new_N[n]
-        is_first = True
-        while i < len(row_R) and row_R[i] // num_rows == n:
-            keys, visible = keys_T[first + i], visible_NRU[n, row_R[i] % num_rows]
-            count = 0
-            while count < num_new and visible[count]:
-                count += 1
-            keys.start, keys.count, keys.extra_start = at, old + count, extra_at
-            for key in range(count, num_new):
-                if visible[key]:
-                    extra_slots[extra_at] = key_slots[at + old + key]
-                    extra_at += 1
-            keys.extra_count = extra_at - keys.extra_start
-            if before != group:
-                keys.common = 0
-            elif is_first:
-                keys.common = shared
-            else:
-                keys.common = min(keys_T[first + i - 1].count, keys.count)
-            before, is_first = group, False
-            i += 1
-        at += shared + private_len_N[n]
-    return at, extra_at
 
 
 @compiled_in_place
@@ -164,133 +99,11 @@ def _rotate(x: Floats, x_at: int, size: int, cos_sin: Floats, position: int, fac
         x[x_at + half + i] = (b * cos_sin[cos + half + i] + a * cos_sin[sin + half + i]) * scale
 
 
-@compiled_in_place
-def _attend(
-    thread: int, num_threads: int, shape: StackShape, rows: Ints, first: int, end: int, q: Floats, kv: Numbers,
-    layer_at: int, num_slots: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
-    tile: Floats, scores: Floats, capacity: int, out: Floats,
-) -> None:  # fmt: skip
-    """Computes this thread's part of the attention of tokens `rows[first:end]`: `[end - first, H * D]`.
-
-    *Mutates* `tile` and `scores`.
-    """
-    num_queries = (end - first) * (shape.num_heads // shape.num_kv_heads)
-    # with several threads each gets a share of every head
-    most = min(_MAX_GATHERED, max(num_queries // num_threads, 1))
-    part = 0
-    # head by head: the keys and values of one stay in the cache until all queries have read them
-    for head in range(shape.num_kv_heads):
-        kv_at = layer_at + head * num_slots * 2 * shape.head
-        query = ZERO
-        while query < num_queries:
-            size, common = _gather_queries(shape, rows, first, query, min(most, num_queries - query), keys_T)
-            part += 1
-            if part % num_threads == thread:
-                _attend_together(
-                    shape, rows, first, query, size, common, head, q, kv, kv_at, key_slots, extra_slots, keys_T,
-                    tile, scores, capacity, out,
-                )  # fmt: skip
-            query += size
-
-
-@compiled_in_place
-def _gather_queries(
-    shape: StackShape, rows: Ints, first: int, query: int, most: int, keys_T: Records
-) -> tuple[int, int]:
-    """Returns how many queries from `query` on read keys together, and how many first keys all of them have in common.
-
-    At most `most`; no further query joins where that would halve what they have in common.
-    """
-    per_kv = shape.num_heads // shape.num_kv_heads
-    token = rows[first + query // per_kv]
-    size, common = 1, keys_T[token].count
-    while size < most:
-        next_token = rows[first + (query + size) // per_kv]
-        fewer = common
-        for t in range(token + 1, next_token + 1):
-            fewer = min(fewer, keys_T[t].common)
-        if 2 * fewer < common:
-            break
-        token, common = next_token, fewer
-        size += 1
-    # a single query reads all of its keys by itself
-    return size, common if size > 1 else ZERO
-
-
-@compiled_in_place
-def _attend_together(
-    shape: StackShape, rows: Ints, first: int, query: int, size: int, common: int, head: int,
-    q: Floats, kv: Numbers, kv_at: int, key_slots: Ints, extra_slots: Ints, keys_T: Records,
-    tile: Floats, scores: Floats, capacity: int, out: Floats,
-) -> None:  # fmt: skip
-    """Computes the attention of `size` queries of one key-value head, which have their `common` first keys in common.
-
-    *Mutates* `tile` and `scores`.
-    """
-    width, per_kv = shape.head, shape.num_heads // shape.num_kv_heads
-    q_width, out_tile = shape.num_heads * width, _MAX_GATHERED * width
-    start = keys_T[rows[first + query // per_kv]].start
-    for i in range(size):
-        t = rows[first + (query + i) // per_kv]
-        q_at = t * q_width + (head * per_kv + (query + i) % per_kv) * width
-        copy_numbers(q, q_at, tile, i * width, width)
-    for i in range(out_tile, out_tile + size * width):
-        tile[i] = np.float32(0.0)
-    for begin in range(0, common, _BLOCK):
-        # these few keys stay in the nearest cache until all queries have read them
-        count = min(_BLOCK, common - begin)
-        for i in range(0, size, QUERIES):
-            score_keys(
-                QUERIES if i + 1 < size else 1, tile, i * width, width, kv, kv_at, key_slots, start + begin, count,
-                scores, i * capacity + begin, capacity,
-            )  # fmt: skip
-    for i in range(size):
-        t = rows[first + (query + i) // per_kv]
-        at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
-        if count > common:
-            score_keys(
-                1, tile, i * width, width, kv, kv_at, key_slots, keys_T[t].start + common, count - common,
-                scores, at + common, capacity,
-            )  # fmt: skip
-        if extra:
-            score_keys(
-                1, tile, i * width, width, kv, kv_at, extra_slots, keys_T[t].extra_start, extra,
-                scores, at + count, capacity,
-            )  # fmt: skip
-        # the sum waits where the row has no score
-        scores[at + capacity - 1] = exponentiate(scores, at, count + extra)
-    for begin in range(0, common, _BLOCK):
-        count = min(_BLOCK, common - begin)
-        for i in range(0, size, QUERIES):
-            add_values(
-                QUERIES if i + 1 < size else 1, scores, i * capacity + begin, capacity, kv, kv_at, width, key_slots,
-                start + begin, count, tile, out_tile + i * width,
-            )  # fmt: skip
-    for i in range(size):
-        t = rows[first + (query + i) // per_kv]
-        at, count, extra = i * capacity, keys_T[t].count, keys_T[t].extra_count
-        o_at = out_tile + i * width
-        if count > common:
-            add_values(
-                1, scores, at + common, capacity, kv, kv_at, width, key_slots, keys_T[t].start + common,
-                count - common, tile, o_at,
-            )  # fmt: skip
-        if extra:
-            add_values(
-                1, scores, at + count, capacity, kv, kv_at, width, extra_slots, keys_T[t].extra_start,
-                extra, tile, o_at,
-            )  # fmt: skip
-        factor = np.float32(1.0) / scores[at + capacity - 1]
-        y_at = ((query + i) // per_kv) * q_width + (head * per_kv + (query + i) % per_kv) * width
-        for d in range(width):
-            out[y_at + d] = tile[o_at + d] * factor
-
-
 def compile_attention() -> None:
     """Compiles the part of `run_layers` that takes longest, which is then found when the others are compiled."""
     ints, floats, keys = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.float32), np.zeros(1, dtype=KEYS_RECORD)
     shape: Any = np.ones(1, dtype=SHAPE_RECORD)[0]
-    _attend(0, 1, shape, ints, 0, 0, floats, floats, 0, 1, ints, ints, keys, floats, floats, 1, floats)
+    attend(0, 1, shape, ints, 0, 0, floats, floats, 0, 1, ints, ints, keys, floats, floats, 1, floats)
 
 
 @compiled_in_place
@@ -302,9 +115,9 @@ def size_work(shapes: Records, num_threads: int, positions_T: Ints, keys_T: Reco
     for t in range(num_tokens):
         largest = max(largest, positions_T[t])
     for t in range(len(keys_T)):
-        capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + _SCORES_PADDING)
+        capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + SCORES_PADDING)
     together = _count_together(num_tokens)
-    of_thread = together * shape.hidden + 2 * _MAX_GATHERED * shape.head + _MAX_GATHERED * capacity
+    of_thread = together * shape.hidden + 2 * MAX_GATHERED * shape.head + MAX_GATHERED * capacity
     q_width = shape.num_heads * shape.head
     shared = num_tokens * (shape.hidden + q_width) + together * (shape.hidden + _wide_size(shape))
     return shared + num_threads * of_thread, of_thread, capacity, largest
@@ -329,7 +142,7 @@ def run_layers(
     vectors: Floats, embedding: Floats, cos_sin: Floats,
     tokens_T: Ints, positions_T: Ints, slots_T: Ints, output_indices_W: Ints,
     every_T: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records, kv: Numbers,
-    work: Floats, of_thread: int, capacity: int, zeros: Floats, hidden: Floats,
+    work: Floats, of_thread: int, capacity: int, packed: Panels | None, slots: Ints, zeros: Floats, hidden: Floats,
 ) -> None:  # fmt: skip
     """Runs one thread's share of all layers; `hidden` becomes the normed hidden states `[W, hidden]`.
 
@@ -339,6 +152,8 @@ def run_layers(
     shapes     one record
     of_thread  and `capacity`, the size of `work`: as `size_work` says
     every_T    numbers of all tokens
+    packed     where attention packs keys and values, which are of bfloat16 then; None for those of float32
+    slots      room for 32 numbers of each thread
     zeros      as many as a product has columns
     """
     num_tokens, shape = len(tokens_T), shapes[0]
@@ -350,7 +165,7 @@ def run_layers(
     num_slots = layer_size // (k * 2 * width)
     share = work[thread * of_thread : (thread + 1) * of_thread]
     normed, rest = share[: together * hidden_width], share[together * hidden_width :]
-    tile, scores = rest[: 2 * _MAX_GATHERED * width], rest[2 * _MAX_GATHERED * width :]
+    tile, scores = rest[: 2 * MAX_GATHERED * width], rest[2 * MAX_GATHERED * width :]
     shared = work[num_threads * of_thread :]
     x, rest = shared[: num_tokens * hidden_width], shared[num_tokens * hidden_width :]
     q, rest = rest[: num_tokens * q_width], rest[num_tokens * q_width :]
@@ -399,10 +214,19 @@ def run_layers(
             for i in range(count):
                 x_at = rows[first + i] * hidden_width + hidden_first
                 copy_numbers(x, x_at, part, i * hidden_width + hidden_first, hidden_end - hidden_first)
-            _attend(
-                thread, num_threads, shape, rows, first, first + count, q, kv, layer_at, num_slots, key_slots,
-                extra_slots, keys_T, tile, scores, capacity, wide,
-            )  # fmt: skip
+            # of an argument that is None, Numba compiles one of the two alone
+            if packed is None:
+                attend(
+                    thread, num_threads, shape, rows, first, first + count, q, kv, layer_at, num_slots, key_slots,
+                    extra_slots, keys_T, tile, scores, capacity, wide,
+                )  # fmt: skip
+            else:
+                size_packed = len(packed) // num_threads
+                attend_in_tiles(
+                    thread, num_threads, shape, rows, first, first + count, q, kv, layer_at, num_slots, key_slots,
+                    extra_slots, keys_T, zeros, tile, scores, capacity, slots[thread * TILE_DEPTH :],
+                    packed[thread * size_packed : (thread + 1) * size_packed], wide,
+                )  # fmt: skip
             wait_for_team(barrier, num_threads)
             multiply_share(
                 thread, num_threads, wide, q_width, count, shape.num_pieces, matrices, begin.out, q_width, hidden_width,
