@@ -57,6 +57,13 @@ def random_backend(family: str, decoder: str, numbers: str = "float32") -> HFBac
 
 
 @cache
+def headed_backend(heads: tuple[int, int], decoder: str, dtype: Any) -> HFBackend:
+    """`heads`: of queries, and of keys and values."""
+    model = random_model("qwen3", num_attention_heads=heads[0], num_key_value_heads=heads[1])
+    return HFBackend(model, device="cpu", dtype=dtype, decoder=decoder)
+
+
+@cache
 def bundled_backend(decoder: str, dtype: str = "float32") -> HFBackend:
     return HFBackend.from_pretrained(find_model("bundled:target").source, device="cpu", dtype=dtype, decoder=decoder)
 
@@ -275,23 +282,52 @@ def test_tokens_of_the_bundled_model_equal_the_eager_decoder(temperature: float,
     assert [g.tokens for g in compiled] == [g.tokens for g in eager]
 
 
-def rounding_error(decoder: str, dtype: str) -> float:
-    """Root mean square of what log-probabilities of the bundled model differ from those in float64."""
-    sequences = [tuple(number * 37 % 500 for number in range(length)) for length in (20, 130, 600)]
-    ours, exact = (
-        torch.cat([torch.from_numpy(logits).double().log_softmax(-1) for logits in encode(backend, sequences)])
-        for backend in (bundled_backend(decoder, dtype), bundled_backend("eager", "float64"))
+def rounding_error(backend: HFBackend, exact: HFBackend, lengths: Sequence[int]) -> float:
+    """Root mean square of what log-probabilities differ from those of `exact`."""
+    sequences = [tuple(number * 37 % exact.vocab_size for number in range(length)) for length in lengths]
+    ours, expected = (
+        torch.cat([torch.from_numpy(logits).double().log_softmax(-1) for logits in encode(one, sequences)])
+        for one in (backend, exact)
     )
-    return float((ours - exact).square().mean().sqrt())
+    return float((ours - expected).square().mean().sqrt())
+
+
+def bundled_rounding_error(decoder: str, dtype: str) -> float:
+    return rounding_error(bundled_backend(decoder, dtype), bundled_backend("eager", "float64"), (20, 130, 600))
 
 
 def test_rounding_errors_are_as_large_as_those_of_the_eager_decoder() -> None:
-    assert 0 < rounding_error("compiled", "float32") < 1.5 * rounding_error("eager", "float32") < ATOL
+    assert 0 < bundled_rounding_error("compiled", "float32") < 1.5 * bundled_rounding_error("eager", "float32") < ATOL
 
 
 @NEEDS_TILES
 def test_rounding_errors_in_bfloat16_are_smaller_than_those_of_the_eager_decoder() -> None:
-    assert ATOL < rounding_error("compiled", "bfloat16") < rounding_error("eager", "bfloat16") / 1.5
+    ours, theirs = (bundled_rounding_error(decoder, "bfloat16") for decoder in ("compiled", "eager"))
+    assert ATOL < ours < theirs / 1.5
+
+
+# as many keys as queries; a token that does not fill a tile of 16 rows; one that needs two
+@pytest.mark.parametrize("heads", [(4, 4), (14, 2), (20, 1)])
+@NEEDS_TILES
+def test_attention_in_tiles_rounds_less_than_the_eager_decoder(heads: tuple[int, int]) -> None:
+    exact = headed_backend(heads, "eager", "float64")
+    ours, theirs = (
+        rounding_error(headed_backend(heads, decoder, "bfloat16"), exact, (1, 31, 32, 33, 64, 240))
+        for decoder in ("compiled", "eager")
+    )
+    assert ATOL < ours < theirs
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (14, 2), (20, 1)])
+@NEEDS_TILES
+@settings(max_examples=10, deadline=None)
+@given(trees(), st.sampled_from((5, 40, 2048)))
+def test_attention_in_tiles_has_the_bits_of_each_sequence_alone(
+    heads: tuple[int, int], sequences: list[Tokens], max_batched: int
+) -> None:
+    backend = headed_backend(heads, "compiled", "bfloat16")
+    for sequence, outputs in zip(sequences, encode(backend, sequences, max_batched), strict=True):
+        np.testing.assert_array_equal(outputs, encode(backend, [sequence])[0])
 
 
 @pytest.mark.parametrize(
