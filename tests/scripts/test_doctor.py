@@ -13,7 +13,9 @@ import numba
 import pytest
 
 from decoding import compiled
+from decoding.cpu_features import has_tiles
 from reason.commands import doctor
+from reason.models import devices
 from tests.support.scripted_openai_server import ScriptedOpenAIServer
 
 
@@ -108,6 +110,11 @@ def test_doctor_checks_the_models_of_a_server() -> None:
     assert (checks["known"].state, checks["known"].observation) == ("ok", "has toy")
     assert checks["unknown"].observation == f"engine.model=toyota is not there; {server.url} offers toy"
     assert checks["none"].observation == f"engine.model must be set; {server.url} offers toy"
+
+
+def test_doctor_names_the_dtype_that_is_fastest_with_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "may_have_gpu", lambda: False)
+    assert ("engine.dtype=bfloat16" in str(doctor.check_device())) == has_tiles()
 
 
 def test_doctor_reports_a_missing_browser(monkeypatch: pytest.MonkeyPatch) -> None:
