@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding import cpu_features
-from decoding.core import Generation, GenerationRequest, HeadOutputs, SamplingParams, Tokens
+from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens
 from decoding.cpu_features import has_tiles
 from decoding.engine import LocalEngine
 from decoding.model import compiled_decoder, decoder_choice, weight_panels
@@ -24,7 +24,6 @@ from decoding.model.panel_products import multiply_in_team
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.model.weight_panels import PanelType, allocate_aligned, write_panels
-from decoding.prefill import PrefillEngine
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.drafters.stand import Stand
@@ -34,7 +33,8 @@ from decoding.tile_kernels import EXACT, ROUNDED
 from reason.engines.local import LocalSettings
 from reason.models.checkpoint import find_model
 from tests.support.engines import EngineKnobs, open_engine
-from tests.support.random_models import FAMILIES, SHAPE, random_model
+from tests.support.random_models import FAMILIES, random_model
+from tests.support.shared_beginnings import NEEDS_TILES, encode, rounding_error, trees
 from tests.support.streams import FutureDrafter
 
 ATOL = 1e-5
@@ -42,7 +42,6 @@ ATOL = 1e-5
 
 FLOAT32_NUMBERS = ("float32", "rounded")
 COMPILED_NUMBERS = (*FLOAT32_NUMBERS, "bfloat16") if has_tiles() else FLOAT32_NUMBERS
-NEEDS_TILES = pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles, or the system gives none")
 
 
 @cache
@@ -57,37 +56,8 @@ def random_backend(family: str, decoder: str, numbers: str = "float32") -> HFBac
 
 
 @cache
-def headed_backend(heads: tuple[int, int], decoder: str, dtype: Any) -> HFBackend:
-    """`heads`: of queries, and of keys and values."""
-    model = random_model("qwen3", num_attention_heads=heads[0], num_key_value_heads=heads[1])
-    return HFBackend(model, device="cpu", dtype=dtype, decoder=decoder)
-
-
-@cache
 def bundled_backend(decoder: str, dtype: str = "float32") -> HFBackend:
     return HFBackend.from_pretrained(find_model("bundled:target").source, device="cpu", dtype=dtype, decoder=decoder)
-
-
-def encode(backend: HFBackend, sequences: Sequence[Tokens], max_batched_tokens: int = 2048) -> list[HeadOutputs]:
-    """The outputs after every token of every sequence."""
-    kv_bytes = 3000 * backend.kv_bytes_per_token
-    with closing(PrefillEngine(backend, kv_bytes=kv_bytes, max_batched_tokens=max_batched_tokens)) as reader:
-        # the second time the beginnings are in the cache and are shared
-        asyncio.run(reader.encode(sequences, [len(tokens) - 1 for tokens in sequences]))
-        return asyncio.run(reader.encode(sequences, [len(tokens) // 2 for tokens in sequences]))
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> list[Tokens]:
-    """Sequences of all lengths; each continues a beginning of an earlier one."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    sequences: list[Tokens] = []
-    for _ in range(draw(st.integers(1, 9))):
-        parent = sequences[rng.integers(len(sequences))] if sequences else ()
-        beginning = parent[: rng.integers(len(parent) + 1)]
-        new = rng.integers(0, SHAPE["vocab_size"], rng.integers(1, draw(st.sampled_from((3, 20, 70)))))
-        sequences.append((*beginning, *new.tolist())[:250])
-    return sequences
 
 
 def generate(backend: HFBackend, requests: list[GenerationRequest], **knobs: Unpack[EngineKnobs]) -> list[Generation]:
@@ -282,16 +252,6 @@ def test_tokens_of_the_bundled_model_equal_the_eager_decoder(temperature: float,
     assert [g.tokens for g in compiled] == [g.tokens for g in eager]
 
 
-def rounding_error(backend: HFBackend, exact: HFBackend, lengths: Sequence[int]) -> float:
-    """Root mean square of what log-probabilities differ from those of `exact`."""
-    sequences = [tuple(number * 37 % exact.vocab_size for number in range(length)) for length in lengths]
-    ours, expected = (
-        torch.cat([torch.from_numpy(logits).double().log_softmax(-1) for logits in encode(one, sequences)])
-        for one in (backend, exact)
-    )
-    return float((ours - expected).square().mean().sqrt())
-
-
 def bundled_rounding_error(decoder: str, dtype: str) -> float:
     return rounding_error(bundled_backend(decoder, dtype), bundled_backend("eager", "float64"), (20, 130, 600))
 
@@ -304,30 +264,6 @@ def test_rounding_errors_are_as_large_as_those_of_the_eager_decoder() -> None:
 def test_rounding_errors_in_bfloat16_are_smaller_than_those_of_the_eager_decoder() -> None:
     ours, theirs = (bundled_rounding_error(decoder, "bfloat16") for decoder in ("compiled", "eager"))
     assert ATOL < ours < theirs / 1.5
-
-
-# as many keys as queries; a token that does not fill a tile of 16 rows; one that needs two
-@pytest.mark.parametrize("heads", [(4, 4), (14, 2), (20, 1)])
-@NEEDS_TILES
-def test_attention_in_tiles_rounds_less_than_the_eager_decoder(heads: tuple[int, int]) -> None:
-    exact = headed_backend(heads, "eager", "float64")
-    ours, theirs = (
-        rounding_error(headed_backend(heads, decoder, "bfloat16"), exact, (1, 31, 32, 33, 64, 240))
-        for decoder in ("compiled", "eager")
-    )
-    assert ATOL < ours < theirs
-
-
-@pytest.mark.parametrize("heads", [(4, 4), (14, 2), (20, 1)])
-@NEEDS_TILES
-@settings(max_examples=10, deadline=None)
-@given(trees(), st.sampled_from((5, 40, 2048)))
-def test_attention_in_tiles_has_the_bits_of_each_sequence_alone(
-    heads: tuple[int, int], sequences: list[Tokens], max_batched: int
-) -> None:
-    backend = headed_backend(heads, "compiled", "bfloat16")
-    for sequence, outputs in zip(sequences, encode(backend, sequences, max_batched), strict=True):
-        np.testing.assert_array_equal(outputs, encode(backend, [sequence])[0])
 
 
 @pytest.mark.parametrize(
