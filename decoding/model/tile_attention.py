@@ -14,7 +14,7 @@ import numpy as np
 from decoding.compiled import compiled_in_place
 from decoding.model.compiled_attention import MAX_GATHERED, Numbers, Records, gather_queries
 from decoding.model.panel_products import ZERO, Ints
-from decoding.model.weight_panels import Floats, Panels
+from decoding.model.weight_panels import Floats, Panels, round_up
 from decoding.tile_kernels import (
     ROUNDED,
     TILE,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def size_packed(shape: StackShape, capacity: int) -> int:
     """Returns the numbers of bfloat16 that a thread packs where a row of scores has room for `capacity`."""
-    return -(-capacity // TILE_DEPTH) * TILE_DEPTH * (2 * shape.head + TILE) + TILE * shape.head
+    return round_up(capacity) * (2 * shape.head + TILE) + TILE * shape.head
 
 
 @compiled_in_place
@@ -102,12 +102,10 @@ def _attend_together(
         multiply_tiles(
             ROUNDED, panels, q_at, width, panels, begin * width, zeros, ZERO, ZERO, scores, begin, capacity
         )  # fmt: skip
-    i = ZERO
-    while i < size:
-        i = _score_rest(
-            shape, rows, first, query, size, common, i, kv, kv_at, key_slots, extra_slots, keys_T, zeros, scores,
-            capacity, slots, panels, q_at,
-        )  # fmt: skip
+    _score_rest(
+        shape, rows, first, query, size, common, kv, kv_at, key_slots, extra_slots, keys_T, zeros, scores, capacity,
+        slots, panels, q_at,
+    )  # fmt: skip
     for i in range(size):
         t = rows[first + (query + i) // per_kv]
         at, count = i * capacity, keys_T[t].count + keys_T[t].extra_count
@@ -122,12 +120,10 @@ def _attend_together(
         multiply_tiles(
             ROUNDED, panels, p_at, common, panels, values_at + d * room, zeros, ZERO, ZERO, tile, o_at + d, width
         )  # fmt: skip
-    i = ZERO
-    while i < size:
-        i = _add_rest(
-            shape, rows, first, query, size, common, i, kv, kv_at, key_slots, extra_slots, keys_T, tile, o_at,
-            slots, panels, values_at, room, p_at,
-        )  # fmt: skip
+    _add_rest(
+        shape, rows, first, query, size, common, kv, kv_at, key_slots, extra_slots, keys_T, tile, o_at, slots, panels,
+        values_at, room, p_at,
+    )  # fmt: skip
     end_tiles(panels)
     for i in range(size):
         factor = np.float32(1.0) / scores[i * capacity + capacity - 1]
@@ -139,50 +135,57 @@ def _attend_together(
 
 @compiled_in_place
 def _score_rest(
-    shape: StackShape, rows: Ints, first: int, query: int, size: int, common: int, i: int, kv: Numbers, kv_at: int,
+    shape: StackShape, rows: Ints, first: int, query: int, size: int, common: int, kv: Numbers, kv_at: int,
     key_slots: Ints, extra_slots: Ints, keys_T: Records, zeros: Floats, scores: Floats, capacity: int,
     slots: Ints, panels: Panels, q_at: int,
-) -> int:  # fmt: skip
-    """Scores the keys after the `common` ones for the queries of one token, from number `i` on; returns their end."""
+) -> None:  # fmt: skip
+    """Scores the keys after the `common` ones, token by token."""
     width, per_kv = shape.head, shape.num_heads // shape.num_kv_heads
-    number = (query + i) // per_kv
-    end, t = min((number + 1) * per_kv - query, size), rows[first + number]
-    count = keys_T[t].count + keys_T[t].extra_count
-    begin_tiles(panels, end - i)
-    for begin in range(common, count, TILE_DEPTH):
-        _list_slots(keys_T, t, begin, key_slots, extra_slots, slots)
-        pack_keys(kv, kv_at, slots, count - begin, 2 * width, width, panels, begin * width)
-        multiply_tiles(
-            ROUNDED, panels, q_at + i * TILE_DEPTH, width, panels, begin * width, zeros, ZERO, ZERO,
-            scores, i * capacity + begin, capacity,
-        )  # fmt: skip
-    return end
+    i = ZERO
+    while i < size:
+        t, end = rows[first + (query + i) // per_kv], _end_of_token(query, size, per_kv, i)
+        count = keys_T[t].count + keys_T[t].extra_count
+        begin_tiles(panels, end - i)
+        for begin in range(common, count, TILE_DEPTH):
+            _list_slots(keys_T, t, begin, key_slots, extra_slots, slots)
+            pack_keys(kv, kv_at, slots, count - begin, 2 * width, width, panels, begin * width)
+            multiply_tiles(
+                ROUNDED, panels, q_at + i * TILE_DEPTH, width, panels, begin * width, zeros, ZERO, ZERO,
+                scores, i * capacity + begin, capacity,
+            )  # fmt: skip
+        i = end
 
 
 @compiled_in_place
 def _add_rest(
-    shape: StackShape, rows: Ints, first: int, query: int, size: int, common: int, i: int, kv: Numbers, kv_at: int,
+    shape: StackShape, rows: Ints, first: int, query: int, size: int, common: int, kv: Numbers, kv_at: int,
     key_slots: Ints, extra_slots: Ints, keys_T: Records, tile: Floats, o_at: int, slots: Ints, panels: Panels,
     values_at: int, room: int, p_at: int,
-) -> int:  # fmt: skip
-    """Adds the values after the `common` ones for the queries of one token, from number `i` on; returns their end."""
+) -> None:  # fmt: skip
+    """Adds the values after the `common` ones, token by token."""
     width, per_kv = shape.head, shape.num_heads // shape.num_kv_heads
-    number = (query + i) // per_kv
-    end, t = min((number + 1) * per_kv - query, size), rows[first + number]
-    count = keys_T[t].count + keys_T[t].extra_count
-    for begin in range(common, count, TILE_DEPTH):
-        _list_slots(keys_T, t, begin, key_slots, extra_slots, slots)
-        pack_values(
-            kv, kv_at + width, slots, 2 * width, width, panels, values_at + begin * TILE_DEPTH, room * TILE_DEPTH
-        )
-    begin_tiles(panels, end - i)
-    for d in range(0, width, TILE_DEPTH):
-        y_at = o_at + i * width + d
-        multiply_tiles(
-            ROUNDED, panels, p_at + common * TILE + i * TILE_DEPTH, _round_up(count) - common, panels,
-            values_at + d * room + common * TILE_DEPTH, tile, y_at, width, tile, y_at, width,
-        )  # fmt: skip
-    return end
+    i = ZERO
+    while i < size:
+        t, end = rows[first + (query + i) // per_kv], _end_of_token(query, size, per_kv, i)
+        count = keys_T[t].count + keys_T[t].extra_count
+        for begin in range(common, count, TILE_DEPTH):
+            _list_slots(keys_T, t, begin, key_slots, extra_slots, slots)
+            values = values_at + begin * TILE_DEPTH
+            pack_values(kv, kv_at + width, slots, 2 * width, width, panels, values, room * TILE_DEPTH)
+        begin_tiles(panels, end - i)
+        for d in range(0, width, TILE_DEPTH):
+            y_at = o_at + i * width + d
+            multiply_tiles(
+                ROUNDED, panels, p_at + common * TILE + i * TILE_DEPTH, _round_up(count) - common, panels,
+                values_at + d * room + common * TILE_DEPTH, tile, y_at, width, tile, y_at, width,
+            )  # fmt: skip
+        i = end
+
+
+@compiled_in_place
+def _end_of_token(query: int, size: int, per_kv: int, i: int) -> int:
+    """Returns where the queries of the same token as number `i` of `size` end."""
+    return min(((query + i) // per_kv + 1) * per_kv - query, size)
 
 
 @compiled_in_place
