@@ -17,7 +17,7 @@ from decoding.fork import ForkGuard
 from decoding.kv.sequence import TokenSequence
 from decoding.model.device_stream import DeviceStream
 from decoding.scheduler import Scheduler
-from decoding.threads import use_one_thread
+from decoding.threads import having_work, use_one_thread
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class EngineLoop(Generic[S, R]):
             return futures
 
     def _run_until_idle(self) -> None:
-        with torch.inference_mode(), self._stream.use():
+        with torch.inference_mode(), self._stream.use(), having_work():
             while self._accept_submitted():
                 try:
                     self._drop_cancelled()

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -38,10 +39,16 @@ TOKENS_PER_WEIGHT_READ = 8
 """Reading a weight from memory takes as long as this many multiplications with it."""
 
 _worker = threading.local()  # `num_threads` before `use_one_thread`, in worker threads only
+_in_use: dict[int, int] = {}  # worker that has work -> threads that its last call had
+
+
+def _begin_fork() -> None:
+    torch.set_num_threads(1)
+    _in_use.clear()
 
 
 # Not where an engine is opened: the first operation in the forked process hangs, and that may be the caller's own.
-os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+os.register_at_fork(after_in_child=_begin_fork)
 
 
 def use_one_thread() -> None:
@@ -65,8 +72,30 @@ def count_threads(num_weights: int, num_tokens: int) -> int:
 
 
 def choose_threads(useful: int) -> int:
-    """Returns in how many threads work is to run that pays for at most `useful`."""
-    return max(1, min(useful, getattr(_worker, "num_threads", None) or torch.get_num_threads()))
+    """Returns in how many threads work is to run that pays for at most `useful`: of those that no other worker has.
+
+    For compiled loops alone, whose results do not depend on it.
+    """
+    me, most = threading.get_ident(), getattr(_worker, "num_threads", None) or torch.get_num_threads()
+    count = max(1, min(useful, most - sum(used for worker, used in tuple(_in_use.items()) if worker != me)))
+    if me in _in_use:
+        _in_use[me] = count
+    return count
+
+
+@contextmanager
+def having_work() -> Iterator[None]:
+    """Counts the calling worker among those that have work, and so a core each.
+
+    Where a reader and an engine had two threads each on two cores, threads of a team waited for one that had no core:
+    the default run took 1.1 to 1.4 times as long.
+    """
+    me = threading.get_ident()
+    _in_use[me] = 1
+    try:
+        yield
+    finally:
+        del _in_use[me]
 
 
 def limit_threads(count: int | None) -> AbstractContextManager[object]:

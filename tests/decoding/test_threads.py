@@ -71,6 +71,43 @@ def test_compiled_round_uses_the_more_threads_the_longer_it_is(three_threads: Th
     assert three_threads.submit(threads.count_threads, 500_000_000, 1).result() == 3
 
 
+def test_workers_that_have_work_divide_the_threads_among_them(three_threads: ThreadPoolExecutor) -> None:
+    three_threads.submit(use_one_thread).result()
+    others = [ThreadPoolExecutor(max_workers=1) for _ in range(3)]
+
+    def begin_work(other: ThreadPoolExecutor) -> Callable[[], bool]:
+        work = threads.having_work()
+        other.submit(work.__enter__).result()
+        return lambda: bool(other.submit(work.__exit__, None, None, None).result())
+
+    def ask(useful: int) -> int:
+        with threads.having_work():
+            return threads.choose_threads(useful)
+
+    counts, ends = [three_threads.submit(ask, 8).result()], []
+    for other in others:
+        ends.append(begin_work(other))
+        counts.append(three_threads.submit(ask, 8).result())
+    assert counts == [3, 2, 1, 1], "one for each of the others, and at least one"
+    for end in ends:
+        end()
+    assert three_threads.submit(ask, 8).result() == 3
+    for other in others:
+        other.shutdown()
+
+
+def test_worker_has_the_threads_of_its_last_call(three_threads: ThreadPoolExecutor) -> None:
+    three_threads.submit(use_one_thread).result()
+    with ThreadPoolExecutor(max_workers=1, initializer=lambda: threads.limit_threads(3)) as other:
+        work, counts = threads.having_work(), list[tuple[int, int]]()
+        other.submit(work.__enter__).result()
+        for useful in (2, 1, 0):
+            of_other = other.submit(threads.choose_threads, useful).result()
+            counts.append((of_other, three_threads.submit(threads.choose_threads, 8).result()))
+        other.submit(work.__exit__, None, None, None).result()
+    assert counts == [(2, 1), (1, 2), (1, 2)]
+
+
 def test_engine_loop_uses_one_thread_and_its_caller_keeps_its_threads() -> None:
     thread_counts: list[int] = []
     before = torch.get_num_threads()
