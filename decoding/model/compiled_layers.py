@@ -193,19 +193,22 @@ def run_layers(
                 qkv_width, ZERO, qkv_width, zeros, ZERO, vectors, begin.qkv_bias, wide,
             )  # fmt: skip
             wait_for_team(barrier, num_threads)
-            for item in range(thread, count * (h + 2 * k), num_threads):
-                i, head = item // (h + 2 * k), item % (h + 2 * k)
-                t, head_at = first + i, item * width
-                if head < h + k:
+            for i in range(thread, count, num_threads):
+                t, row_at = first + i, i * qkv_width
+                for head in range(h + k):
+                    head_at = row_at + head * width
                     norm = begin.q_norm if head < h else begin.k_norm
                     if norm >= 0:
                         _normalise(wide, head_at, vectors, norm, wide, head_at, width, shape.head_size, shape.eps)
                     _rotate(wide, head_at, shape.head_size, cos_sin, positions_T[t], shape.scale if head < h else 1.0)
-                if head < h:
-                    copy_numbers(wide, head_at, q, t * q_width + head * width, width)
-                else:
-                    slot_at = layer_at + ((head - h) % k * num_slots + slots_T[t]) * 2 * width
-                    copy_numbers(wide, head_at, kv, slot_at if head < h + k else slot_at + width, width)
+                copy_numbers(wide, row_at, q, t * q_width, q_width)
+                for head in range(k):
+                    key_at, slot_at = (
+                        row_at + (h + head) * width,
+                        layer_at + (head * num_slots + slots_T[t]) * 2 * width,
+                    )
+                    copy_numbers(wide, key_at, kv, slot_at, width)
+                    copy_numbers(wide, key_at + k * width, kv, slot_at + width, width)
             wait_for_team(barrier, num_threads)
         # after the last layer's keys only the tokens with an output go on
         rows = output_indices_W if layer == shape.num_layers - 1 else every_T

@@ -17,6 +17,7 @@ from rich.console import Console
 from decoding.core import MAX_TEMPERATURE
 from decoding.validation import MAX_VALUE, is_count, is_number, require_count
 from reason.config.errors import ConfigError
+from reason.models.loading import collect_seldom
 from reason.runs.output_folder import OutputError
 
 
@@ -137,6 +138,7 @@ def run_benchmark(
     """Parses the command line, measures, and prints the result as the one JSON object on stdout's last line."""
     args = parser.parse_args()
     limit_threads(args.threads)
+    collect_seldom()  # as the commands that are measured
     logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
     console = Console(stderr=not sys.stdout.isatty(), width=120)
     print(json.dumps(measure(args, console)))

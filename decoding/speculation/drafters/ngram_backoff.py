@@ -56,20 +56,24 @@ def backoff_distribution(
     probability the share that entries of its order, salt and bucket have predicted so far.
     """
     orders, salts, width = len(tail_O), len(salts_Z), len(ids_K)
-    slots = np.empty((orders, salts), dtype=np.int64)
+    # uninitialised: of both only what is written is read
+    key_OZ = np.empty((orders, salts), dtype=np.uint64)
+    ids, p = np.empty(width * orders * salts, dtype=np.int64), np.empty(width * orders * salts, dtype=np.float32)
     for z in range(salts):
         key = salts_Z[z]
         # The key of every order extends that of the order below, so keys are hashed from the last token leftwards.
         for order in range(orders):
             key = extend_key(key, tail_O[-1 - order])
-            slots[order, z] = find_slot(entries.key_S, key) if is_stored_order(order + 1, least) else -1
-    # Uninitialised: only the first `num_ids` are read.
-    ids, p = np.empty(width * orders * salts, dtype=np.int64), np.empty(width * orders * salts, dtype=np.float32)
+            key_OZ[order, z] = key
     remaining, num_ids, trust = 1.0, 0, 0
     for order in range(orders - 1, least - 2, -1):
+        if remaining < _MIN_SHARE:
+            break
+        if not is_stored_order(order + 1, least):
+            continue
         for z in range(salts):
-            at = slots[order, z]
-            observations = entries.count_S[at] if at >= 0 else 0.0
+            at = find_slot(entries.key_S, key_OZ[order, z])
+            observations = entries.count_S[at]
             # A slot whose count is 0 is free: the key was not found.
             if observations == 0 or remaining < _MIN_SHARE:
                 continue

@@ -33,9 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
 def bench_bookkeeping(args: argparse.Namespace, console: Console) -> dict[str, object]:
     from reason.bench.bookkeeping import format_report, list_strategies, make_table, measure_search
     from reason.bench.engine import describe_machine
-    from reason.models.loading import collect_seldom
 
-    collect_seldom()  # as the commands that search
     known = list_strategies(16, args.depth)
     names = args.strategies or list(known)
     require_names("--strategies", names, known)
