@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import cache
 from importlib.resources import files
 
 PLACE = "__DATA__"
@@ -18,6 +19,7 @@ def fill_template(name: str, data: object) -> str:
     return page.replace(PLACE, embed_json(data))
 
 
+@cache
 def read_template(name: str) -> str:
     """Reads a file of this package and replaces each `__INCLUDE(other)__` by the text of the other file."""
     text = files("reason.runs.pages").joinpath(name).read_text(encoding="utf-8")
