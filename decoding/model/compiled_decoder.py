@@ -152,11 +152,10 @@ class CompiledDecoder:
     def _view_pool(self, pool: Tensor) -> Numbers:
         """Returns the numbers of a pool, of the last one from memory: to ask PyTorch takes 2 % of a small round."""
         # of a worker's thread, which ends before its pool is freed
-        last, numbers = getattr(self._works, "pool", (None, None))
-        if last is None or last() is not pool:
-            numbers = _view_numbers(pool)
-            self._works.pool = weakref.ref(pool), numbers
-        return numbers
+        known: tuple[weakref.ref[Tensor], Numbers] | None = getattr(self._works, "pool", None)
+        if known is None or known[0]() is not pool:
+            self._works.pool = known = weakref.ref(pool), _view_numbers(pool)
+        return known[1]
 
     def _take_packed(self, num_threads: int, capacity: int) -> tuple[Panels | None, Ints]:
         """Returns memory in which the threads pack keys and values of bfloat16, and numbers of slots."""
