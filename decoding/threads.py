@@ -3,7 +3,8 @@
 OpenMP gives helper threads to each thread that calls it, and GNU's lets helpers sleep between operations once the
 process has more of them than cores: then waking them takes longer than most operations of a small model. Engines and
 readers run in worker threads beside the caller's. So each worker computes in one thread, side by side on different
-cores, and uses helper threads where a round is long enough to pay for waking them.
+cores, and uses helper threads where a round is long enough to pay for waking them. A compiled round shares them
+with other workers that have work.
 
 The number that a program gives `torch.set_num_threads` limits matrix products of all threads, the workers' too; one
 given as `OMP_NUM_THREADS` is the maximum for a long round.
@@ -72,12 +73,14 @@ def count_threads(num_weights: int, num_tokens: int) -> int:
 
 
 def choose_threads(useful: int) -> int:
-    """Returns in how many threads work is to run that pays for at most `useful`: of those that no other worker has.
+    """Returns in how many threads work is to run that pays for at most `useful`.
 
-    For compiled loops alone, whose results do not depend on it.
+    Up to an equal share of them, beside other workers that have work, and what these leave of theirs. For compiled
+    loops alone, whose results do not depend on it.
     """
     me, most = threading.get_ident(), getattr(_worker, "num_threads", None) or torch.get_num_threads()
-    count = max(1, min(useful, most - sum(used for worker, used in tuple(_in_use.items()) if worker != me)))
+    others = [used for worker, used in tuple(_in_use.items()) if worker != me]
+    count = max(1, min(useful, max(most // (1 + len(others)), most - sum(others))))
     if me in _in_use:
         _in_use[me] = count
     return count
@@ -95,7 +98,7 @@ def having_work() -> Iterator[None]:
     try:
         yield
     finally:
-        del _in_use[me]
+        _in_use.pop(me, None)  # a fork has no other workers
 
 
 def limit_threads(count: int | None) -> AbstractContextManager[object]:

@@ -203,10 +203,8 @@ def run_layers(
                     _rotate(wide, head_at, shape.head_size, cos_sin, positions_T[t], shape.scale if head < h else 1.0)
                 copy_numbers(wide, row_at, q, t * q_width, q_width)
                 for head in range(k):
-                    key_at, slot_at = (
-                        row_at + (h + head) * width,
-                        layer_at + (head * num_slots + slots_T[t]) * 2 * width,
-                    )
+                    key_at = row_at + (h + head) * width
+                    slot_at = layer_at + (head * num_slots + slots_T[t]) * 2 * width
                     copy_numbers(wide, key_at, kv, slot_at, width)
                     copy_numbers(wide, key_at + k * width, kv, slot_at + width, width)
             wait_for_team(barrier, num_threads)

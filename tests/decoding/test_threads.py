@@ -25,13 +25,18 @@ LONG = MIN_PARALLEL_PRODUCTS  # weights of which one row is worth help
 @pytest.fixture
 def three_threads() -> Iterator[ThreadPoolExecutor]:
     """A thread with three torch threads on any machine."""
-
-    def set_three() -> None:
-        torch.get_num_threads()  # torch's own choice comes first
-        threads.limit_threads(3)
-
-    with ThreadPoolExecutor(max_workers=1, initializer=set_three) as thread:
+    with open_worker(3) as thread:
         yield thread
+
+
+def open_worker(num_threads: int) -> ThreadPoolExecutor:
+    """Returns a thread with so many torch threads on any machine."""
+
+    def set_number() -> None:
+        torch.get_num_threads()  # torch's own choice comes first
+        threads.limit_threads(num_threads)
+
+    return ThreadPoolExecutor(max_workers=1, initializer=set_number)
 
 
 def count_threads() -> tuple[int, int, int]:
@@ -98,7 +103,7 @@ def test_workers_that_have_work_divide_the_threads_among_them(three_threads: Thr
 
 def test_worker_has_the_threads_of_its_last_call(three_threads: ThreadPoolExecutor) -> None:
     three_threads.submit(use_one_thread).result()
-    with ThreadPoolExecutor(max_workers=1, initializer=lambda: threads.limit_threads(3)) as other:
+    with open_worker(3) as other:
         work, counts = threads.having_work(), list[tuple[int, int]]()
         other.submit(work.__enter__).result()
         for useful in (2, 1, 0):
@@ -106,6 +111,19 @@ def test_worker_has_the_threads_of_its_last_call(three_threads: ThreadPoolExecut
             counts.append((of_other, three_threads.submit(threads.choose_threads, 8).result()))
         other.submit(work.__exit__, None, None, None).result()
     assert counts == [(2, 1), (1, 2), (1, 2)]
+
+
+def test_workers_with_much_work_have_equal_shares() -> None:
+    with open_worker(8) as engine, open_worker(8) as reader:
+        works = [(worker, threads.having_work()) for worker in (engine, reader)]
+        engine.submit(works[0][1].__enter__).result()
+        alone = engine.submit(threads.choose_threads, 100).result()
+        reader.submit(works[1][1].__enter__).result()
+        both = [worker.submit(threads.choose_threads, 100).result() for worker in (reader, engine, reader)]
+        small = engine.submit(threads.choose_threads, 1).result(), reader.submit(threads.choose_threads, 100).result()
+        for worker, work in works:
+            worker.submit(work.__exit__, None, None, None).result()
+    assert (alone, both, small) == (8, [4, 4, 4], (1, 7))
 
 
 def test_engine_loop_uses_one_thread_and_its_caller_keeps_its_threads() -> None:
