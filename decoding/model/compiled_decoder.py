@@ -123,11 +123,10 @@ class CompiledDecoder:
             num_threads, run_layers,
             self._shapes, self._layers, self._matrices, self._vectors, embedding, self._cos_sin,
             tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
-            self._view_pool(pool), self._take_work(work), of_thread, capacity,
+            _view_numbers(pool), self._take_work(work), of_thread, capacity,
             *self._take_packed(num_threads, capacity), self._zeros, hidden.reshape(-1),
         )  # fmt: skip
-        result = torch.from_numpy(hidden)
-        return result if self._dtype == torch.float32 else result.to(self._dtype)
+        return torch.from_numpy(hidden).to(self._dtype)
 
     def _look_up(self, tokens_T: Ints) -> tuple[Floats, Ints]:
         """Returns an embedding in float32 and the tokens' rows in it: for a model in bfloat16 these rows alone."""
@@ -148,14 +147,6 @@ class CompiledDecoder:
         if work is None or len(work) < size:
             self._works.work = work = allocate_aligned(size, np.float32)
         return work
-
-    def _view_pool(self, pool: Tensor) -> Numbers:
-        """Returns the numbers of a pool, of the last one from memory: to ask PyTorch takes 2 % of a small round."""
-        # of a worker's thread, which ends before its pool is freed
-        known: tuple[weakref.ref[Tensor], Numbers] | None = getattr(self._works, "pool", None)
-        if known is None or known[0]() is not pool:
-            self._works.pool = known = weakref.ref(pool), _view_numbers(pool)
-        return known[1]
 
     def _take_packed(self, num_threads: int, capacity: int) -> tuple[Panels | None, Ints]:
         """Returns memory in which the threads pack keys and values of bfloat16, and numbers of slots."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,54 +77,49 @@ def test_compiled_round_uses_the_more_threads_the_longer_it_is(three_threads: Th
     assert three_threads.submit(threads.count_threads, 500_000_000, 1).result() == 3
 
 
+@contextmanager
+def give_work(worker: ThreadPoolExecutor) -> Iterator[None]:
+    """Counts a thread among the workers that have work."""
+    work = threads.having_work()
+    worker.submit(work.__enter__).result()
+    yield
+    worker.submit(work.__exit__, None, None, None).result()
+
+
 def test_workers_that_have_work_divide_the_threads_among_them(three_threads: ThreadPoolExecutor) -> None:
     three_threads.submit(use_one_thread).result()
-    others = [ThreadPoolExecutor(max_workers=1) for _ in range(3)]
-
-    def begin_work(other: ThreadPoolExecutor) -> Callable[[], bool]:
-        work = threads.having_work()
-        other.submit(work.__enter__).result()
-        return lambda: bool(other.submit(work.__exit__, None, None, None).result())
 
     def ask(useful: int) -> int:
         with threads.having_work():
             return threads.choose_threads(useful)
 
-    counts, ends = [three_threads.submit(ask, 8).result()], []
-    for other in others:
-        ends.append(begin_work(other))
-        counts.append(three_threads.submit(ask, 8).result())
+    counts = [three_threads.submit(ask, 8).result()]
+    with ExitStack() as others:
+        for _ in range(3):
+            others.enter_context(give_work(others.enter_context(ThreadPoolExecutor(max_workers=1))))
+            counts.append(three_threads.submit(ask, 8).result())
     assert counts == [3, 2, 1, 1], "one for each of the others, and at least one"
-    for end in ends:
-        end()
     assert three_threads.submit(ask, 8).result() == 3
-    for other in others:
-        other.shutdown()
 
 
 def test_worker_has_the_threads_of_its_last_call(three_threads: ThreadPoolExecutor) -> None:
     three_threads.submit(use_one_thread).result()
-    with open_worker(3) as other:
-        work, counts = threads.having_work(), list[tuple[int, int]]()
-        other.submit(work.__enter__).result()
+    counts = list[tuple[int, int]]()
+    with open_worker(3) as other, give_work(other):
         for useful in (2, 1, 0):
             of_other = other.submit(threads.choose_threads, useful).result()
             counts.append((of_other, three_threads.submit(threads.choose_threads, 8).result()))
-        other.submit(work.__exit__, None, None, None).result()
     assert counts == [(2, 1), (1, 2), (1, 2)]
 
 
 def test_workers_with_much_work_have_equal_shares() -> None:
-    with open_worker(8) as engine, open_worker(8) as reader:
-        works = [(worker, threads.having_work()) for worker in (engine, reader)]
-        engine.submit(works[0][1].__enter__).result()
+    with open_worker(8) as engine, open_worker(8) as reader, give_work(engine):
         alone = engine.submit(threads.choose_threads, 100).result()
-        reader.submit(works[1][1].__enter__).result()
-        both = [worker.submit(threads.choose_threads, 100).result() for worker in (reader, engine, reader)]
-        small = engine.submit(threads.choose_threads, 1).result(), reader.submit(threads.choose_threads, 100).result()
-        for worker, work in works:
-            worker.submit(work.__exit__, None, None, None).result()
-    assert (alone, both, small) == (8, [4, 4, 4], (1, 7))
+        with give_work(reader):
+            both = [worker.submit(threads.choose_threads, 100).result() for worker in (reader, engine, reader)]
+            of_engine = engine.submit(threads.choose_threads, 1).result()
+            of_reader = reader.submit(threads.choose_threads, 100).result()
+    assert (alone, both, of_engine, of_reader) == (8, [4, 4, 4], 1, 7)
 
 
 def test_engine_loop_uses_one_thread_and_its_caller_keeps_its_threads() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled, compiled_in_place
-from decoding.speculation.drafters.request_acceptance import RequestAcceptance, move_offsets
+from decoding.speculation.drafters.request_acceptance import RequestAcceptance
 from decoding.speculation.drafters.source import TRUST_LEVELS, Ints
 from decoding.speculation.interfaces import Feedback
 
@@ -70,10 +70,15 @@ class AcceptanceCalibration:
 
     def observe_round(self, feedback: Sequence[Feedback]) -> None:
         """Adds the outcomes of drafts with labels, for all and for each request. *Mutates*."""
-        # in one call: each of several takes some microseconds, and so does every array that one returns
-        rows_B, lengths_B = self.requests.find_rows([outcome.branch for outcome in feedback])
-        counts = self.hits, self.trials, self.memory
-        _learn_outcomes(*_list_nodes(feedback), rows_B, lengths_B, *self.requests.columns, *counts)
+        nodes = find_outcomes(feedback)
+        self.requests.observe(
+            [outcome.branch for outcome in feedback],
+            nodes.branch_N,
+            nodes.label_N // (_RANKS * _BANDS),
+            nodes.expected_N,
+            nodes.is_accepted_N,
+        )
+        self.observe(nodes.label_N, nodes.is_accepted_N)
 
     def observe(self, buckets_N: Ints, accepted_N: npt.NDArray[np.bool_]) -> None:
         """Adds the outcomes of N draft tokens, for all requests. *Mutates*."""
@@ -111,19 +116,16 @@ class NodeOutcomes(NamedTuple):
 
 def find_outcomes(feedback: Sequence[Feedback]) -> NodeOutcomes:
     """Returns the outcomes of the nodes that were tried, draft by draft."""
-    return NodeOutcomes(*_select_tried(*_list_nodes(feedback)))
-
-
-def _list_nodes(feedback: Sequence[Feedback]) -> tuple[Ints, Ints, Ints, Counts, Ints, Ints]:
-    """Returns the arguments of `_select_tried`."""
-    columns = [outcome.draft.columns for outcome in feedback]
-    return (
-        np.array([len(outcome.draft) for outcome in feedback], dtype=np.int64),
-        np.concatenate([nodes.parents_N for nodes in columns]),
-        np.concatenate([nodes.labels_N for nodes in columns]),
-        np.concatenate([nodes.path_probabilities_N for nodes in columns]),
-        np.array([len(outcome.accepted_nodes) for outcome in feedback], dtype=np.int64),
-        np.array(list(chain.from_iterable(outcome.accepted_nodes for outcome in feedback)), dtype=np.int64),
+    drafts = [outcome.draft for outcome in feedback]
+    return NodeOutcomes(
+        *_select_tried(
+            np.array([len(draft) for draft in drafts], dtype=np.int64),
+            np.concatenate([draft.columns.parents_N for draft in drafts]),
+            np.concatenate([draft.columns.labels_N for draft in drafts]),
+            np.concatenate([draft.columns.path_probabilities_N for draft in drafts]),
+            np.array([len(outcome.accepted_nodes) for outcome in feedback], dtype=np.int64),
+            np.array(list(chain.from_iterable(outcome.accepted_nodes for outcome in feedback)), dtype=np.int64),
+        )
     )
 
 
@@ -148,21 +150,3 @@ def _select_tried(
         first, at = first + sizes_B[b], at + num_accepted_B[b]
     tried = tried[:count]
     return label_M[tried], is_accepted_M[tried], expected[:count], branch[:count]
-
-
-@compiled
-def _learn_outcomes(
-    sizes_B: Ints, parent_M: Ints, label_M: Ints, path_probability_M: Counts, num_accepted_B: Ints, accepted_A: Ints,
-    rows_B: Ints, lengths_B: Ints,
-    offsets_RL: Counts, variances_RL: Counts, lengths_R: Ints, first_variances_L: Counts, half_life: int,
-    hits: Counts, trials: Counts, memory: float,
-) -> None:  # fmt: skip
-    """Adds the outcomes of several drafts, for all requests and for each. *Mutates* the counts and the offsets."""
-    label_N, is_accepted_N, expected_N, branch_N = _select_tried(
-        sizes_B, parent_M, label_M, path_probability_M, num_accepted_B, accepted_A
-    )
-    move_offsets(
-        rows_B, lengths_B, branch_N, label_N // (_RANKS * _BANDS), expected_N, is_accepted_N,
-        offsets_RL, variances_RL, lengths_R, first_variances_L, half_life,
-    )  # fmt: skip
-    _count_outcomes(label_N, is_accepted_N, hits, trials, memory)

@@ -67,15 +67,15 @@ def backoff_distribution(
             key_OZ[order, z] = key
     remaining, num_ids, trust = 1.0, 0, 0
     for order in range(orders - 1, least - 2, -1):
-        if remaining < _MIN_SHARE:
-            break
         if not is_stored_order(order + 1, least):
             continue
         for z in range(salts):
+            if remaining < _MIN_SHARE:
+                break
             at = find_slot(entries.key_S, key_OZ[order, z])
             observations = entries.count_S[at]
             # A slot whose count is 0 is free: the key was not found.
-            if observations == 0 or remaining < _MIN_SHARE:
+            if observations == 0:
                 continue
             weight = share_OZU[order, z, entry_bucket(observations, entries.p_SK[at, 0])]
             if trust == 0:  # of the longest known context only

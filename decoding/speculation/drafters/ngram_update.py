@@ -146,9 +146,8 @@ def _average_into(
             break
         p[k] *= observations / (observations + weight)
     # Two passes: stored tokens get their share before new ones may replace the last of them.
-    num_absent = 0
     for updates_stored in (True, False):
-        for j in range(len(ids_K) if updates_stored or num_absent else 0):
+        for j in range(len(ids_K)):
             share = p_K[j] * weight / (observations + weight)
             if p_K[j] < MIN_PROBABILITY:
                 break
@@ -159,9 +158,7 @@ def _average_into(
                 if updates_stored:
                     p[index] += share
                     move_forward(ids, p, index)
-            elif updates_stored:
-                num_absent += 1
-            elif index < len(ids) or share > p[-1]:  # strict: of equals the stored one stays
+            elif not updates_stored and (index < len(ids) or share > p[-1]):  # strict: of equals the stored one stays
                 index = min(index, len(ids) - 1)
                 ids[index], p[index] = ids_K[j], share
                 move_forward(ids, p, index)

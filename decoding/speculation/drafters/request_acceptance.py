@@ -72,18 +72,12 @@ class RequestAcceptance:
         branch_N    whose draft each is in, ascending
         expected_N  the probability with which it was drafted, given its parent
         """
-        rows_B, lengths_B = self.find_rows(branches)
-        move_offsets(rows_B, lengths_B, branch_N, level_N, expected_N, accepted_N, *self.columns)
-
-    def find_rows(self, branches: Sequence[Branch]) -> tuple[Ints, Ints]:
-        """Returns the row of each request, those of new ones too, and the length of its text. *Mutates*."""
         rows_B = np.array([self._row_of(branch) for branch in branches], dtype=np.int64)
-        return rows_B, np.array([len(branch.tokens) for branch in branches], dtype=np.int64)
-
-    @property
-    def columns(self) -> tuple[Numbers, Numbers, Ints, Numbers, int]:
-        """The last arguments of `move_offsets`."""
-        return self._offsets, self._variances, self._lengths, self._first_variances, self.half_life
+        lengths_B = np.array([len(branch.tokens) for branch in branches], dtype=np.int64)
+        _move_offsets(
+            *(rows_B, lengths_B, branch_N, level_N, expected_N, accepted_N),
+            *(self._offsets, self._variances, self._lengths, self._first_variances, self.half_life),
+        )
 
     def _row_of(self, branch: Branch) -> int:
         """Returns the row of a request, the newest from now on; a new one begins at 0. *Mutates*."""
@@ -118,7 +112,7 @@ def _multiply_odds(rows_B: Ints, lengths_B: Ints, offsets_RL: Numbers, lengths_R
 
 
 @compiled
-def move_offsets(
+def _move_offsets(
     rows_B: Ints,
     lengths_B: Ints,
     branch_N: Ints,
@@ -131,7 +125,6 @@ def move_offsets(
     first_variances_L: Numbers,
     half_life: int,
 ) -> None:
-    """Moves the offsets of B requests by the outcomes of their N nodes (see `RequestAcceptance.observe`). *Mutates*."""
     columns = offsets_RL.shape[1]
     surplus_L, information_L = np.empty(columns), np.empty(columns)
     node = 0
