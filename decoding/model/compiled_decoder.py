@@ -35,7 +35,7 @@ from decoding.model.compiled_layers import (
     size_work,
 )
 from decoding.model.decoder_choice import explain_uncompiled
-from decoding.model.fused_decoder import FusedDecoder, FusedLayer
+from decoding.model.decoder_weights import DecoderWeights, FusedLayer
 from decoding.model.panel_products import Ints, multiply_in_team
 from decoding.model.tile_attention import size_packed
 from decoding.model.tile_products import count_tile_rows
@@ -46,12 +46,16 @@ from decoding.tile_kernels import EXACT, ROUNDED, TILE, TILE_DEPTH
 
 _FULL_TILES = (TILE, 2 * TILE, 3 * TILE, 4 * TILE)
 """Rows; beyond them a round takes as long for each."""
+_MAX_WIDENED = 1 << 22
+"""Numbers of an embedding in bfloat16 up to which it is kept in float32 too: of one row, widening takes longer than the
+first products of a small model."""
 
 
 class CompiledDecoder:
     """Holds the weights of a decoder in panels, and runs it.
 
-    It takes the layers of `fused` away, one by one: there is never more than one layer twice.
+    It takes the layers one by one, and their matrices as the checkpoint has them: weights of bfloat16 are copied once,
+    into their panels.
 
     Raises: ValueError for a model that `explain_uncompiled` names.
     """
@@ -59,19 +63,22 @@ class CompiledDecoder:
     attention_seconds = 0.0
     """Not measured: attention is part of the one call."""
 
-    def __init__(self, fused: FusedDecoder) -> None:
-        if (reason := explain_uncompiled(fused)) is not None:
+    def __init__(self, weights: DecoderWeights) -> None:
+        if (reason := explain_uncompiled(weights)) is not None:
             raise ValueError(f"this model cannot run in the compiled decoder: {reason}")
-        self._rotary, self._hidden_size, self._dtype = fused.rotary.in_float32(), fused.hidden_size, fused.dtype
-        self._embedding = fused.embedding
-        self._float_embedding = fused.embedding.numpy().reshape(-1) if fused.dtype == torch.float32 else None
+        self._hidden_size, self._dtype = weights.hidden_size, weights.dtype
+        self._rotary = weights.make_rotary(torch.float32)
         self._shape = StackShape(
-            fused.num_layers, fused.num_heads, fused.num_kv_heads, fused.hidden_size, fused.head_size,
-            round_up(fused.hidden_size), round_up(fused.head_size), round_up(fused.mlp_size), count_pieces(fused.dtype),
-            fused.eps, fused.scale,
+            weights.num_layers, weights.num_heads, weights.num_kv_heads, weights.hidden_size, weights.head_size,
+            round_up(weights.hidden_size), round_up(weights.head_size), round_up(weights.mlp_size),
+            count_pieces(weights.dtype), weights.eps, weights.scale,
         )  # fmt: skip
         self._shapes = np.array([self._shape], dtype=SHAPE_RECORD)
-        self._matrices, self._vectors, self._layers = _lay_out_weights(fused.layers, fused.final_norm, self._shape)
+        with torch.no_grad():
+            self.embedding = weights.take_embedding(weights.lossless_place)
+            self._matrices, self._vectors, self._layers = _lay_out_weights(weights, self._shape)
+        is_wide = self.embedding.dtype == torch.float32 or self.embedding.numel() <= _MAX_WIDENED
+        self._float_embedding = self.embedding.float().numpy().reshape(-1) if is_wide else None
         shape = self._shape
         qkv_width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head
         self._zeros = np.zeros(max(qkv_width, 2 * shape.mlp), dtype=np.float32)
@@ -129,10 +136,10 @@ class CompiledDecoder:
         return torch.from_numpy(hidden).to(self._dtype)
 
     def _look_up(self, tokens_T: Ints) -> tuple[Floats, Ints]:
-        """Returns an embedding in float32 and the tokens' rows in it: for a model in bfloat16 these rows alone."""
+        """Returns an embedding in float32 and the tokens' rows in it: of a large one in bfloat16 these rows alone."""
         if self._float_embedding is not None:
             return self._float_embedding, tokens_T
-        rows = self._embedding.index_select(0, torch.from_numpy(tokens_T)).float()
+        rows = self.embedding.index_select(0, torch.from_numpy(tokens_T)).float()
         return rows.numpy().reshape(-1), np.arange(len(tokens_T))
 
     def _extend_positions(self, largest: int) -> None:
@@ -166,15 +173,18 @@ class CompiledDecoder:
 
 
 class CompiledHead:
-    """Computes a linear head, `[W, hidden] -> [W, outputs]`; a row has the same bits whatever the number of rows."""
+    """Computes a linear head, `[W, hidden] -> [W, outputs]`; a row has the same bits whatever the number of rows.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    dtype   of the model, to which bfloat16 rounds the rows; the weight's may be bfloat16 for one in float32
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._num_outputs, self._depth = weight.shape
-        self._num_pieces = count_pieces(weight.dtype)
+        self._num_pieces = count_pieces(dtype)
         self._columns = round_up(self._num_outputs)
         panel_type = pick_panel_type([weight], self._depth)
         self._panels: Panels = allocate_aligned(self._depth * self._columns, panel_type)
-        write_panels(_widen(weight.t(), 1, self._columns), self._panels)
+        write_panels(_widen_rows(weight, 1, self._columns, 1, self._depth), self._panels)
         self._bias = np.zeros(self._columns, dtype=np.float32)
         if bias is not None:
             self._bias[: self._num_outputs] = bias.float().numpy()
@@ -248,21 +258,21 @@ def _count_slots(lists: Sequence[Slots]) -> Ints:
     return np.array([len(slots) for slots in lists], dtype=np.int64)
 
 
-def _lay_out_weights(layers: list[FusedLayer], final_norm: Tensor, shape: StackShape) -> tuple[Panels, Floats, Records]:
+def _lay_out_weights(weights: DecoderWeights, shape: StackShape) -> tuple[Panels, Floats, Records]:
     """Returns all matrices in one array, all vectors in another, and where the parts of each layer begin in theirs.
 
     The vectors end with the final norm. *Mutates*: takes the layers away, so that their memory is free as soon as
     they are laid out.
     """
-    panel_type = pick_panel_type([weight for layer in layers for weight in layer.matrices], shape.hidden_size)
+    panel_type = pick_panel_type(weights.iter_matrices(), shape.hidden_size)
     matrices, vectors = allocate_aligned(0, panel_type), np.empty(0, dtype=np.float32)
     offsets: list[list[int]] = []
     matrix_at = vector_at = 0
-    while layers:
-        parts = _lay_out_layer(layers.pop(0), shape)
+    for layer in weights.take_layers(weights.lossless_place):
+        parts = _lay_out_layer(layer, shape)
         if not offsets:
             # all layers have the same parts; the system gives the memory of a page when it is first written
-            sizes = [(part.ndim, part.size) for part in parts if part is not None]
+            sizes = [(part.ndim, part.numel()) for part in parts if part is not None]
             matrices = allocate_aligned(shape.num_layers * sum(n for dims, n in sizes if dims > 1), panel_type)
             vectors = np.empty(shape.num_layers * sum(n for dims, n in sizes if dims == 1) + shape.hidden, np.float32)
         offsets.append([])
@@ -271,51 +281,50 @@ def _lay_out_weights(layers: list[FusedLayer], final_norm: Tensor, shape: StackS
                 offsets[-1].append(-1)
             elif part.ndim == 1:
                 offsets[-1].append(vector_at)
-                vectors[vector_at : vector_at + part.size] = part
-                vector_at += part.size
+                vectors[vector_at : vector_at + len(part)] = part.float().numpy()
+                vector_at += len(part)
             else:
                 offsets[-1].append(matrix_at)
-                write_panels(part, matrices[matrix_at : matrix_at + part.size])
-                matrix_at += part.size
-    vectors[vector_at:] = _widen(final_norm, 1, shape.hidden)
+                write_panels(part, matrices[matrix_at : matrix_at + part.numel()])
+                matrix_at += part.numel()
+    vectors[vector_at:] = _widen(weights.copy_final_norm(), 1, shape.hidden).float().numpy()
     return matrices, vectors, np.array([tuple(row) for row in offsets], dtype=LAYER_RECORD)
 
 
-def _lay_out_layer(layer: FusedLayer, shape: StackShape) -> list[Floats | None]:
+def _lay_out_layer(layer: FusedLayer, shape: StackShape) -> list[Tensor | None]:
     """Returns the parts of a layer in the order of `LAYER_RECORD`, None for those that the model does not have.
 
-    Vectors have one dimension, matrices two.
+    Vectors have one dimension, matrices two, `[out, in]`.
     """
 
-    def lay_out_vector(vector: Tensor | None, groups: int, width: int) -> Floats | None:
+    def widen_or_none(vector: Tensor | None, groups: int, width: int) -> Tensor | None:
         return None if vector is None else _widen(vector, groups, width)
 
-    def lay_out_matrix(
-        matrix: Tensor, groups: int, width: int, depth_groups: int = 1, depth: int | None = None
-    ) -> Floats:
-        """Lays out `[in, out]`, both sides filled up group by group; without `depth` the inputs stay as they are."""
-        wide = _widen(matrix, groups, width)
-        return wide if depth is None else _widen(torch.from_numpy(wide).t(), depth_groups, depth).T
-
-    heads, all_heads = shape.num_heads, shape.num_heads + 2 * shape.num_kv_heads
+    heads, all_heads, hidden = shape.num_heads, shape.num_heads + 2 * shape.num_kv_heads, shape.hidden_size
     return [
-        lay_out_vector(layer.attention_norm, 1, shape.hidden),
-        lay_out_matrix(layer.qkv, all_heads, shape.head),
-        lay_out_vector(layer.qkv_bias, all_heads, shape.head),
-        lay_out_vector(layer.q_norm, 1, shape.head),
-        lay_out_vector(layer.k_norm, 1, shape.head),
-        lay_out_matrix(layer.out, 1, shape.hidden, heads, shape.head),
-        lay_out_vector(layer.out_bias, 1, shape.hidden),
-        lay_out_vector(layer.mlp_norm, 1, shape.hidden),
-        lay_out_matrix(layer.gate_up, 2, shape.mlp),
-        lay_out_vector(layer.gate_up_bias, 2, shape.mlp),
-        lay_out_matrix(layer.down, 1, shape.hidden, 1, shape.mlp),
-        lay_out_vector(layer.down_bias, 1, shape.hidden),
+        _widen(layer.attention_norm, 1, shape.hidden),
+        _widen_rows(layer.qkv.t(), all_heads, shape.head, 1, hidden),
+        widen_or_none(layer.qkv_bias, all_heads, shape.head),
+        widen_or_none(layer.q_norm, 1, shape.head),
+        widen_or_none(layer.k_norm, 1, shape.head),
+        _widen_rows(layer.out.t(), 1, shape.hidden, heads, shape.head),
+        widen_or_none(layer.out_bias, 1, shape.hidden),
+        _widen(layer.mlp_norm, 1, shape.hidden),
+        _widen_rows(layer.gate_up.t(), 2, shape.mlp, 1, hidden),
+        widen_or_none(layer.gate_up_bias, 2, shape.mlp),
+        _widen_rows(layer.down.t(), 1, shape.hidden, 1, shape.mlp),
+        widen_or_none(layer.down_bias, 1, shape.hidden),
     ]
 
 
-def _widen(tensor: Tensor, groups: int, width: int) -> Floats:
+def _widen(tensor: Tensor, groups: int, width: int) -> Tensor:
     """Returns `[..., groups * width]`: each group of the last dimension is filled up with zeros."""
-    grouped = tensor.detach().float().reshape(*tensor.shape[:-1], groups, -1)
-    wide: Floats = torch.nn.functional.pad(grouped, (0, width - grouped.shape[-1])).flatten(-2).numpy()
-    return wide
+    if tensor.shape[-1] == groups * width:
+        return tensor
+    grouped = tensor.reshape(*tensor.shape[:-1], groups, -1)
+    return torch.nn.functional.pad(grouped, (0, width - grouped.shape[-1])).flatten(-2)
+
+
+def _widen_rows(rows: Tensor, groups: int, width: int, depth_groups: int, depth: int) -> Tensor:
+    """Returns `[groups * width, depth_groups * depth]`: each group of rows and each of a row is filled up."""
+    return _widen(_widen(rows, depth_groups, depth).t(), groups, width).t()

@@ -7,8 +7,8 @@ import torch
 
 from decoding.compiled import explain_no_numba
 from decoding.model.backend import DECODER_CHOICES
+from decoding.model.decoder_weights import DecoderWeights
 from decoding.model.families import SILU
-from decoding.model.fused_decoder import FusedDecoder
 from decoding.stats import DecoderKind
 from decoding.validation import require_choice
 
@@ -20,16 +20,16 @@ bfloat16 and two threads, 300 keys per row, rounds of 1 / 4 / 16 / 64 rows: with
 4.9 / 4.8 / 2.9 / 1.5 times as long, and with tiles 2.9 / 2.9 / 3.6 / 3.0 times."""
 
 
-def explain_uncompiled(decoder: FusedDecoder) -> str | None:
+def explain_uncompiled(weights: DecoderWeights) -> str | None:
     """Returns what keeps the model from running compiled, or None where nothing does."""
-    if decoder.device.type != "cpu":
-        return f"its device is {decoder.device.type}, not cpu"
-    if (reason := explain_uncompiled_dtype(decoder.dtype)) is not None:
+    if weights.device.type != "cpu":
+        return f"its device is {weights.device.type}, not cpu"
+    if (reason := explain_uncompiled_dtype(weights.dtype)) is not None:
         return reason
-    if decoder.activation_name not in SILU:
-        return f"its activation is {decoder.activation_name}, not silu"
-    if decoder.dtype == torch.bfloat16 and not _runs_in_tiles(decoder):
-        return f"its dtype is bfloat16, not float32, and its width is {decoder.hidden_size}, not a multiple of 32"
+    if weights.activation_name not in SILU:
+        return f"its activation is {weights.activation_name}, not silu"
+    if weights.dtype == torch.bfloat16 and not _runs_in_tiles(weights):
+        return f"its dtype is bfloat16, not float32, and its width is {weights.hidden_size}, not a multiple of 32"
     return explain_no_numba()
 
 
@@ -47,18 +47,18 @@ def explain_uncompiled_dtype(dtype: torch.dtype) -> str | None:
     return None if has_tiles() else "its dtype is bfloat16, and this CPU has no tiles (AMX) for it"
 
 
-def pick_decoder(choice: str, decoder: FusedDecoder, num_head_weights: int) -> DecoderKind:
+def pick_decoder(choice: str, weights: DecoderWeights, num_head_weights: int) -> DecoderKind:
     """Returns how the model runs; `auto` is compiled on a CPU where that is faster, else eager.
 
     Raises: ValueError for an unknown choice, and for `compiled` with a model that cannot run so.
     """
     require_choice("decoder", choice, DECODER_CHOICES)
-    reason = explain_uncompiled(decoder)
+    reason = explain_uncompiled(weights)
     if choice == "compiled" and reason is not None:
         raise ValueError(f"decoder=compiled cannot run this model: {reason}; set decoder=auto or decoder=eager")
     if choice == "auto":
-        is_small = decoder.num_weights + num_head_weights <= MAX_AUTO_WEIGHTS
-        is_faster = reason is None and (is_small or _has_avx2_alone() or _runs_in_tiles(decoder))
+        is_small = weights.num_weights + num_head_weights <= MAX_AUTO_WEIGHTS
+        is_faster = reason is None and (is_small or _has_avx2_alone() or _runs_in_tiles(weights))
         return "compiled" if is_faster else "eager"
     return "compiled" if choice == "compiled" else "eager"
 
@@ -67,9 +67,9 @@ def _has_avx2_alone() -> bool:
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
-def _runs_in_tiles(decoder: FusedDecoder) -> bool:
+def _runs_in_tiles(weights: DecoderWeights) -> bool:
     # here: it needs Numba
     from decoding.model.weight_panels import pick_panel_type
 
     # the other layers will be of the same type of number
-    return pick_panel_type(decoder.layers[0].matrices, decoder.hidden_size) is np.int16
+    return pick_panel_type(weights.iter_matrices(num_layers=1), weights.hidden_size) is np.int16

@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,8 @@ from decoding.device_arrays import copy_arrays
 from decoding.kv.pool_memory import allocate_zeros
 from decoding.model.attention import BlockAttention, DeviceBlock, LayerAttention
 from decoding.model.backend import TokenBatch
-from decoding.model.families import FAMILIES, LENGTH_DEPENDENT_ROPES, SILU
+from decoding.model.decoder_weights import DecoderWeights, FusedLayer
+from decoding.model.families import SILU
 from decoding.model.invariant_products import multiply_rows
 from decoding.model.layer_operators import add_and_norm, multiply_by_silu, rotate_and_store
 from decoding.model.packed_products import multiply, multiply_and_add, pack_weight
@@ -27,173 +28,32 @@ from decoding.model.segment_attention import SegmentAttention, list_arrays
 from decoding.threads import with_helper_threads
 
 
-@dataclass(frozen=True)
-class FusedLayer:
-    """One decoder layer. Matrices are `[in, out]`, contiguous, as `addmm` wants them, or packed; biases may be None."""
-
-    attention_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
-    mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
-
-    @property
-    def matrices(self) -> tuple[Tensor, ...]:
-        """All matrices of the layer."""
-        return self.qkv, self.out, self.gate_up, self.down
-
-    @property
-    def head_norms(self) -> tuple[Tensor, Tensor] | None:
-        """Weights of the norms per head of queries and of keys, which Qwen3 has."""
-        return None if self.q_norm is None or self.k_norm is None else (self.q_norm, self.k_norm)
-
-
-@dataclass(frozen=True)
-class WeightPlace:
-    """Where the weights of a model go; None: they stay where they are, as they are."""
-
-    device: torch.device | None = None
-    dtype: torch.dtype | None = None
-
-    def move(self, weight: Tensor) -> Tensor:
-        """Returns the weight there, the same tensor if it is there already."""
-        return weight.detach().to(device=self.device, dtype=self.dtype)
-
-    def move_or_none(self, weight: Tensor | None) -> Tensor | None:
-        """Returns the weight there, if there is one."""
-        return None if weight is None else self.move(weight)
-
-    def fuse_linears(self, linears: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
-        """Returns the weights of linears of one input side by side, `[in, out]`, and their biases, if they have any.
-
-        Weights go there one at a time: there is never more of a copy than the result and one of them.
-        """
-        like = self.move(linears[0].weight[:1])
-        fused = like.new_empty((like.shape[1], sum(len(linear.weight) for linear in linears)))
-        at = 0
-        for linear in linears:
-            end = at + len(linear.weight)
-            fused[:, at:end].copy_(self.move(linear.weight).t())
-            at = end
-        # the linears of one call have a bias all or none
-        biases: list[Tensor] = [self.move(linear.bias) for linear in linears if linear.bias is not None]
-        return fused, torch.cat(biases) if biases else None
-
-
-class RotaryTable:
-    """Cos and signed sin of positions, as the rotary module of a checkpoint computes them.
-
-    like   any numbers `[1, hidden]` with the device and dtype of the table
-    """
-
-    def __init__(self, rotary: Any, like: Tensor) -> None:
-        self._rotary, self._like = rotary, like
-        self._cos_sin: Tensor | None = None
-
-    def in_float32(self) -> RotaryTable:
-        """Returns the same table in float32."""
-        return RotaryTable(self._rotary, self._like.float())
-
-    def extend_to(self, largest: int) -> Tensor:
-        """Returns `[positions, 2, D]` with at least the positions up to `largest`. *Mutates*: the table grows."""
-        if self._cos_sin is None or largest >= len(self._cos_sin):
-            positions = torch.arange(max(256, 2 * largest), device=self._like.device)[None]
-            cos, sin = self._rotary(self._like, positions)
-            half = cos.shape[-1] // 2
-            # x * cos + rotate_half(x) * sin == x * cos + roll(x) * signed sin: one kernel less
-            signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-            self._cos_sin = torch.stack([cos[0], signed[0]], dim=1)
-        return self._cos_sin
-
-
 class FusedDecoder:
-    """Holds the fused decoder stack of a transformers model, without its head, and runs it.
+    """Takes the weights of a model without its head, fuses them and runs them.
 
     has_segments  batches have segments, so there is Triton: `layer_operators` run what is between the products, in
                   float32, with a rotary table in float32. Without segments, and for activations other than SiLU, it
                   is PyTorch's own operations in the dtype of the model.
     is_invariant  the products, too, are a kernel of ours, whose sums have one order (see `numerics`)
-    place         device and dtype
-    frees_model   frees the weights of each layer of `model` once it is fused: there is never more than one layer twice.
-                  The model cannot be used afterwards
-
-    Raises: ValueError for another family, sliding-window attention, or rotary embeddings that depend on the
-    length of the input (`dynamic`, `longrope`).
     """
 
     row_counts: ClassVar[tuple[int, ...]] = ()
     """See `HFBackend`: every row costs."""
 
-    def __init__(
-        self,
-        model: Any,
-        *,
-        has_segments: bool = False,
-        is_invariant: bool = False,
-        place: WeightPlace | None = None,
-        frees_model: bool = False,
-    ) -> None:
-        place = place or WeightPlace()
-        config = model.config
-        if config.model_type not in FAMILIES:
-            raise ValueError(f"this engine runs {', '.join(FAMILIES)} models; got model_type {config.model_type!r}")
-        if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
-            raise ValueError("sliding-window attention is not supported")
-        rope = model.rotary_emb.rope_type
-        if rope in LENGTH_DEPENDENT_ROPES:
-            raise ValueError(f"rotary embeddings of type {rope!r} change with the input's length: not supported")
-        self.hidden_size: int = config.hidden_size
-        self.num_layers: int = config.num_hidden_layers
-        self.num_heads: int = config.num_attention_heads
-        self.num_kv_heads: int = config.num_key_value_heads or self.num_heads
-        self.head_size: int = getattr(config, "head_dim", None) or self.hidden_size // self.num_heads
-        self.scale: float = model.layers[0].self_attn.scaling
-        self.eps: float = config.rms_norm_eps
+    def __init__(self, weights: DecoderWeights, *, has_segments: bool = False, is_invariant: bool = False) -> None:
+        self.hidden_size, self.num_layers = weights.hidden_size, weights.num_layers
+        self.num_heads, self.num_kv_heads, self.head_size = weights.num_heads, weights.num_kv_heads, weights.head_size
+        self.scale, self.eps, self.num_weights = weights.scale, weights.eps, weights.num_weights
         self.attention_seconds = 0.0
-        self.mlp_size: int = config.intermediate_size
-        self.activation_name: str = config.hidden_act
-        self._activation = model.layers[0].mlp.act_fn
-        self._has_kernels = has_segments and self.activation_name in SILU
+        self._activation = weights.activation
+        self._has_kernels = has_segments and weights.activation_name in SILU
         assert self._has_kernels or not is_invariant, "PyTorch's own products depend on the batch"
         self._multiply = multiply_rows if is_invariant else multiply
         with torch.no_grad():
-            self.embedding = place.move(model.embed_tokens.weight)
-            self.final_norm = place.move(model.norm.weight)
-            if frees_model:
-                _free_weights(model.embed_tokens)
-            self.layers: list[FusedLayer] = []
-            for layer in model.layers:
-                self.layers.append(self._fuse_layer(layer, place))
-                if frees_model:
-                    _free_weights(layer)
-        self.num_weights = sum(weight.numel() for layer in self.layers for weight in layer.matrices)
-        """Number of weights that every token is multiplied with."""
-        like = self.embedding[:1]
-        # The frequencies keep their dtype: rounded to bfloat16 they turn by a wrong angle, more with every position.
-        rotary = copy.deepcopy(model.rotary_emb).to(self.device)
-        self.rotary = RotaryTable(rotary, like.float() if self._has_kernels else like)
-
-    @staticmethod
-    def _fuse_layer(layer: Any, place: WeightPlace) -> FusedLayer:
-        attention, mlp = layer.self_attn, layer.mlp
-        qkv, qkv_bias = place.fuse_linears([attention.q_proj, attention.k_proj, attention.v_proj])
-        out, out_bias = place.fuse_linears([attention.o_proj])
-        gate_up, gate_up_bias = place.fuse_linears([mlp.gate_proj, mlp.up_proj])
-        down, down_bias = place.fuse_linears([mlp.down_proj])
-        q_norm, k_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
-        return FusedLayer(
-            place.move(layer.input_layernorm.weight), qkv, qkv_bias,
-            place.move_or_none(getattr(q_norm, "weight", None)), place.move_or_none(getattr(k_norm, "weight", None)),
-            out, out_bias, place.move(layer.post_attention_layernorm.weight),
-            gate_up, gate_up_bias, down, down_bias,
-        )  # fmt: skip
+            self.embedding = weights.take_embedding(weights.place)
+            self.final_norm = weights.copy_final_norm()
+            self.layers = list(weights.take_layers(weights.place))
+        self.rotary = weights.make_rotary(torch.float32 if self._has_kernels else self.dtype)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -368,8 +228,3 @@ class FusedDecoder:
         attended = attention.attend(q_THD, kv_KPE)
         self.attention_seconds += time.perf_counter() - begin
         return attended
-
-
-def _free_weights(module: torch.nn.Module) -> None:
-    """Replaces the weights of a module by tensors without memory."""
-    module.to_empty(device=torch.device("meta"))

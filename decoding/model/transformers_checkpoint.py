@@ -13,6 +13,7 @@ import copy
 import logging
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES, NUMERICS_CHOICES, TokenBatch
 from decoding.model.decoder_choice import pick_decoder
-from decoding.model.fused_decoder import FusedDecoder, WeightPlace
+from decoding.model.decoder_weights import DecoderWeights, WeightPlace
+from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.invariant_products import multiply_rows, require_stable_products
 from decoding.model.numerics import pick_invariant_path, require_invariant_model
 from decoding.model.packed_products import multiply, pack_weight
@@ -145,37 +147,38 @@ class HFBackend:
         linear = getattr(model, "lm_head", None) or getattr(model, "score", None)
         # before the embedding is freed
         is_tied = linear is not None and linear.weight is getattr(getattr(trunk, "embed_tokens", None), "weight", None)
-        fused = FusedDecoder(
-            trunk,
-            has_segments=has_segments,
-            is_invariant=is_invariant and has_segments,
-            place=place,
-            frees_model=frees_model,
-        )
+        weights = DecoderWeights(trunk, place=place, frees_model=frees_model)
         config = model.config
         self.vocab_size: int = config.vocab_size
-        self.hidden_size: int = fused.hidden_size
+        self.hidden_size: int = weights.hidden_size
         self.max_positions: int = config.max_position_embeddings
-        self.dtype, self.device, self.numerics = fused.dtype, fused.device, numerics
+        self.dtype, self.device, self.numerics = weights.dtype, weights.device, numerics
         num_head_weights = linear.weight.numel() if linear is not None and head is None else 0
         self.decoder_kind = pick_decoder(
-            "eager" if has_segments and decoder == "auto" else decoder, fused, num_head_weights
+            "eager" if has_segments and decoder == "auto" else decoder, weights, num_head_weights
         )
         self.segment_tiles: SegmentTiles | None = None
         if has_segments:
-            per_kv = fused.num_heads // fused.num_kv_heads
-            self.segment_tiles = pick_tiles(per_kv, fused.head_size, fused.dtype, is_aligned=is_invariant)
-        if self.decoder_kind == "eager" and not has_segments:
-            fused.pack_weights()
+            per_kv = weights.num_heads // weights.num_kv_heads
+            self.segment_tiles = pick_tiles(per_kv, weights.head_size, weights.dtype, is_aligned=is_invariant)
+        self._graphs: RoundGraphs | None = None
+        self.decoder: FusedDecoder | CompiledDecoder
+        if self.decoder_kind == "compiled":
+            self.decoder = _compile_decoder(weights)
+        else:
+            fused = FusedDecoder(weights, has_segments=has_segments, is_invariant=is_invariant and has_segments)
+            if not has_segments:
+                fused.pack_weights()
+            self.decoder, self._graphs = fused, _record_rounds(fused) if has_graphs else None
         self._times_attention = self.device.type == "cpu"
         # only CPU rounds choose their number of threads, and the compiled head does so by itself
         uses_helpers = self.device.type == "cpu" and self.decoder_kind == "eager"
         self._num_head_weights = num_head_weights if uses_helpers else 0
         # without a head of its own the model is a bare decoder
-        tied = fused.embedding if is_tied else None
-        make_linear = _make_linear
+        tied = self.decoder.embedding if is_tied else None
+        make_linear: LinearFactory = _make_linear
         if self.decoder_kind == "compiled":
-            make_linear = _compile_linear
+            make_linear, place = partial(_compile_linear, dtype=self.dtype), weights.lossless_place
         elif is_invariant:
             make_linear = _make_invariant_linear
         self._has_compiled_head = self.decoder_kind == "compiled" and head is None
@@ -185,12 +188,9 @@ class HFBackend:
             is_stable = is_invariant or self.decoder_kind == "compiled"
             self._head = _replace_linears(head, make_linear, must=is_invariant) if is_stable else head
         self._logit_bytes = 4 if is_invariant else None
-        # the compiled decoder takes the fused matrices away, layer by layer: it has its own
-        self.decoder = _compile_decoder(fused) if self.decoder_kind == "compiled" else fused
-        self._graphs = _record_rounds(fused) if has_graphs else None
         self._run_batch = self.decoder.run_batch if self._graphs is None else self._graphs.run_batch
         self._sizes = DecoderSizes(
-            fused.hidden_size, fused.num_heads, fused.num_kv_heads, fused.head_size, fused.mlp_size,
+            weights.hidden_size, weights.num_heads, weights.num_kv_heads, weights.head_size, weights.mlp_size,
             self.vocab_size, self.dtype.itemsize,
         )  # fmt: skip
 
@@ -324,11 +324,11 @@ class HFBackend:
             return self._head(hidden)
 
 
-def _compile_decoder(fused: FusedDecoder) -> CompiledDecoder:
+def _compile_decoder(weights: DecoderWeights) -> CompiledDecoder:
     # here: it needs Numba, which may be absent
     from decoding.model.compiled_decoder import CompiledDecoder
 
-    return CompiledDecoder(fused)
+    return CompiledDecoder(weights)
 
 
 def _record_rounds(decoder: FusedDecoder) -> RoundGraphs:
@@ -347,11 +347,11 @@ def _make_linear(weight: Tensor, bias: Tensor | None) -> Head:
     return lambda hidden: multiply(hidden, packed, bias)
 
 
-def _compile_linear(weight: Tensor, bias: Tensor | None) -> Head:
+def _compile_linear(weight: Tensor, bias: Tensor | None, *, dtype: torch.dtype) -> Head:
     # here: it needs Numba, which may be absent
     from decoding.model.compiled_decoder import CompiledHead
 
-    return CompiledHead(weight, bias)
+    return CompiledHead(weight, bias, dtype)
 
 
 def _make_invariant_linear(weight: Tensor, bias: Tensor | None) -> Head:

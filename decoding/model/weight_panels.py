@@ -12,7 +12,7 @@ Most checkpoints are of bfloat16: nothing is lost. With few rows a product waits
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ _LINE = 64
 """Bytes of a line of the cache: a vector, or a line of a tile, that lies in two lines takes twice as long or more."""
 
 
-def pick_panel_type(matrices: Sequence[Tensor], depth: int) -> PanelType:
+def pick_panel_type(matrices: Iterable[Tensor], depth: int) -> PanelType:
     """Returns the type of number for these matrices, which are multiplied by the same code.
 
     depth   the one that is not filled up to a multiple of 32
@@ -45,22 +45,30 @@ def pick_panel_type(matrices: Sequence[Tensor], depth: int) -> PanelType:
 
 def _is_bfloat16(weight: Tensor) -> bool:
     """Returns whether every number is one of bfloat16, as in most checkpoints."""
-    return torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight)
+    return weight.dtype == torch.bfloat16 or torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight)
 
 
-def write_panels(matrix: Floats, panels: Panels) -> None:
-    """Lays out a matrix `[depth, columns]` in `panels`, which has as many numbers and says how. *Mutates* `panels`."""
-    depth, columns = matrix.shape
+def write_panels(rows: Tensor, panels: Panels) -> None:
+    """Lays out a matrix in `panels`, which has as many numbers and says how. *Mutates* `panels`.
+
+    rows  `[columns, depth]`, as a checkpoint has it: of 16 columns and 32 numbers of their depth, each copy reads and
+          writes what lies side by side
+    """
+    columns, depth = rows.shape
     count = columns // PANEL
     if panels.dtype == np.float32:
-        panels.reshape(count, depth, PANEL)[:] = matrix.reshape(depth, count, PANEL).transpose(1, 0, 2)
+        floats = rows.float().numpy()
+        panels.reshape(count, depth, PANEL)[:] = floats.reshape(count, PANEL, depth).transpose(0, 2, 1)
         return
-    halves = (np.ascontiguousarray(matrix).view(np.uint32) >> 16).astype(panels.dtype)
+    halves = rows.to(torch.bfloat16).contiguous().view(torch.int16).numpy()
     if panels.dtype == np.uint16:
-        halves = halves.reshape(depth, count, 2, LANES).transpose(1, 0, 3, 2)
+        low, high = halves.view(np.uint16).reshape(count, 2, LANES, depth).transpose(1, 0, 2, 3)
+        pairs = low | high.astype(np.uint32) << 16
+        panels.view(np.uint32).reshape(count, depth, LANES)[:] = pairs.transpose(0, 2, 1)
     else:
-        halves = halves.reshape(depth // TILE_DEPTH, TILE_DEPTH // 2, 2, count, 2, TILE).transpose(3, 0, 4, 1, 5, 2)
-    panels.reshape(halves.shape)[:] = halves
+        blocks = halves.view(np.uint32).reshape(count, 2, TILE, depth // TILE_DEPTH, TILE_DEPTH // 2)
+        shape = (count, depth // TILE_DEPTH, 2, TILE_DEPTH // 2, TILE)
+        panels.view(np.uint32).reshape(shape)[:] = blocks.transpose(0, 3, 1, 4, 2)
 
 
 def round_up(size: int) -> int:

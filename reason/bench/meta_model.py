@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.model.backend import NUMERICS_CHOICES, TokenBatch
+from decoding.model.decoder_weights import DecoderWeights
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.invariant_products import multiply_rows
 from decoding.model.segment_attention import pick_tiles
@@ -36,11 +37,12 @@ class MetaBackend:
         require_choice("numerics", numerics, NUMERICS_CHOICES if attention == "segments" else NUMERICS_CHOICES[:1])
         self._is_invariant = numerics == "invariant"
         model = shape.make_meta_model(torch.bfloat16).requires_grad_(False)
-        self.decoder = FusedDecoder(model.model, has_segments=attention == "segments", is_invariant=self._is_invariant)
+        weights, has_segments = DecoderWeights(model.model), attention == "segments"
+        self.decoder = FusedDecoder(weights, has_segments=has_segments, is_invariant=self._is_invariant)
         self.head: Tensor = model.lm_head.weight.detach()
         per_kv = self.decoder.num_heads // self.decoder.num_kv_heads
         self.segment_tiles: SegmentTiles | None = None
-        if attention == "segments":
+        if has_segments:
             self.segment_tiles = pick_tiles(
                 per_kv, self.decoder.head_size, self.decoder.dtype, is_aligned=self._is_invariant
             )

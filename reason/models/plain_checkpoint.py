@@ -38,16 +38,18 @@ def open_language_model(source: str, *, device: Device, dtype: DType, **options:
 
     Raises: as `HFBackend` and transformers do.
     """
-    model = load_plain_model(source, PlainLanguageModel, pick_dtype(dtype, pick_device(device)))
+    pick_dtype(dtype, pick_device(device))  # a wrong setting is refused before anything is read
+    model = load_plain_model(source, PlainLanguageModel)
     if model is None:
         with hidden_progress_bars():
             return HFBackend.from_pretrained(source, device=device, dtype=dtype, **options)
     return HFBackend(model, device=device, dtype=dtype, frees_model=True, **options)
 
 
-def load_plain_model(source: str, build: Callable[[Config], nn.Module], dtype: torch.dtype) -> Any:
+def load_plain_model(source: str, build: Callable[[Config], nn.Module]) -> Any:
     """Returns the model that `build` makes of the config, with the weights of the folder `source`, on the CPU.
 
+    Weights have the dtype of their file: the decoder that takes them converts them, one at a time.
     None where the checkpoint is not plain, or where its weights are not those of the model: transformers has the word.
     """
     config, files = read_plain_config(Path(source)), _list_weight_files(Path(source))
@@ -62,7 +64,7 @@ def load_plain_model(source: str, build: Callable[[Config], nn.Module], dtype: t
             names = expected.keys() & set(opened.keys())
             if any(tuple(opened.get_slice(name).get_shape()) != expected[name] for name in names):
                 return None
-            weights |= {name: _copy_kept(name, opened.get_tensor(name).to(dtype)) for name in names}
+            weights |= {name: _copy_kept(name, opened.get_tensor(name)) for name in names}
     tied = {HEAD: weights.get(EMBEDDING)} if getattr(config, "tie_word_embeddings", False) and HEAD in expected else {}
     # a file with a head that its config ties to the embedding says two things
     if tied.keys() & weights.keys() or weights.keys() | tied.keys() != expected.keys():
@@ -203,9 +205,9 @@ class _PlainRotary(nn.Module):
 
 
 def _copy_kept(name: str, weight: Tensor) -> Tensor:
-    """Returns a copy of a weight that is not fused with others later, which the engine keeps as it is.
+    """Returns a copy of a weight that is not fused with others later, which the engine may keep as it is.
 
-    Weights of the dtype of their file are views of the mapped file, all of which stays mapped as long as there is one.
+    Weights are views of the mapped file, all of which stays mapped as long as there is one.
     """
     is_fused = ".layers." in name and weight.ndim == 2
     return weight if is_fused else weight.clone()

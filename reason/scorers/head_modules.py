@@ -81,9 +81,11 @@ BY_TRANSFORMERS: dict[Callable[[Config], nn.Module], str] = {
 def load_complete(layout: Callable[[Config], nn.Module], source: str, label: str, dtype: torch.dtype) -> Any:
     """Loads a model of this layout on the CPU, in evaluation mode and without gradients.
 
+    dtype  where transformers loads it; a plain checkpoint has that of its file
+
     Raises: ValueError if weights are missing: transformers would fill them with random numbers.
     """
-    model = load_plain_model(source, layout, dtype)
+    model = load_plain_model(source, layout)
     if model is not None:
         return model
     # here: a plain checkpoint loads without the model classes of transformers, whose import takes a second

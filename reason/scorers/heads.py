@@ -37,7 +37,7 @@ class RewardHead:
     needs_sglang_plugin: ClassVar[bool] = False
 
     def load_parts(self, source: str, label_token_ids: Tokens, dtype: torch.dtype) -> ModelParts:
-        """Loads the checkpoint at `source` on the CPU, in evaluation mode.
+        """Loads the checkpoint at `source` on the CPU, in evaluation mode; it may have the dtype of its file.
 
         Raises: ValueError if it lacks weights of this head or has another number of outputs.
         """

@@ -67,10 +67,10 @@ def _open_reader(
     numerics: str,
 ) -> OpenedReader:
     place = pick_device(device)
-    parts = head.load_parts(source, label_token_ids, pick_dtype(dtype, place))
-    backend = HFBackend(
-        parts.trunk, head=parts.head.to(place), device=device, dtype=dtype, numerics=numerics, frees_model=True
-    )
+    head_dtype = pick_dtype(dtype, place)
+    parts = head.load_parts(source, label_token_ids, head_dtype)
+    own_head = parts.head.to(place, head_dtype)
+    backend = HFBackend(parts.trunk, head=own_head, device=device, dtype=dtype, numerics=numerics, frees_model=True)
     num_slots = SlotPool.from_budget(kv_bytes, backend.kv_bytes_per_token).capacity
     reader = PrefillEngine(backend, kv_bytes=kv_bytes, reducer=head.make_reducer())
     return OpenedReader(reader, backend.max_positions, num_slots)

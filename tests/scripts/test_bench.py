@@ -75,6 +75,25 @@ def test_bench_start_measures_the_first_line_and_the_end(tmp_path: Path) -> None
     assert "--cases must be of help, wrong_setting, doctor, question, first_run, got no_such" in wrong.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what memory is a process's own")
+def test_bench_load_measures_seconds_and_memory(tmp_path: Path) -> None:
+    report = tmp_path / "report.md"
+    loaders = ["compiled", "eager", "transformers"]
+    done = run(
+        "load.py", "--shapes", "miniature", "--loaders", ",".join(loaders), "--repeats", "1", "--out", str(report),
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    (case,) = json.loads(done.stdout.splitlines()[-1])["cases"]
+    assert [loader["loader"] for loader in case["loaders"]] == loaders
+    for loader in case["loaders"]:
+        assert loader["seconds"] > 0
+        assert 10 < loader["kept_mb"] <= loader["peak_mb"] < 2000
+    assert "| miniature |" in report.read_text()
+    wrong = run("load.py", "--shapes", "qwen9", cwd=tmp_path)
+    assert "shape must be one of qwen2.5-0.5b, " in wrong.stderr
+
+
 def test_bench_bookkeeping_counts_the_steps_of_each_strategy(tmp_path: Path) -> None:
     names = ["best_of_n", "rebase", "mcts"]
     done = run(

@@ -119,7 +119,7 @@ def test_products_have_the_bits_of_each_row_alone(
     )
     matrix = (matrix.view(np.uint32) >> 16 << 16).view(np.float32)
     weights = allocate_aligned(matrix.size, panel_type)
-    write_panels(matrix, weights)
+    write_panels(torch.from_numpy(matrix.T), weights)
     factors = rows if num_pieces == EXACT else torch.from_numpy(rows).bfloat16().float().numpy()
     expected = start + factors.astype(np.float64) @ matrix
 
@@ -142,7 +142,7 @@ def test_products_have_the_bits_of_each_row_alone(
 def test_logits_that_are_held_are_not_overwritten(hold: Callable[[torch.Tensor], Any]) -> None:
     """Those that are not held lend their memory to the next ones."""
     weight, rows = torch.randn(64, 96), torch.randn(5, 96)
-    head = compiled_decoder.CompiledHead(weight, None)
+    head = compiled_decoder.CompiledHead(weight, None, torch.float32)
     logits = head(rows)
     address, held = logits.data_ptr(), hold(logits)
     expected = np.array(held)

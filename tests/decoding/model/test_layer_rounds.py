@@ -11,6 +11,7 @@ import torch
 
 from decoding.core import HeadOutputs
 from decoding.model import fused_decoder, layer_operators
+from decoding.model.decoder_weights import DecoderWeights
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefillEngine
@@ -58,5 +59,5 @@ def test_other_activations_stay_with_pytorch(
 @pytest.mark.parametrize(("attention", "expected"), [("segments", torch.float32), ("blocks", torch.bfloat16)])
 def test_the_kernels_rotate_by_angles_in_float32(attention: str, expected: torch.dtype) -> None:
     model = random_model("llama").to(torch.bfloat16)
-    decoder = FusedDecoder(model.model, has_segments=attention == "segments")
+    decoder = FusedDecoder(DecoderWeights(model.model), has_segments=attention == "segments")
     assert decoder.rotary.extend_to(5).dtype == expected

@@ -38,7 +38,7 @@ def save_model(folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.fl
 
 def load_counted(folder: Path, memory: LiveBytes) -> Any:
     """The plain model of a folder, all of whose weights are counted."""
-    model = load_plain_model(str(folder), PlainLanguageModel, torch.float32)
+    model = load_plain_model(str(folder), PlainLanguageModel)
     for weight in model.parameters():
         memory.add(weight.detach())
     return model
@@ -121,20 +121,22 @@ def _decoder_of(backend: HFBackend) -> FusedDecoder:
     return backend.decoder
 
 
-def test_compiled_decoder_takes_the_fused_layers_away_one_by_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_decoder_takes_the_layers_away_one_by_one(dtype: torch.dtype, tmp_path: Path) -> None:
+    """And as they are: of a file in bfloat16 nothing is ever in float32 but the one layer that is laid out."""
     with LiveBytes() as memory, torch.no_grad():
-        model = load_counted(save_model(tmp_path), memory)
+        model = load_counted(save_model(tmp_path, dtype=dtype), memory)
         size = memory.now
         memory.restart()
         backend = HFBackend(model, device="cpu", dtype="float32", decoder="compiled", frees_model=True)
         del model
         gc.collect()
-    assert backend.decoder_kind == "compiled"
+    assert (backend.decoder_kind, backend.dtype) == ("compiled", torch.float32)
     assert memory.peak <= PEAK * size
     # only matrices are laid out with a pad; what is alive then falls from all layers to one
     alive = [now for name, now in memory.trace if "pad" in name]
     per_layer = (alive[0] - alive[-1]) / (NUM_LAYERS - 1)
-    layer = sum(w.nbytes for w in astuple(_first_layer(tmp_path)) if w is not None)
+    layer = sum(w.numel() for w in astuple(_first_layer(tmp_path)) if w is not None) * dtype.itemsize
     assert per_layer == pytest.approx(layer, rel=0.15)
 
 

@@ -47,7 +47,8 @@ def edit_config(folder: Path, **fields: object) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_weights_and_rotations_are_those_of_transformers(folder: Path, dtype: torch.dtype) -> None:
-    plain = load_plain_model(str(folder), PlainLanguageModel, dtype)
+    AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(folder)
+    plain = load_plain_model(str(folder), PlainLanguageModel)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     ours, theirs = plain.state_dict(), model.state_dict()
     assert ours.keys() == theirs.keys()
@@ -72,7 +73,7 @@ def test_engine_runs_a_plain_checkpoint_as_it_runs_that_of_transformers(folder: 
 
 def test_frequencies_are_not_rounded_to_the_dtype_of_the_weights(folder: Path) -> None:
     """As a cast of a model with its buffers would: the angle of position 400 would be wrong by a whole radian."""
-    model = load_plain_model(str(folder), PlainLanguageModel, torch.float32)
+    model = load_plain_model(str(folder), PlainLanguageModel)
     positions = torch.arange(400, 500)[None]
     exact, _ = model.model.rotary_emb(torch.zeros(1), positions)
     rounded, _ = model.to(torch.bfloat16).model.rotary_emb(torch.zeros(1, dtype=torch.bfloat16), positions)
@@ -106,10 +107,10 @@ def test_other_weights_than_the_models_are_left_to_transformers(tmp_path: Path) 
     for fields in ({"num_hidden_layers": 3}, {"intermediate_size": 32}, {"tie_word_embeddings": True}):
         original = (tmp_path / "config.json").read_text(encoding="utf-8")
         edit_config(tmp_path, **fields)
-        assert load_plain_model(str(tmp_path), PlainLanguageModel, torch.float32) is None, fields
+        assert load_plain_model(str(tmp_path), PlainLanguageModel) is None, fields
         (tmp_path / "config.json").write_text(original, encoding="utf-8")
-    assert load_plain_model(str(tmp_path), PlainLanguageModel, torch.float32) is not None
-    assert load_plain_model("owner/on_the_hub", PlainLanguageModel, torch.float32) is None
+    assert load_plain_model(str(tmp_path), PlainLanguageModel) is not None
+    assert load_plain_model("owner/on_the_hub", PlainLanguageModel) is None
 
 
 def test_a_checkpoint_for_transformers_loads_without_a_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
