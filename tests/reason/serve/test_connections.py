@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -9,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import httpx
 import pytest
 
+from reason.serve.connection import LimitedConnection
 from tests.support.raw_client import RawClient, error_code, post_bytes, request_bytes, status_of
 from tests.support.toy_server import ToySearchService, chat_body, toy_server, wait_until
 
@@ -106,6 +109,21 @@ def test_300_slow_connections_do_not_hold_up_others_and_are_closed_at_the_deadli
         assert time.monotonic() - began < 60
         assert {status_of(reply) for reply in replies if reply} <= {400, 408}
         assert_idle(client, service)
+
+
+def test_no_part_of_an_answer_waits_until_the_one_before_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[int] = []
+    made = LimitedConnection.connection_made
+
+    def note_option(connection: LimitedConnection, transport: asyncio.Transport) -> None:
+        made(connection, transport)
+        options.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(LimitedConnection, "connection_made", note_option)
+    with toy_server() as (client, _):
+        client.get("/health")
+    assert options
+    assert all(options)
 
 
 def test_connections_beyond_the_limit_are_503_and_closed() -> None:
