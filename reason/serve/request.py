@@ -29,12 +29,17 @@ Limit = TypeVar("Limit", bound=float)
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A validated request. `timeout` is in seconds; `solver` has the requested strategy, seed and budget."""
+    """A validated request. `timeout` is in seconds; `solver` has the requested strategy, seed and budget.
+
+    width   solutions, branches or simulations of its search
+    n       solutions that it returns
+    """
 
     preset: str
     problem: Problem
     solver: Solver
     timeout: float | None
+    width: int
     n: int
     stop: tuple[str, ...]
     stream: bool
@@ -86,6 +91,7 @@ def validate_request(
         problem=problem,
         solver=solver.with_options(strategy=strategy, budget=budget, seed=body.seed),
         timeout=_smaller_limit("timeout", body.timeout, settings.timeout),
+        width=width,
         n=body.n,
         stop=tuple(body.stop or ()),
         stream=body.stream,

@@ -52,7 +52,7 @@ class SearchService:
         self.settings, self.catalog = settings, catalog
         self.solver: Solver | None = None
         self.created = int(time.time())
-        self.admission = AdmissionQueue(settings.concurrency, settings.queue)
+        self.admission = AdmissionQueue(settings.branches, settings.concurrency, settings.queue)
         self.trees = TreeStore(settings.keep, settings.folder)
         self.replays = ReplayStore[HeldReply](settings.replays)
         self.metrics = ServerMetrics(
@@ -153,7 +153,7 @@ class SearchService:
         self, resources: AsyncExitStack, search: SearchRequest, deadline: float | None
     ) -> SearchEvents:
         """Returns the events of the search once it has a slot; `resources` hold both."""
-        await resources.enter_async_context(self.admission.hold_slot(deadline))
+        await resources.enter_async_context(self.admission.hold_slot(search.width, deadline))
         # a search that starts at its deadline still gets a moment, so that it ends with a result and not an error
         left = None if deadline is None else max(1e-3, deadline - asyncio.get_running_loop().time())
         solver = search.solver.with_options(budget=limit_seconds(search.solver.budget, left))

@@ -12,7 +12,7 @@ from reason.serve.prices import TokenPrices
 
 COUNTS = {
     "port": (0, 65_535),
-    "concurrency": (1, 4096),
+    "branches": (1, 1 << 20),
     "queue": (0, 100_000),
     "attempts": (1, 1000),
     "body_kib": (1, 1 << 20),
@@ -39,7 +39,8 @@ class ServeSettings:
     port: int
     api_key: str | None
     presets: tuple[str, ...] | None
-    concurrency: int
+    branches: int
+    concurrency: int | None
     queue: int
     attempts: int
     timeout: float | None
@@ -65,6 +66,8 @@ class ServeSettings:
             raise ValueError("api_key is empty; null turns the check off")
         for name, (low, high) in COUNTS.items():
             require_count(name, getattr(self, name), at_least=low, at_most=high)
+        if self.concurrency is not None:
+            require_count("concurrency", self.concurrency, at_least=1, at_most=4096)
         if self.timeout is not None:
             require_positive("timeout", self.timeout)
         require_positive("grace", self.grace, at_most=MAX_WAIT_S)

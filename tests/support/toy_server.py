@@ -30,6 +30,7 @@ SETTINGS: dict[str, Any] = {
     "port": 0,
     "api_key": None,
     "presets": None,
+    "branches": 256,
     "concurrency": 2,
     "queue": 2,
     "attempts": 2,

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from random import Random
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reason.serve.admission import AdmissionQueue
 from reason.serve.errors import ApiError
@@ -36,10 +40,10 @@ def test_requests_beyond_the_queue_are_429_and_no_other_is_lost(
 
 def test_admission_queue_runs_in_order_and_a_cancelled_request_frees_its_slot() -> None:
     async def scenario() -> list[int]:
-        admission, served = AdmissionQueue(1, 10), []
+        admission, served = AdmissionQueue(256, 1, 10), []
 
         async def one(number: int) -> None:
-            async with admission.hold_slot(None):
+            async with admission.hold_slot(1, None):
                 served.append(number)
                 await asyncio.sleep(0)
 
@@ -53,27 +57,96 @@ def test_admission_queue_runs_in_order_and_a_cancelled_request_frees_its_slot() 
     assert asyncio.run(scenario()) == [0, 1, 3, 4, 5]
 
 
-def test_retry_after_grows_with_search_duration_and_queue_length(monkeypatch: pytest.MonkeyPatch) -> None:
+async def _hold(admission: AdmissionQueue) -> None:
+    async with admission.hold_slot(8, None):
+        pass
+
+
+@pytest.mark.parametrize(("branches", "concurrency"), [(16, None), (256, 2)])
+def test_retry_after_grows_with_search_duration_and_queue_length(
+    branches: int, concurrency: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 100.0
     monkeypatch.setattr("reason.serve.admission.time.monotonic", lambda: now)
 
     async def scenario() -> tuple[int, int, int]:
         nonlocal now
-        admission = AdmissionQueue(2, 10)
+        admission = AdmissionQueue(branches, concurrency, 10)
         before = admission.retry_after_s
-        async with admission.hold_slot(None):
+        async with admission.hold_slot(8, None):
             now += 30.0
-        alone, admission.waiting = admission.retry_after_s, 5
-        return before, alone, admission.retry_after_s
+        alone = admission.retry_after_s
+        async with AsyncExitStack() as running:
+            for _ in range(2):
+                await running.enter_async_context(admission.hold_slot(8, None))
+            waiting = [asyncio.create_task(_hold(admission)) for _ in range(5)]
+            await asyncio.sleep(0)
+            later = admission.retry_after_s
+            for task in waiting:
+                task.cancel()
+        return before, alone, later
 
     assert asyncio.run(scenario()) == (1, 30, 90)
 
 
+@settings(deadline=None)
+@given(
+    widths=st.lists(st.integers(1, 12), min_size=1, max_size=12),
+    seed=st.integers(0, 2**32),
+    concurrency=st.none() | st.integers(1, 4),
+)
+def test_widths_of_running_searches_fit_and_none_is_overtaken(
+    widths: list[int], seed: int, concurrency: int | None
+) -> None:
+    """Whichever end first, and whichever are cancelled while they wait; in the end nothing is held."""
+    ends = Random(seed)
+
+    async def scenario() -> None:
+        admission, running, started = AdmissionQueue(8, concurrency, 100), set[int](), list[int]()
+
+        async def search(number: int) -> None:
+            async with admission.hold_slot(widths[number], None):
+                running.add(number)
+                started.append(number)
+                assert len(running) <= admission.running <= (concurrency or len(widths))
+                assert sum(widths[other] for other in running) <= 8 or running == {number}
+                for _ in range(ends.randrange(4)):
+                    await asyncio.sleep(0)
+                running.remove(number)
+
+        tasks = [asyncio.create_task(search(number)) for number in range(len(widths))]
+        await asyncio.sleep(0)
+        given_up = [number for number in range(len(widths)) if number not in started and ends.random() < 0.3]
+        for number in given_up:
+            tasks[number].cancel()
+            for _ in range(ends.randrange(3)):
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(task.cancelled() or task.exception() is None for task in tasks)
+        assert started == sorted(started)
+        assert set(started) | set(given_up) == set(range(len(widths)))
+        assert (admission.running, admission.waiting) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_narrow_searches_run_where_a_wide_one_has_to_wait() -> None:
+    with toy_server(branches=8, concurrency=None) as (client, service), ThreadPoolExecutor(4) as pool:
+        service.writer.held = True
+        bodies = [chat_body(search={"n": width}) for width in (3, 3, 2, 4)]
+        answers = [pool.submit(client.post, CHAT, json=body) for body in bodies[:3]]
+        wait_until(lambda: service.admission.running == 3)
+        answers.append(pool.submit(client.post, CHAT, json=bodies[3]))
+        wait_until(lambda: service.admission.waiting == 1)
+        service.writer.held = False
+        assert [answer.result().status_code for answer in answers] == [200] * 4
+
+
 def test_failed_search_does_not_count_in_the_search_duration() -> None:
     async def scenario() -> int:
-        admission = AdmissionQueue(1, 1)
+        admission = AdmissionQueue(256, 1, 1)
         with pytest.raises(ApiError):
-            async with admission.hold_slot(None):
+            async with admission.hold_slot(1, None):
                 raise ApiError(500, "it broke")
         assert admission.running == 0
         return admission.retry_after_s

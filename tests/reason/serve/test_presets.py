@@ -73,6 +73,7 @@ def test_serve_config_matches_serve_settings() -> None:
         *(
             ("presets", []),
             ("presets", "best-of-4"),
+            ("branches", 0),
             ("concurrency", 0),
             ("queue", -1),
             ("timeout", 0),
@@ -81,7 +82,10 @@ def test_serve_config_matches_serve_settings() -> None:
         *(("grace", None), ("body_kib", 0), ("keep", 0), ("largest", True)),
         *(("max_connections", 0), ("receive_timeout_s", 0), ("send_timeout_s", None), ("cors_origins", "x")),
         *((name, 1e300) for name in ("timeout", "grace", "receive_timeout_s", "send_timeout_s")),
-        *((name, 2**40) for name in ("concurrency", "queue", "body_kib", "largest", "keep", "max_connections")),
+        *(
+            (name, 2**40)
+            for name in ("branches", "concurrency", "queue", "body_kib", "largest", "keep", "max_connections")
+        ),
     ],
 )
 def test_wrong_serve_setting_is_named(name: str, value: Any) -> None:
