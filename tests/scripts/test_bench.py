@@ -75,6 +75,24 @@ def test_bench_start_measures_the_first_line_and_the_end(tmp_path: Path) -> None
     assert "--cases must be of help, wrong_setting, doctor, question, first_run, got no_such" in wrong.stderr
 
 
+def test_bench_serving_counts_requests_and_tokens_of_servers_in_turns(tmp_path: Path) -> None:
+    report, sizes = tmp_path / "report.md", ["--presets", "single", "--clients", "1,3", "--requests", "6"]
+    servers = ["--server", "speculation=off", "--server", "speculation=off serve.concurrency=1", "--repeats", "1"]
+    done = run("serving.py", *sizes, *servers, "--out", str(report), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    cases = json.loads(done.stdout.splitlines()[-1])["cases"]
+    assert [(case["clients"], case["server"]) for case in cases] == [(n, servers[s]) for n in (1, 3) for s in (1, 3)]
+    for case in cases:
+        (turn,) = case["turns"]
+        assert (turn["requests"], len(turn["latencies"])) == (6, 6)
+        assert 0 < turn["latencies"][0] <= case["p50_s"] <= case["p99_s"] <= turn["seconds"]
+    # the same questions and seeds are the same texts
+    assert len({case["turns"][0]["tokens"] for case in cases}) == 1
+    assert "| single | 3 | speculation=off |" in report.read_text()
+    wrong = run("serving.py", "--presets", "no_such", "--repeats", "1", cwd=tmp_path)
+    assert "the server answered 404" in wrong.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what memory is a process's own")
 def test_bench_load_measures_seconds_and_memory(tmp_path: Path) -> None:
     report = tmp_path / "report.md"
