@@ -64,12 +64,12 @@ def start_server(settings: Sequence[str]) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = next(filter(None, (re.match(r"base url (\S+)/v1", line) for line in process.stdout)), None)
-            if found is None:
+            address = next(filter(None, (re.match(r"base url (\S+)/v1", line) for line in process.stdout)), None)
+            if address is None:
                 raise ValueError(f"{shlex.join(command)} did not start: see above")
             # its log must be read, or the server waits for a reader
             threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
-            yield found[1]
+            yield address[1]
         finally:
             process.terminate()
 
@@ -134,17 +134,17 @@ def summarise_loads(loads: Sequence[ServedLoad]) -> list[dict[str, Any]]:
             "server": server,
             "preset": preset,
             "clients": clients,
-            "requests_per_s": median(load.requests_per_s for load in own),
-            "tokens_per_s": median(load.tokens_per_s for load in own),
-            "p50_s": median(find_percentile(load.latencies, 0.5) for load in own),
-            "p99_s": median(find_percentile(load.latencies, 0.99) for load in own),
+            "requests_per_s": median(load.requests_per_s for load in served),
+            "tokens_per_s": median(load.tokens_per_s for load in served),
+            "p50_s": median(find_percentile(load.latencies, 0.5) for load in served),
+            "p99_s": median(find_percentile(load.latencies, 0.99) for load in served),
             "ratios": [
                 load.requests_per_s / other.requests_per_s
-                for load, other in zip(own, turns[preset, clients, first], strict=True)
+                for load, other in zip(served, turns[preset, clients, first], strict=True)
             ],
-            "turns": [asdict(load) for load in own],
+            "turns": [asdict(load) for load in served],
         }
-        for (preset, clients, server), own in sorted(turns.items(), key=lambda item: item[0][:2])
+        for (preset, clients, server), served in sorted(turns.items(), key=lambda item: item[0][:2])
     ]
 
 
