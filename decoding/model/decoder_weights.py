@@ -171,6 +171,15 @@ class DecoderWeights:
         return RotaryTable(rotary, torch.empty((1, self.hidden_size), dtype=dtype, device=self.device))
 
 
+def copy_unless_fused(name: str, weight: Tensor) -> Tensor:
+    """Returns a copy of a weight that is not fused with others later, which a decoder may keep as it is.
+
+    Weights are views of a mapped file, all of which stays mapped as long as there is one.
+    """
+    is_fused = ".layers." in name and weight.ndim == 2
+    return weight if is_fused else weight.clone()
+
+
 def _list_matrices(layer: Any) -> list[Tensor]:
     attention, mlp = layer.self_attn, layer.mlp
     linears = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)

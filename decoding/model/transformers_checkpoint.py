@@ -21,7 +21,7 @@ from torch import Tensor
 
 from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES, NUMERICS_CHOICES, TokenBatch
 from decoding.model.decoder_choice import pick_decoder
-from decoding.model.decoder_weights import DecoderWeights, WeightPlace
+from decoding.model.decoder_weights import DecoderWeights, WeightPlace, copy_unless_fused
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.invariant_products import multiply_rows, require_stable_products
 from decoding.model.numerics import pick_invariant_path, require_invariant_model
@@ -217,8 +217,11 @@ class HFBackend:
             "classifier": transformers.AutoModelForTokenClassification,
             "hidden": transformers.AutoModel,
         }[kind]
-        torch_dtype = pick_dtype(dtype, pick_device(device))
-        model = auto.from_pretrained(path, dtype=torch_dtype)
+        pick_dtype(dtype, pick_device(device))  # a wrong setting is refused before anything is read
+        # as it is in its files: the decoder that takes the weights converts them, one at a time
+        model = auto.from_pretrained(path, dtype="auto")
+        for name, weight in model.named_parameters():
+            weight.data = copy_unless_fused(name, weight.data)
         return cls(
             model,
             head=head,

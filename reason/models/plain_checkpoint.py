@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from decoding.model.decoder_weights import copy_unless_fused
 from decoding.model.families import FAMILIES
 from decoding.model.transformers_checkpoint import Device, DType, HFBackend, pick_device, pick_dtype
 from reason.models.loading import hidden_progress_bars
@@ -64,7 +65,7 @@ def load_plain_model(source: str, build: Callable[[Config], nn.Module]) -> Any:
             names = expected.keys() & set(opened.keys())
             if any(tuple(opened.get_slice(name).get_shape()) != expected[name] for name in names):
                 return None
-            weights |= {name: _copy_kept(name, opened.get_tensor(name)) for name in names}
+            weights |= {name: copy_unless_fused(name, opened.get_tensor(name)) for name in names}
     tied = {HEAD: weights.get(EMBEDDING)} if getattr(config, "tie_word_embeddings", False) and HEAD in expected else {}
     # a file with a head that its config ties to the embedding says two things
     if tied.keys() & weights.keys() or weights.keys() | tied.keys() != expected.keys():
@@ -202,15 +203,6 @@ class _PlainRotary(nn.Module):
         angles = positions_NT[..., None].float() * (1.0 / self._base**exponents)
         angles = torch.cat([angles, angles], dim=-1)
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-
-
-def _copy_kept(name: str, weight: Tensor) -> Tensor:
-    """Returns a copy of a weight that is not fused with others later, which the engine may keep as it is.
-
-    Weights are views of the mapped file, all of which stays mapped as long as there is one.
-    """
-    is_fused = ".layers." in name and weight.ndim == 2
-    return weight if is_fused else weight.clone()
 
 
 def _list_weight_files(folder: Path) -> list[Path]:

@@ -111,9 +111,14 @@ def test_opened_checkpoint_maps_no_file(tmp_path: Path) -> None:
         assert memory.peak <= PEAK * size
     maps = Path("/proc/self/maps")
     if maps.exists():
-        plain = open_language_model(folder, device="cpu", dtype="bfloat16", decoder="eager")
-        assert str(tmp_path) not in maps.read_text(encoding="utf-8")
-        assert _decoder_of(plain).dtype == torch.bfloat16
+        for load in (open_language_model, HFBackend.from_pretrained):
+            for decoder in ("eager", "compiled"):
+                backend = load(folder, device="cpu", dtype="float32", decoder=decoder)
+                assert backend.decoder_kind == decoder
+                assert str(tmp_path) not in maps.read_text(encoding="utf-8")
+            plain = load(folder, device="cpu", dtype="bfloat16", decoder="eager")
+            assert str(tmp_path) not in maps.read_text(encoding="utf-8")
+            assert _decoder_of(plain).dtype == torch.bfloat16
 
 
 def _decoder_of(backend: HFBackend) -> FusedDecoder:
