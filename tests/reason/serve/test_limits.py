@@ -110,9 +110,11 @@ def test_widths_of_running_searches_fit_and_none_is_overtaken(
                 started.append(number)
                 assert len(running) <= admission.running <= (concurrency or len(widths))
                 assert sum(widths[other] for other in running) <= 8 or running == {number}
-                for _ in range(ends.randrange(4)):
-                    await asyncio.sleep(0)
-                running.remove(number)
+                try:
+                    for _ in range(ends.randrange(4)):
+                        await asyncio.sleep(0)
+                finally:  # it may have begun by the time that it is cancelled
+                    running.remove(number)
 
         tasks = [asyncio.create_task(search(number)) for number in range(len(widths))]
         await asyncio.sleep(0)
