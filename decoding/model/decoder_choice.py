@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
@@ -12,12 +14,16 @@ from decoding.model.families import SILU
 from decoding.stats import DecoderKind
 from decoding.validation import require_choice
 
+if TYPE_CHECKING:
+    from decoding.model.weight_panels import PanelType
+
 MAX_AUTO_WEIGHTS = 14_000_000
 """Weights up to which `decoder=auto` is the compiled decoder on a CPU where larger models were not measured with it.
 
-It has no limit where products are made in tiles (AMX), and with AVX2 alone. Measured with the shape of a 0.5B model in
+It has no limit with AVX2 alone, and with AVX-512 for weights of bfloat16. Measured with the shape of a 0.5B model in
 bfloat16 and two threads, 300 keys per row, rounds of 1 / 4 / 16 / 64 rows: with AVX2 alone the eager decoder takes
-4.9 / 4.8 / 2.9 / 1.5 times as long, and with tiles 2.9 / 2.9 / 3.6 / 3.0 times."""
+4.9 / 4.8 / 2.9 / 1.5 times as long, with AVX-512 3.1 / 1.6 / 1.5 / .9 times, with tiles (AMX) too 2.9 / 2.9 / 3.6 / 3.0
+times. Its weights take twice the memory."""
 
 
 def explain_uncompiled(weights: DecoderWeights) -> str | None:
@@ -58,18 +64,23 @@ def pick_decoder(choice: str, weights: DecoderWeights, num_head_weights: int) ->
         raise ValueError(f"decoder=compiled cannot run this model: {reason}; set decoder=auto or decoder=eager")
     if choice == "auto":
         is_small = weights.num_weights + num_head_weights <= MAX_AUTO_WEIGHTS
-        is_faster = reason is None and (is_small or _has_avx2_alone() or _runs_in_tiles(weights))
+        is_faster = reason is None and (is_small or _favours_panels(weights))
         return "compiled" if is_faster else "eager"
     return "compiled" if choice == "compiled" else "eager"
 
 
-def _has_avx2_alone() -> bool:
-    return torch.backends.cpu.get_cpu_capability() == "AVX2"
+def _favours_panels(weights: DecoderWeights) -> bool:
+    capability = torch.backends.cpu.get_cpu_capability()
+    return capability == "AVX2" or (capability.startswith("AVX512") and _pick_panels(weights) is not np.float32)
 
 
 def _runs_in_tiles(weights: DecoderWeights) -> bool:
+    return _pick_panels(weights) is np.int16
+
+
+def _pick_panels(weights: DecoderWeights) -> PanelType:
     # here: it needs Numba
     from decoding.model.weight_panels import pick_panel_type
 
     # the other layers will be of the same type of number
-    return pick_panel_type(weights.iter_matrices(num_layers=1), weights.hidden_size) is np.int16
+    return pick_panel_type(weights.iter_matrices(num_layers=1), weights.hidden_size)

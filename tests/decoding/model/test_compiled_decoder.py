@@ -305,9 +305,12 @@ def test_auto_is_compiled_for_small_float32_models_on_a_cpu(monkeypatch: pytest.
         assert engine.stats.decoder == "compiled"
     assert decoder_choice.MAX_AUTO_WEIGHTS > 1000
     monkeypatch.setattr(decoder_choice, "MAX_AUTO_WEIGHTS", 1000)
-    for capability, kind in (("AVX2", "compiled"), ("AVX512", "eager"), ("DEFAULT", "eager")):
+    by_capability = {"AVX2": ("compiled", "compiled"), "AVX512": ("eager", "compiled"), "DEFAULT": ("eager", "eager")}
+    for capability, (kind, kind_of_bfloat16) in by_capability.items():
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda name=capability: name)
         assert HFBackend(random_model("qwen2"), device="cpu").decoder_kind == kind
+        narrow = random_model("qwen2").to(torch.bfloat16)
+        assert HFBackend(narrow, device="cpu", dtype="float32").decoder_kind == kind_of_bfloat16
 
 
 def test_auto_is_compiled_in_bfloat16_with_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
