@@ -70,9 +70,12 @@ class WeightPlace:
             end = at + len(linear.weight)
             fused[:, at:end].copy_(self.move(linear.weight).t())
             at = end
+        return fused, self._fuse_biases(linears)
+
+    def _fuse_biases(self, linears: Sequence[torch.nn.Linear]) -> Tensor | None:
         # the linears of one call have a bias all or none
         biases: list[Tensor] = [self.move(linear.bias) for linear in linears if linear.bias is not None]
-        return fused, torch.cat(biases) if biases else None
+        return torch.cat(biases) if biases else None
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,7 @@ class LosslessPlace(WeightPlace):
     def fuse_linears(self, linears: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
         """See `WeightPlace`; the matrix is a view of `[out, in]`, as it lies in a checkpoint, which may be the one."""
         rows = [self.move(linear.weight) for linear in linears]
-        biases = [self.move(linear.bias) for linear in linears if linear.bias is not None]
-        return (rows[0] if len(rows) == 1 else torch.cat(rows)).t(), torch.cat(biases) if biases else None
+        return (rows[0] if len(rows) == 1 else torch.cat(rows)).t(), self._fuse_biases(linears)
 
 
 class DecoderWeights:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
 import shlex
@@ -55,23 +54,26 @@ class ServedLoad:
 
 
 @contextmanager
-def start_server(settings: Sequence[str]) -> Iterator[str]:
-    """Starts `reason serve` on a free port, yields its address once it serves, and stops it.
+def start_server(*settings: str) -> Iterator[str]:
+    """Starts `reason serve` on a free port, yields its address once it serves, and stops it at the end.
 
     Raises: ValueError where it does not start.
     """
     command = [sys.executable, "-m", "reason", "serve", "serve.port=0", *settings]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = next(filter(None, (re.match(r"base url (\S+)/v1", line) for line in process.stdout)), None)
-            if address is None:
-                raise ValueError(f"{shlex.join(command)} did not start: see above")
-            # its log must be read, or the server waits for a reader
-            threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
-            yield address[1]
-        finally:
-            process.terminate()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if match := re.search(r"base url (\S+)/v1", line):
+                break
+        else:
+            raise ValueError(f"{shlex.join(command)} did not start: see above")
+        # its log must be read, or the server waits for a reader
+        threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
+        yield match[1]
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def measure_load(
@@ -136,8 +138,8 @@ def summarise_loads(loads: Sequence[ServedLoad]) -> list[dict[str, Any]]:
             "clients": clients,
             "requests_per_s": median(load.requests_per_s for load in served),
             "tokens_per_s": median(load.tokens_per_s for load in served),
-            "p50_s": median(find_percentile(load.latencies, 0.5) for load in served),
-            "p99_s": median(find_percentile(load.latencies, 0.99) for load in served),
+            "p50_s": median(find_percentiles(load.latencies, [50])[0] for load in served),
+            "p99_s": median(find_percentiles(load.latencies, [99])[0] for load in served),
             "ratios": [
                 load.requests_per_s / other.requests_per_s
                 for load, other in zip(served, turns[preset, clients, first], strict=True)
@@ -148,13 +150,14 @@ def summarise_loads(loads: Sequence[ServedLoad]) -> list[dict[str, Any]]:
     ]
 
 
-def find_percentile(ascending: Sequence[float], share: float) -> float:
-    """Returns the smallest value that this share of them does not exceed.
+def find_percentiles(values: Sequence[float], percents: Sequence[int]) -> list[float]:
+    """Returns for each percent the smallest value that so many of the values do not exceed.
 
-    >>> find_percentile([1.0, 2.0, 3.0, 4.0], 0.5), find_percentile([1.0, 2.0, 3.0, 4.0], 0.99)
-    (2.0, 4.0)
+    >>> find_percentiles([float(i) for i in range(1, 101)], (50, 90, 99, 100))
+    [50.0, 90.0, 99.0, 100.0]
     """
-    return ascending[max(0, math.ceil(share * len(ascending)) - 1)]
+    ordered = sorted(values)
+    return [ordered[max(0, -(-len(ordered) * percent // 100) - 1)] for percent in percents]
 
 
 def make_table(cases: Sequence[Mapping[str, Any]]) -> ResultTable:

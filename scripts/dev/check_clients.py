@@ -20,12 +20,10 @@ import importlib.util
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
@@ -474,27 +472,6 @@ CHECKS: dict[str, tuple[str, Check]] = {
 """Each check with the package that it needs; it takes the address of the server and returns a summary."""
 
 
-@contextmanager
-def start_server(*settings: str) -> Iterator[str]:
-    """Starts a server and yields its address; stops it at the end."""
-    script = Path(__file__).resolve().parents[1] / "serve.py"
-    command = [sys.executable, str(script), "serve.port=0", *settings]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            if match := re.search(r"base url (\S+)/v1", line):
-                break
-        else:
-            raise RuntimeError("the server did not start")
-        # its log must be read, or the server waits for a reader
-        threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
-        yield match[1]
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def main() -> int:
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("settings", nargs="*", help="settings of scripts/serve.py, where it is started")
@@ -504,6 +481,9 @@ def main() -> int:
     args = top.parse_intermixed_args()
     if args.url:
         return check_all(args.url.rstrip("/"), TOOL_CHECKS if args.tools else CHECKS)
+
+    # here: an environment of the clients need not have this project
+    from reason.bench.serving import start_server
 
     def check_in_environment(url: str, *more: str) -> int:
         return subprocess.run([args.python, __file__, "--url", url, *more], check=False).returncode

@@ -18,16 +18,16 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
 import httpx
-from check_clients import start_server
 
 from reason.bench.report import join_report
+from reason.bench.serving import find_percentiles, start_server
 from reason.runs.tables import format_markdown
 
 MODEL = "best-of-4"
@@ -36,6 +36,9 @@ REQUEST_KINDS = {"complete": 5, "stream": 3, "disconnect": 2, "invalid": 2}
 
 INVALID_BODIES = [b"", b"{", b"[]", b"\xff\xfe", b'{"model": 3}', b'{"messages": [], "n": -1}']
 MAX_GROWTH = 1.1  # of the memory, from the first half of the test to its end
+PERCENTS = (50, 90, 99, 100)
+"""Of latencies; the last is the maximum."""
+
 TIMEOUT_S = 300.0
 IDLE_S = 60.0
 
@@ -159,22 +162,13 @@ async def find_leaks(url: str) -> list[str]:
     return busy
 
 
-def percentiles(seconds: Sequence[float]) -> list[float]:
-    """Returns the 50th, 90th and 99th percentile, and the maximum.
-
-    >>> percentiles([float(i) for i in range(1, 101)])
-    [50.0, 90.0, 99.0, 100.0]
-    """
-    ordered = sorted(seconds)
-    return [ordered[max(0, -(-len(ordered) * share // 100) - 1)] for share in (50, 90, 99, 100)]
-
-
 def outcome_table(tally: RequestTally) -> str:
     """Returns outcomes and latencies by kind, as Markdown."""
     rows = []
     for kind in REQUEST_KINDS:
         ends = ", ".join(f"{count} {outcome}" for (of, outcome), count in sorted(tally.ended.items()) if of == kind)
-        times = [f"{value:.2f}" for value in percentiles(tally.seconds[kind])] if tally.seconds[kind] else ["–"] * 4
+        seconds = tally.seconds[kind]
+        times = [f"{value:.2f}" for value in find_percentiles(seconds, PERCENTS)] if seconds else ["–"] * len(PERCENTS)
         rows.append([kind, ends, *times])
     return format_markdown(["request", "how it ended", "seconds p50", "p90", "p99", "max"], rows)
 

@@ -55,7 +55,7 @@ def bench_serving(args: argparse.Namespace, console: Console) -> dict[str, objec
     loads = []
     for turn in range(args.repeats):
         for server in servers:
-            with nullcontext(args.url.rstrip("/")) if args.url else start_server(shlex.split(server)) as url:
+            with nullcontext(args.url.rstrip("/")) if args.url else start_server(*shlex.split(server)) as url:
                 for preset in args.presets:
                     most = max(args.clients)
                     measure_load(server, url, preset, clients=most, requests=most, seed=10**6, key=key)  # warm up
