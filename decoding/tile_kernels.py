@@ -91,7 +91,7 @@ def split_numbers(typing: Any, x: Any, x_at: Any, pieces: Any, pieces_at: Any) -
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)
-        x_data, pieces_data, (_, x_at, _, pieces_at) = e.data(0, args), e.data(2, args), args
+        x_data, pieces_data, (_, x_at, _, pieces_at) = e.data(0, args), e.data(2, args), e.hide(args)
         ints = ir.VectorType(_INT, LANES)
         for half in range(0, TILE_DEPTH, LANES):
             rest = e.load(x_data, builder.add(x_at, e.integer(half)))
@@ -112,7 +112,7 @@ def round_numbers(typing: Any, x: Any, x_at: Any, pieces: Any, pieces_at: Any) -
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)
-        x_data, pieces_data, (_, x_at, _, pieces_at) = e.data(0, args), e.data(2, args), args
+        x_data, pieces_data, (_, x_at, _, pieces_at) = e.data(0, args), e.data(2, args), e.hide(args)
         for begin in range(0, TILE_DEPTH, LANES):
             numbers = e.load(x_data, builder.add(x_at, e.integer(begin)))
             e.store_numbers(numbers, pieces_data, builder.add(pieces_at, e.integer(begin)), are_halves=True)
@@ -137,7 +137,7 @@ def multiply_tiles(
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)
         pieces_data, w_data, start_data, y_data = (e.data(i, args) for i in (1, 4, 6, 9))
-        (num_pieces, _, pieces_at, depth, _, w_at, _, start_at, start_stride, _, y_at, y_stride) = args
+        (num_pieces, _, pieces_at, depth, _, w_at, _, start_at, start_stride, _, y_at, y_stride) = e.hide(args)
 
         def call(name: str, register: int, *values: ir.Value) -> None:
             e.call_by_name(f"llvm.x86.{name}", ir.VoidType(), ir.Constant(_BYTE, register), *values)

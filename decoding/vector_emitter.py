@@ -32,6 +32,14 @@ class VectorEmitter:
         array_type = self.signature.args[position]
         return self.context.make_array(array_type)(self.context, self.builder, args[position]).data
 
+    def hide(self, args: Sequence[ir.Value]) -> list[ir.Value]:
+        """Returns these arguments, integers as values of which LLVM knows nothing.
+
+        Otherwise its search for cheap indices takes seconds in nested loops, over the sums that these integers are.
+        """
+        kind = ir.FunctionType(_LONG, [_LONG])
+        return [self.builder.asm(kind, "", "=r,0", [arg], False) if arg.type == _LONG else arg for arg in args]
+
     def integer(self, value: int) -> ir.Constant:
         return ir.Constant(_LONG, value)
 
