@@ -6,7 +6,7 @@ torch. Token ids are tuples of ints, log-probabilities natural logarithms, times
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -94,6 +94,8 @@ class GenerationRequest:
     names_top whether the generation also says which tokens these are, where the engine can
     question_length  tokens at the start of `prefix` whose KV is never evicted; None: all of it
     json_schema  text of a JSON schema that the generation is to match, from its first token; only servers take one
+    on_tokens   is called with the new tokens of a round, on the engine's thread: it must return at once and raise
+                nothing. Only the local engine calls it
     """
 
     prefix: Tokens
@@ -106,6 +108,7 @@ class GenerationRequest:
     names_top: bool = False
     json_schema: str | None = None
     question_length: int | None = None
+    on_tokens: Callable[[Sequence[int]], None] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # the first token is sampled from the logits after the last prefix token

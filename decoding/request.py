@@ -30,6 +30,7 @@ class Request(TokenSequence):
         super().__init__(-1, submitted.prefix)
         self.params = submitted.params
         self.seed, self.group, self.deadline = submitted.seed, submitted.group, submitted.deadline
+        self.on_tokens = submitted.on_tokens
         self.needs_hidden, self.num_top = submitted.hidden, submitted.num_top
         self.names_top = submitted.names_top
         self.prompt_length = len(submitted.prefix)
@@ -116,6 +117,8 @@ class Request(TokenSequence):
         del self.output_tokens[length:]
         self.append_tokens(tokens[: length - before])
         self.logprobs += logprobs[: length - before]
+        if self.on_tokens is not None:
+            self.on_tokens(self.output_tokens[before:])
         return reason
 
     def add_uncertainty(self, top_ids: npt.NDArray[np.int64], top_logprobs: Matrix, entropies: Vector) -> None:

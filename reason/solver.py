@@ -15,6 +15,7 @@ from decoding.core import Engine, TokenGenerator, Tokens
 from reason.concurrency import ConcurrencyWindow, SolveOutcome
 from reason.engines.constrained import ConstrainedGenerator
 from reason.engines.event_loop import EventLoopThread
+from reason.engines.growing_text import GrowingTextGenerator
 from reason.engines.top_tokens import TopTokenRecorder
 from reason.grading.answer import canonical_answer, find_answer
 from reason.problem import Problem, Solution
@@ -24,7 +25,7 @@ from reason.scorers.base import ComparingScorer, Scorer
 from reason.scorers.oracle import OracleScorer
 from reason.scorers.part import read_part
 from reason.scorers.thought_verifier import ThoughtVerifier
-from reason.thinking import SolutionReader, ThinkingFormat
+from reason.thinking import SolutionReader, SplitText, ThinkingFormat
 from reason.trust import TrustRule
 from search.probes import EarlyExit
 from search.seeds import derive_seed
@@ -144,6 +145,7 @@ class Solver:
         self.trust = trust or TrustRule()
         self.on_step: Callable[[StepEvent], None] | None = None
         self.on_selection: Callable[[Selection], None] | None = None
+        self.on_text: Callable[[SplitText], None] | None = None
         self._find_answer = find_answer
         self._loop = EventLoopThread()
 
@@ -155,6 +157,7 @@ class Solver:
         seed: int | None = None,
         on_step: Callable[[StepEvent], None] | None = None,
         on_selection: Callable[[Selection], None] | None = None,
+        on_text: Callable[[SplitText], None] | None = None,
         scorer: Scorer | None = None,
         trust: TrustRule | None = None,
     ) -> Solver:
@@ -162,7 +165,9 @@ class Solver:
 
         One `close` ends both; the closed solver's own scorer is closed, so a `scorer` given here should hold nothing.
         `on_step` is called with every generated continuation, `on_selection` with every decision
-        over open branches; on the solver's event loop, so they must return quickly.
+        over open branches; on the solver's event loop, so they must return quickly. So must `on_text`, which is called
+        with the solution so far while it is written, by a search of one solution whose engine's settings have
+        `tells_tokens`.
 
         >>> import reason
         >>> with reason.load("search.n=4") as solver:
@@ -178,6 +183,7 @@ class Solver:
         other.trust = self.trust if trust is None else trust
         other.on_step = self.on_step if on_step is None else on_step
         other.on_selection = self.on_selection if on_selection is None else on_selection
+        other.on_text = self.on_text if on_text is None else on_text
         return other
 
     def solve(self, question: str | Problem) -> Solution:
@@ -306,6 +312,10 @@ class Solver:
         if problem.json_schema is not None:
             engine = ConstrainedGenerator(engine, problem.json_schema)
         recorder = TopTokenRecorder(engine, problem.num_alternatives) if problem.num_alternatives else None
+        if (on_text := self.on_text) is not None:
+            engine = GrowingTextGenerator(
+                engine, self.prompt.decode, len(root), lambda text: on_text(reader.split_beginning(text))
+            )
         thought = None
         if self.ends_thoughts:
             thought = make_thought_budget(

@@ -131,6 +131,20 @@ class SolutionReader:
             return SplitText("", solution, True)
         return self.thinking.split(solution, starts_inside=self.starts_inside)
 
+    def split_beginning(self, solution: str) -> SplitText:
+        """Splits the beginning of a solution that is still being written, without an end that may be part of a tag.
+
+        >>> reader = SolutionReader(ThinkingFormat(opening="<think>", closing="</think>", forced_end="</think>"))
+        >>> [reader.split_beginning(text).thought for text in ("<th", "<think>so 4</t", "<think>so 4</than")]
+        ['', 'so 4', 'so 4</than']
+        """
+        if self.thinking is None:
+            return SplitText("", solution, True)
+        if not self.starts_inside and self.thinking.opening.startswith(solution.strip()):
+            return SplitText("", "", False)
+        split = self.split(solution)
+        return split if split.is_finished else split._replace(thought=hold_back(split.thought, [self.thinking.closing]))
+
     @property
     def skipped_thought(self) -> str:
         """The text at the beginning of a solution whose thought is empty; "" for a model without thoughts."""
@@ -211,3 +225,13 @@ class SolutionReader:
     def _count_tokens(self, tokens: Tokens, length: int) -> int:
         """Returns the number of tokens whose text has at least this length."""
         return bisect_left(range(len(tokens)), length, key=lambda count: len(self.decode(tokens[:count])))
+
+
+def hold_back(text: str, ends: Sequence[str]) -> str:
+    """Returns the text without an end of it that may be the beginning of one of `ends`.
+
+    >>> hold_back("so 4</thi", ["</think>"]), hold_back("so 4", ["</think>", ""])
+    ('so 4', 'so 4')
+    """
+    sizes = [size for end in ends for size in range(1, len(end) + 1) if text.endswith(end[:size])]
+    return text[: len(text) - max(sizes, default=0)]

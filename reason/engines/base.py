@@ -63,12 +63,14 @@ class EngineSettings:
     ends_thoughts     whether the servers themselves end a thought at `model.thinking.think_tokens`
     names_tokens      whether generations say which tokens were likely, where a request asks for them
     constrains_json   whether requests may have a `json_schema`
+    tells_tokens      whether requests may have `on_tokens`
     """
 
     is_remote: ClassVar[bool] = False
     needs_checkpoint: ClassVar[bool] = True
     constrains_json: ClassVar[bool] = False
     names_tokens: ClassVar[bool] = False
+    tells_tokens: ClassVar[bool] = False
 
     @property
     def gives_logprobs(self) -> bool:

@@ -88,6 +88,7 @@ class LocalSettings(EvictingEngineSettings):
             pick_invariant_path(self.decoder, self.attention, device, pick_dtype(self.dtype, device))
 
     names_tokens = True
+    tells_tokens = True
 
     @property
     def measures_tokens(self) -> bool:

@@ -13,26 +13,40 @@ from typing import TypeAlias
 from decoding.core import Usage
 from reason.problem import Problem, Solution
 from reason.solver import Solver
+from reason.thinking import SplitText
 from search.seeds import derive_seed
 from search.strategy import Budget, StepEvent
 
 KEEP_ALIVE_S = 15.0
 
-SearchEvents: TypeAlias = AsyncGenerator[StepEvent | Solution | None, None]
+SearchEvents: TypeAlias = AsyncGenerator[StepEvent | SplitText | Solution | None, None]
 
 
-async def search_events(solver: Solver, problem: Problem) -> SearchEvents:
+async def search_events(solver: Solver, problem: Problem, *, is_live: bool = False) -> SearchEvents:
     """Yields each new step, then the solution; None after every `KEEP_ALIVE_S` seconds without an event.
+
+    `is_live` says that its search is of one solution, whose text so far is yielded in place of steps.
 
     Closing the generator cancels the search. Raises: what solving raises.
     """
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[StepEvent | Future[Solution]] = asyncio.Queue()
+    queue: asyncio.Queue[StepEvent | Future[Solution] | None] = asyncio.Queue()
+    text: SplitText | None = None  # the latest one, for which None is in the queue: a slow client gets no older ones
 
     def enqueue_event(event: StepEvent | Future[Solution]) -> None:
         loop.call_soon_threadsafe(queue.put_nowait, event)
 
-    future = solver.with_options(on_step=enqueue_event).submit(problem)
+    def put_text(latest: SplitText) -> None:
+        nonlocal text
+        if text is None:
+            queue.put_nowait(None)
+        text = latest
+
+    def enqueue_text(latest: SplitText) -> None:
+        loop.call_soon_threadsafe(put_text, latest)
+
+    solver = solver.with_options(on_text=enqueue_text) if is_live else solver.with_options(on_step=enqueue_event)
+    future = solver.submit(problem)
     future.add_done_callback(enqueue_event)
     try:
         while True:
@@ -45,7 +59,11 @@ async def search_events(solver: Solver, problem: Problem) -> SearchEvents:
             if isinstance(event, Future):
                 yield event.result()
                 return
-            yield event
+            if event is None:
+                latest, text = text, None
+                yield latest
+            else:
+                yield event
     finally:
         future.cancel()
 

@@ -9,8 +9,10 @@ from reason.serve.choices import CompletionChoice, SearchBlock, UsageBlock
 from reason.serve.deltas import TextDelta, split_text
 from reason.serve.items import ResponsesRequest
 from reason.serve.json_schema import write_canonical
+from reason.serve.live_reply import LiveReply
 from reason.serve.responses import encode_json
 from reason.serve.wire import KEEP_ALIVE, Fields, list_logprobs
+from reason.thinking import SplitText
 from search.strategy import StepEvent
 
 
@@ -55,8 +57,12 @@ class ItemWriter:
         """Returns a comment: this API has no event for what may be discarded."""
         return KEEP_ALIVE
 
+    def live_chunk(self, part: SplitText) -> bytes:
+        """Returns a comment: items come whole."""
+        return KEEP_ALIVE
+
     def last_chunks(
-        self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock
+        self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock, sent: LiveReply
     ) -> Iterator[bytes]:
         """Yields the events of each item, then that of the whole reply."""
         body = self.complete_body(choices, usage, search)

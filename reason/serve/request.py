@@ -33,6 +33,7 @@ class SearchRequest:
 
     width   solutions, branches or simulations of its search
     n       solutions that it returns
+    is_live  whether its stream has the text while it is written
     """
 
     preset: str
@@ -46,6 +47,7 @@ class SearchRequest:
     with_usage: bool
     reply_format: ReplyFormat | None = None
     with_logprobs: bool = False
+    is_live: bool = False
 
 
 def validate_request(
@@ -98,6 +100,7 @@ def validate_request(
         with_usage=body.with_usage,
         reply_format=reply_format,
         with_logprobs=body.with_logprobs,
+        is_live=body.stream and reply_format is None and _writes_straight_on(body, solver, strategy, engine),
     )
 
 
@@ -162,6 +165,24 @@ def _ask_for(
         problem,
         read_answer=partial(reply_format.read_answer, find_answer=solver.extract_answer),
         json_schema=None if schema is None or solver.prompt.is_rendered_by_server else schema.text,
+    )
+
+
+def _writes_straight_on(body: CompletionRequest, solver: Solver, strategy: Strategy, engine: EngineSettings) -> bool:
+    """Returns whether a search writes one solution from its beginning to its end, of which nothing is taken back."""
+    thinking = solver.thinking
+    return (
+        engine.tells_tokens
+        and getattr(strategy, "n", None) == 1
+        and not strategy.by_steps
+        and not getattr(strategy, "writes_prompts", False)
+        and solver.router is None
+        and solver.early_exit is None
+        # the end of a thought that is to go on is taken back
+        and (thinking is None or not thinking.waits)
+        # log-probabilities are of whole texts, and texts of `/v1/completions` have their thoughts in them
+        and not body.with_logprobs
+        and (thinking is None or isinstance(body, ChatCompletionRequest))
     )
 
 

@@ -25,12 +25,13 @@ from reason.serve.choices import (
 )
 from reason.serve.errors import ApiError, internal_error
 from reason.serve.events import SearchEvents
+from reason.serve.live_reply import LiveReply
 from reason.serve.metrics import ServerMetrics
 from reason.serve.middleware import CLIENT_CLOSED_REQUEST
 from reason.serve.prices import TokenPrices
 from reason.serve.request import SearchRequest
 from reason.serve.trees import TreeStore
-from reason.thinking import SolutionReader
+from reason.thinking import SolutionReader, SplitText
 from search.strategy import StepEvent
 
 log = logging.getLogger(__name__)
@@ -58,10 +59,14 @@ class ReplyWriter(Protocol):
         """Returns what a stream says of a new step; `tokens` are all so far."""
         ...
 
+    def live_chunk(self, part: SplitText) -> bytes:
+        """Returns the next part of thought and text, of a solution that is still being written."""
+        ...
+
     def last_chunks(
-        self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock
+        self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock, sent: LiveReply
     ) -> Iterator[bytes]:
-        """Yields the answer and the end of a stream."""
+        """Yields the answer, without what was sent of it, and the end of a stream."""
         ...
 
     def error_chunk(self, error: Mapping[str, Mapping[str, str | None]]) -> bytes:
@@ -110,7 +115,7 @@ class SearchResponder:
         """
         request.state.status = CLIENT_CLOSED_REQUEST
         yield self._writer.first_chunk()
-        tokens = 0
+        tokens, sent = 0, LiveReply(self._request.stop)
         try:
             async for event in events:
                 if event is None:
@@ -118,9 +123,13 @@ class SearchResponder:
                 elif isinstance(event, StepEvent):
                     tokens += sum(len(step.tokens) for step in event.steps)
                     yield self._writer.progress_chunk(event, tokens)
+                elif isinstance(event, SplitText):
+                    part = sent.take(event)
+                    if part.thought or part.text:
+                        yield self._writer.live_chunk(part)
                 else:
                     choices, usage, search = await self._finish_search(event)
-                    for chunk in self._writer.last_chunks(choices, usage, search):
+                    for chunk in self._writer.last_chunks(choices, usage, search, sent):
                         yield chunk
                     request.state.status = 200
         except Exception as error:

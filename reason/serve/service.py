@@ -158,7 +158,7 @@ class SearchService:
         left = None if deadline is None else max(1e-3, deadline - asyncio.get_running_loop().time())
         solver = search.solver.with_options(budget=limit_seconds(search.solver.budget, left))
         if search.reply_format is None:
-            events = search_events(solver, search.problem)
+            events = search_events(solver, search.problem, is_live=search.is_live)
         else:
             events = valid_search_events(solver, search.problem, self.settings.attempts)
         return await resources.enter_async_context(aclosing(events))

@@ -10,7 +10,9 @@ from textwrap import shorten
 from reason.serve.choices import CompletionChoice, SearchBlock, TokenLogprob, UsageBlock
 from reason.serve.deltas import split_text
 from reason.serve.json_schema import write_canonical
+from reason.serve.live_reply import LiveReply
 from reason.serve.responses import encode_json
+from reason.thinking import SplitText
 from search.strategy import StepEvent
 
 MAX_PROGRESS_CHARS = 160
@@ -54,11 +56,21 @@ class ResponseWriter:
         score = "" if event.score is None else f", score {event.score:.2f}"
         return self._encode_chunk({"reasoning_content": f"[{tokens:,} tokens{score}] {text}\n"} | self._empty_delta)
 
+    def live_chunk(self, part: SplitText) -> bytes:
+        """Returns a part of the thought, of the text, or of both."""
+        thought = {"reasoning_content": part.thought} if part.thought else {}
+        text = {"content" if self.chat else "text": part.text} if part.text else self._empty_delta
+        return self._encode_chunk(thought | text)
+
     def last_chunks(
-        self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock
+        self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock, sent: LiveReply
     ) -> Iterator[bytes]:
-        """Yields thoughts, parts of texts, calls, then the finish reasons; the last of these chunks holds `search`."""
+        """Yields thoughts, parts of texts, calls, then the finish reasons; the last of these chunks holds `search`.
+
+        What was `sent` of the first choice is left out.
+        """
         for i, choice in enumerate(choices):
+            choice = sent.drop_from(choice) if i == 0 else choice
             if choice.thought:
                 yield self._encode_chunk({"reasoning_content": choice.thought}, index=i)
             if choice.text is not None:

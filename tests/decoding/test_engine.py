@@ -7,7 +7,10 @@ import gc
 import random
 import time
 import weakref
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -16,6 +19,10 @@ from torch import Tensor
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from decoding.model.backend import TokenBatch
+from decoding.round import Speculation
+from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.drafters.stand import Stand
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from tests.support.engines import TOKENIZER, make_request, mixed_requests, open_engine
 from tests.support.fakes import HashBackend, ScriptedBackend
 
@@ -325,6 +332,19 @@ def test_closed_engine_frees_its_model_and_its_pool_at_once() -> None:
         assert model() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("num_slots", [4000, 70])
+def test_tokens_are_told_as_they_come_whatever_the_drafts_and_the_pool(num_slots: int) -> None:
+    requests = mixed_requests(20, seed=3)
+    runs: list[list[Sequence[int]]] = [[] for _ in requests]
+    telling = [replace(each, on_tokens=runs[i].append) for i, each in enumerate(requests)]
+    assert telling == requests
+    speculation = Speculation(TreeDrafter(Stand()), FixedController(8))
+    with open_engine(HashBackend(), num_slots=num_slots, speculation=speculation) as engine:
+        generations = asyncio.run(engine.generate(telling))
+    assert [tuple(chain(*each)) for each in runs] == [each.tokens for each in generations]
+    assert max(map(len, chain(*runs))) > 1
 
 
 @pytest.mark.parametrize("knobs", [{"max_running_requests": 0}, {"max_batched_tokens": True}, {"kv_bytes": 0}], ids=str)

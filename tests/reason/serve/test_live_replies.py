@@ -1,0 +1,173 @@
+"""Streams of a search of one solution have its text while it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from decoding.core import Generation, GenerationRequest, Tokens
+from reason.problem import Problem
+from reason.serve.events import search_events
+from reason.thinking import SplitText, ThinkingFormat
+from search.strategies.best_of_n import BestOfN
+from tests.support.toy_server import HoldableEngine, ToySearchService, chat_body, running_server, serve_settings
+
+FORM = ThinkingFormat(opening="<think>", closing="</think>", forced_end="</think>", answer_tokens=0)
+THOUGHT, ANSWER = "Maybe 5? </thin", "The answer is \\boxed{7}. So 7 it is."
+Delta = dict[str, Any]
+
+
+class TellingEngine(HoldableEngine):
+    """A toy engine that tells each token; at the places in `waits_at` it waits for `may_go_on`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_at: list[int] = []
+        self.may_go_on, self.is_done = threading.Event(), threading.Event()
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        generations = await super().generate(requests)
+        for request, generation in zip(requests, generations, strict=True):
+            for place, token in enumerate(generation.tokens):
+                if place in self.waits_at:
+                    while not self.may_go_on.is_set():
+                        await asyncio.sleep(0.005)
+                if request.on_tokens is not None:
+                    request.on_tokens([token])
+                    await asyncio.sleep(0.001)  # so that most tokens are sent by themselves
+        self.is_done.set()
+        return generations
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx.Client, ToySearchService, TellingEngine]]:
+    monkeypatch.setattr("reason.engines.growing_text.INTERVAL_S", 1e-9)
+    service, engine = ToySearchService(serve_settings()), TellingEngine()
+    service.writer = engine
+    with running_server(service) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client, service, engine
+
+
+def write_thought(seed: int, prefix: Tokens) -> str:
+    del seed, prefix
+    return f"<think>{THOUGHT}</think>{ANSWER}"
+
+
+def write_answer(seed: int, prefix: Tokens) -> str:
+    del seed, prefix
+    return ANSWER
+
+
+def read_deltas(reply: httpx.Response) -> Iterator[Delta]:
+    for line in reply.iter_lines():
+        if line.startswith("data: {"):
+            yield from (choice["delta"] for choice in json.loads(line.removeprefix("data: "))["choices"])
+
+
+def one_solution(**fields: Any) -> dict[str, Any]:
+    return chat_body(search={"n": 1}, **fields)
+
+
+def stream_all(client: httpx.Client, **fields: Any) -> list[Delta]:
+    with client.stream("POST", "/v1/chat/completions", json=one_solution(stream=True, **fields)) as reply:
+        return list(read_deltas(reply))
+
+
+def joined(deltas: Sequence[Delta], name: str) -> str:
+    return "".join(delta.get(name) or "" for delta in deltas)
+
+
+def test_text_arrives_before_the_solution_is_complete(
+    server: tuple[httpx.Client, ToySearchService, TellingEngine],
+) -> None:
+    client, _, engine = server
+    engine.write, engine.waits_at = write_answer, [10]
+    with client.stream("POST", "/v1/chat/completions", json=one_solution(stream=True)) as reply:
+        text = ""
+        for delta in read_deltas(reply):  # the engine goes on only when the first ten characters are here
+            text += delta.get("content") or ""
+            if text == ANSWER[:10]:
+                engine.may_go_on.set()
+    assert text == ANSWER
+
+
+@pytest.mark.parametrize("fields", [{}, {"stop": "boxed"}, {"stop": ["it is", "So 8"]}, {"max_tokens": 30}, {"n": 1}])
+@pytest.mark.parametrize("thinks", [False, True])
+def test_stream_is_the_reply_that_is_not_streamed(
+    server: tuple[httpx.Client, ToySearchService, TellingEngine], fields: dict[str, Any], *, thinks: bool
+) -> None:
+    client, service, engine = server
+    assert service.solver is not None
+    engine.write = write_thought if thinks else write_answer
+    service.solver.thinking = FORM if thinks else None
+    whole = client.post("/v1/chat/completions", json=one_solution(**fields)).json()["choices"][0]["message"]
+    deltas = stream_all(client, **fields)
+    assert joined(deltas, "content") == (whole["content"] or "")
+    assert joined(deltas, "reasoning_content") == whole.get("reasoning_content", "")
+
+
+@pytest.mark.parametrize("fields", [{"logprobs": True}, {"search": {"n": 4}}, {"model": "majority-16"}])
+def test_other_streams_have_progress_and_then_the_text(
+    server: tuple[httpx.Client, ToySearchService, TellingEngine], fields: dict[str, Any]
+) -> None:
+    client, _, engine = server
+    engine.write = write_answer
+    with client.stream("POST", "/v1/chat/completions", json=chat_body(stream=True) | fields) as reply:
+        deltas = list(read_deltas(reply))
+    assert joined(deltas, "reasoning_content").startswith("[")
+    assert joined(deltas, "content") == ANSWER
+
+
+def test_client_that_reads_late_gets_the_latest_text_alone(
+    server: tuple[httpx.Client, ToySearchService, TellingEngine],
+) -> None:
+    _, service, engine = server
+    assert service.solver is not None
+    engine.write = write_answer
+    solver, problem = service.solver.with_options(strategy=BestOfN(n=1)), Problem.from_question("3+4?")
+
+    async def read() -> list[object]:
+        events = search_events(solver, problem, is_live=True)
+        first = await anext(events)
+        await asyncio.to_thread(engine.is_done.wait)
+        return [first, *[event async for event in events]]
+
+    texts = [event.text for event in asyncio.run(read()) if isinstance(event, SplitText)]
+    assert len(texts) <= 3
+    assert ANSWER.startswith(texts[-1])
+
+
+def test_thought_that_goes_on_behind_its_end_is_not_sent_live(
+    server: tuple[httpx.Client, ToySearchService, TellingEngine],
+) -> None:
+    client, service, engine = server
+    assert service.solver is not None
+    engine.write = write_thought
+    form = ThinkingFormat(opening="<think>", closing="</think>", forced_end="</think>", answer_tokens=0, waits=1)
+    service.solver.thinking = form
+    deltas = stream_all(client, seed=3)
+    whole = client.post("/v1/chat/completions", json=one_solution(seed=3)).json()["choices"][0]["message"]
+    assert joined(deltas, "reasoning_content").endswith(whole["reasoning_content"])
+    assert joined(deltas, "content") == whole["content"]
+
+
+def test_text_completions_and_responses_stream_the_same_text(
+    server: tuple[httpx.Client, ToySearchService, TellingEngine],
+) -> None:
+    client, _, engine = server
+    engine.write = write_answer
+    body = {"model": "best-of-4", "prompt": "3+4?", "stream": True, "search": {"n": 1}}
+    with client.stream("POST", "/v1/completions", json=body) as reply:
+        lines = [json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: {")]
+    assert "".join(choice["text"] for line in lines for choice in line["choices"]) == ANSWER
+    body = {"model": "best-of-4", "input": "3+4?", "stream": True, "search": {"n": 1}}
+    with client.stream("POST", "/v1/responses", json=body) as reply:
+        events = [json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: {")]
+    text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    assert text == ANSWER
