@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
 
-from reason.serve.choices import CompletionChoice, SearchBlock, UsageBlock
+from reason.serve.choices import CompletionChoice, SearchBlock, TokenLogprob, UsageBlock
 from reason.serve.deltas import TextDelta, split_text
+from reason.serve.item_events import Item, ItemEvents
 from reason.serve.items import ResponsesRequest
 from reason.serve.json_schema import write_canonical
 from reason.serve.live_reply import LiveReply
-from reason.serve.responses import encode_json
-from reason.serve.wire import KEEP_ALIVE, Fields, list_logprobs
+from reason.serve.wire import KEEP_ALIVE, list_logprobs
 from reason.thinking import SplitText
 from search.strategy import StepEvent
 
@@ -26,7 +25,7 @@ class ItemWriter:
 
     def __init__(self, body: ResponsesRequest, reply_id: str, created: int, model: str) -> None:
         self._body, self._id, self._created, self._model = body, reply_id, created, model
-        self._num_events = 0
+        self._events = ItemEvents()
 
     def complete_body(
         self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock
@@ -51,30 +50,49 @@ class ItemWriter:
     def first_chunk(self) -> bytes:
         """Returns the events that open a stream."""
         head = self._head("in_progress")
-        return self._event("response.created", response=head) + self._event("response.in_progress", response=head)
+        return self._events.write_event("response.created", response=head) + self._events.write_event(
+            "response.in_progress", response=head
+        )
 
     def progress_chunk(self, event: StepEvent, tokens: int) -> bytes:
         """Returns a comment: this API has no event for what may be discarded."""
         return KEEP_ALIVE
 
-    def live_chunk(self, part: SplitText) -> bytes:
-        """Returns a comment: items come whole."""
-        return KEEP_ALIVE
+    def live_chunk(self, part: SplitText, sent: LiveReply) -> bytes:
+        """Returns the events of a part of thought, text, or both; the thought ends where the text begins."""
+        thought, events = self._reasoning_item(sent.thought), b""
+        if part.thought:
+            if part.thought == sent.thought:
+                events += self._events.begin_item(0, thought)
+            events += self._events.grow_item(0, thought, TextDelta(part.thought))
+        if part.text:
+            index, text = int(bool(sent.thought)), self._message_item(sent.text)
+            if part.text == sent.text:
+                events += self._events.end_item(0, thought) if sent.thought else b""
+                events += self._events.begin_item(index, text)
+            events += self._events.grow_item(index, text, TextDelta(part.text))
+        return events
 
     def last_chunks(
         self, choices: Sequence[CompletionChoice], usage: UsageBlock, search: SearchBlock, sent: LiveReply
     ) -> Iterator[bytes]:
-        """Yields the events of each item, then that of the whole reply."""
-        body = self.complete_body(choices, usage, search)
-        deltas = [] if choices[0].text is None else split_text(choices[0].text, choices[0].logprobs)
+        """Yields the events of each item that have not been `sent`, then that of the whole reply."""
+        body, rest = self.complete_body(choices, usage, search), sent.drop_from(choices[0])
         for index, item in enumerate(self._items(choices[0])):
-            yield from self._item_events(index, item, deltas)
-        yield self._event(f"response.{body['status']}", response=body)
+            kind = item["type"]
+            if kind == "reasoning" and sent.text:  # it has ended
+                continue
+            if not {"reasoning": sent.thought, "message": sent.text}.get(str(kind)):
+                yield self._events.begin_item(index, item)
+            for delta in _list_deltas(item, rest):
+                yield self._events.grow_item(index, item, delta)
+            yield self._events.end_item(index, item)
+        yield self._events.write_event(f"response.{body['status']}", response=body)
 
     def error_chunk(self, error: Mapping[str, Mapping[str, str | None]]) -> bytes:
         """Returns the event that ends a stream with an error."""
         about = {name: value for name, value in error["error"].items() if name != "type"}
-        return self._event("error", **about, error=error["error"])
+        return self._events.write_event("error", **about, error=error["error"])
 
     def _head(self, status: str) -> dict[str, object]:
         body = self._body
@@ -108,20 +126,9 @@ class ItemWriter:
         status = "incomplete" if choice.finish_reason == "length" else "completed"
         items: list[dict[str, object]] = []
         if choice.thought:
-            content = [{"type": "reasoning_text", "text": choice.thought}]
-            items.append({"id": f"rs_{self._id}", "type": "reasoning", "summary": [], "content": content})
+            items.append(self._reasoning_item(choice.thought))
         if choice.text is not None:
-            logprobs = list_logprobs(choice.logprobs or ())
-            part = {"type": "output_text", "text": choice.text, "annotations": [], "logprobs": logprobs}
-            items.append(
-                {
-                    "id": f"msg_{self._id}",
-                    "type": "message",
-                    "status": status,
-                    "role": "assistant",
-                    "content": [part],
-                }
-            )
+            items.append(self._message_item(choice.text, choice.logprobs, status))
         for number, call in enumerate(choice.calls):
             items.append(
                 {
@@ -135,30 +142,27 @@ class ItemWriter:
             )
         return items
 
-    def _item_events(self, index: int, item: dict[str, object], deltas: Sequence[TextDelta]) -> Iterator[bytes]:
-        place = {"item_id": item["id"], "output_index": index}
-        if item["type"] == "message":
-            (part,) = cast("list[dict[str, object]]", item["content"])
-            in_part = {**place, "content_index": 0}
-            yield self._event("response.output_item.added", output_index=index, item={**item, "content": []})
-            yield self._event("response.content_part.added", **in_part, part={**part, "text": "", "logprobs": []})
-            for delta in deltas:
-                logprobs = list_logprobs(delta.logprobs or ())
-                yield self._event("response.output_text.delta", **in_part, delta=delta.text, logprobs=logprobs)
-            whole = {"text": part["text"], "logprobs": part["logprobs"]}
-            yield self._event("response.output_text.done", **in_part, **whole)
-            yield self._event("response.content_part.done", **in_part, part=part)
-        elif item["type"] == "function_call":
-            yield self._event("response.output_item.added", output_index=index, item={**item, "arguments": ""})
-            yield self._event("response.function_call_arguments.delta", **place, delta=item["arguments"])
-            yield self._event(
-                "response.function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"]
-            )
-        else:
-            yield self._event("response.output_item.added", output_index=index, item=item)
-        yield self._event("response.output_item.done", output_index=index, item=item)
+    def _reasoning_item(self, thought: str) -> dict[str, object]:
+        content = [{"type": "reasoning_text", "text": thought}]
+        return {"id": f"rs_{self._id}", "type": "reasoning", "summary": [], "content": content}
 
-    def _event(self, kind: str, **fields: object) -> bytes:
-        data: Fields = {"type": kind, "sequence_number": self._num_events, **fields}
-        self._num_events += 1
-        return f"event: {kind}\n".encode() + b"data: " + encode_json(data) + b"\n\n"
+    def _message_item(
+        self, text: str, logprobs: Sequence[TokenLogprob] | None = None, status: str = "in_progress"
+    ) -> dict[str, object]:
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": list_logprobs(logprobs or ())}
+        return {
+            "id": f"msg_{self._id}",
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+            "content": [part],
+        }
+
+
+def _list_deltas(item: Item, rest: CompletionChoice) -> list[TextDelta]:
+    """Returns what the item still gets of the choice."""
+    if item["type"] == "function_call":
+        return [TextDelta(str(item["arguments"]))]
+    if item["type"] == "reasoning":
+        return [TextDelta(rest.thought)] if rest.thought else []
+    return [] if rest.text is None else split_text(rest.text, rest.logprobs)

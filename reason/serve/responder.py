@@ -59,8 +59,8 @@ class ReplyWriter(Protocol):
         """Returns what a stream says of a new step; `tokens` are all so far."""
         ...
 
-    def live_chunk(self, part: SplitText) -> bytes:
-        """Returns the next part of thought and text, of a solution that is still being written."""
+    def live_chunk(self, part: SplitText, sent: LiveReply) -> bytes:
+        """Returns what a stream says of the next part of a solution that is being written; `sent` is all so far."""
         ...
 
     def last_chunks(
@@ -126,7 +126,7 @@ class SearchResponder:
                 elif isinstance(event, SplitText):
                     part = sent.take(event)
                     if part.thought or part.text:
-                        yield self._writer.live_chunk(part)
+                        yield self._writer.live_chunk(part, sent)
                 else:
                     choices, usage, search = await self._finish_search(event)
                     for chunk in self._writer.last_chunks(choices, usage, search, sent):

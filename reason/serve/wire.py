@@ -56,7 +56,7 @@ class ResponseWriter:
         score = "" if event.score is None else f", score {event.score:.2f}"
         return self._encode_chunk({"reasoning_content": f"[{tokens:,} tokens{score}] {text}\n"} | self._empty_delta)
 
-    def live_chunk(self, part: SplitText) -> bytes:
+    def live_chunk(self, part: SplitText, sent: LiveReply) -> bytes:
         """Returns a part of the thought, of the text, or of both."""
         thought = {"reasoning_content": part.thought} if part.thought else {}
         text = {"content" if self.chat else "text": part.text} if part.text else self._empty_delta

@@ -16,6 +16,7 @@ from reason.problem import Problem
 from reason.serve.events import search_events
 from reason.thinking import SplitText, ThinkingFormat
 from search.strategies.best_of_n import BestOfN
+from tests.support.served_upstream import stream_events
 from tests.support.toy_server import HoldableEngine, ToySearchService, chat_body, running_server, serve_settings
 
 FORM = ThinkingFormat(opening="<think>", closing="</think>", forced_end="</think>", answer_tokens=0)
@@ -157,7 +158,7 @@ def test_thought_that_goes_on_behind_its_end_is_not_sent_live(
     assert joined(deltas, "content") == whole["content"]
 
 
-def test_text_completions_and_responses_stream_the_same_text(
+def test_text_completions_stream_the_text(
     server: tuple[httpx.Client, ToySearchService, TellingEngine],
 ) -> None:
     client, _, engine = server
@@ -166,8 +167,27 @@ def test_text_completions_and_responses_stream_the_same_text(
     with client.stream("POST", "/v1/completions", json=body) as reply:
         lines = [json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: {")]
     assert "".join(choice["text"] for line in lines for choice in line["choices"]) == ANSWER
-    body = {"model": "best-of-4", "input": "3+4?", "stream": True, "search": {"n": 1}}
-    with client.stream("POST", "/v1/responses", json=body) as reply:
-        events = [json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: {")]
-    text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
-    assert text == ANSWER
+
+
+@pytest.mark.parametrize("fields", [{}, {"max_output_tokens": 12}, {"max_output_tokens": 30}])
+@pytest.mark.parametrize("thinks", [False, True])
+def test_items_of_responses_grow_in_order_and_end_as_they_are_without_a_stream(
+    server: tuple[httpx.Client, ToySearchService, TellingEngine], fields: dict[str, Any], *, thinks: bool
+) -> None:
+    client, service, engine = server
+    assert service.solver is not None
+    engine.write = write_thought if thinks else write_answer
+    service.solver.thinking = FORM if thinks else None
+    body = {"model": "best-of-4", "input": "3+4?", "search": {"n": 1}} | fields
+    events = stream_events(client, body, "/v1/responses")
+    whole = client.post("/v1/responses", json=body).json()["output"]
+    texts: dict[str, str] = {}
+    for event in events:
+        if "delta" in event:
+            texts[event["item_id"]] = texts.get(event["item_id"], "") + event["delta"]
+    assert list(texts.values()) == [item["content"][0]["text"] for item in whole]
+    ended = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert [item["content"] for item in ended] == [item["content"] for item in whole]
+    begun = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
+    assert begun == list(range(len(whole)))
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
