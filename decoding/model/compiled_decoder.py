@@ -15,6 +15,7 @@ decoder, which rounds every result.
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.compiled import is_compiled_ahead, note_compiled
 from decoding.kv.pool_memory import allocate_zeros
 from decoding.kv.slots import NO_SLOTS, Slots
 from decoding.model.backend import AttentionBlock, TokenBatch
@@ -43,6 +45,8 @@ from decoding.model.weight_panels import Floats, Panels, allocate_aligned, pick_
 from decoding.thread_team import run_in_team
 from decoding.threads import count_threads
 from decoding.tile_kernels import EXACT, ROUNDED, TILE, TILE_DEPTH
+
+log = logging.getLogger("reason.progress")
 
 _FULL_TILES = (TILE, 2 * TILE, 3 * TILE, 4 * TILE)
 """Rows; beyond them a round takes as long for each."""
@@ -167,9 +171,13 @@ class CompiledDecoder:
 
     def _compile(self) -> None:
         """Loads the machine code, which the first run on a machine compiles: not during the first request."""
+        loops = f"layers-{self._matrices.dtype}-{self._dtype}"
+        if not is_compiled_ahead(loops):
+            log.info("compiling layers for this machine, once ...")
         zero = np.zeros(1, dtype=np.int64)
         block = AttentionBlock(0, 1, [NO_SLOTS], [zero + 1], zero + 1, np.ones((1, 1, 1), dtype=np.bool_))
         self.run_batch(TokenBatch(zero, zero, zero + 1, zero, (block,)), self.new_kv_pool(1))
+        note_compiled(loops)
 
 
 class CompiledHead:

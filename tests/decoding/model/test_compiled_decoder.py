@@ -345,3 +345,15 @@ def test_models_that_cannot_run_compiled_are_refused_with_the_reason() -> None:
         HFBackend(random_model("qwen2"), device="cpu", decoder="fast")
     with pytest.raises(ValueError, match="decoder must be one of auto, compiled, eager; got True"):
         LocalSettings(decoder=True)  # type: ignore[arg-type]  # what YAML makes of `on`
+
+
+def test_first_start_says_that_layers_are_compiled_and_later_ones_do_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(compiled_decoder, "is_compiled_ahead", noted.__contains__)
+    monkeypatch.setattr(compiled_decoder, "note_compiled", noted.append)
+    caplog.set_level("INFO", "reason.progress")
+    for numbers in ("float32", "float32", "rounded"):
+        random_backend.__wrapped__("qwen2", "compiled", numbers)
+    assert [record.message for record in caplog.records] == ["compiling layers for this machine, once ..."] * 2
