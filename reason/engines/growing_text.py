@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from decoding.core import Generation, GenerationRequest, TokenGenerator, Tokens
 
 INTERVAL_S = 0.1
-"""Seconds between two tellings, at least: they are read by people, and each is an event on two loops and a message."""
+"""Seconds between two tellings: they are read by people, and each is an event on two loops and a message."""
 
 
 class GrowingTextGenerator:
@@ -32,44 +31,43 @@ class GrowingTextGenerator:
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """See `core.TokenGenerator`."""
-        loop = asyncio.get_running_loop()
-        return await self._engine.generate(
-            [replace(each, on_tokens=self._grow(each.prefix[self._root_length :], loop).add) for each in requests]
-        )
+        texts = [GrowingText(self._decode, list(each.prefix[self._root_length :])) for each in requests]
+        telling = asyncio.create_task(self._tell_texts(texts))
+        try:
+            return await self._engine.generate(
+                [replace(each, on_tokens=text.tokens.extend) for each, text in zip(requests, texts, strict=True)]
+            )
+        finally:
+            telling.cancel()
 
-    def _grow(self, begun: Tokens, loop: asyncio.AbstractEventLoop) -> _GrowingText:
-        return _GrowingText(self._decode, self._tell, loop, list(begun))
+    async def _tell_texts(self, texts: Sequence[GrowingText]) -> None:
+        while True:
+            # the same moments for all searches: each time that the loop wakes up, rounds wait for the interpreter
+            await asyncio.sleep(INTERVAL_S - time.monotonic() % INTERVAL_S)
+            for text in texts:
+                if text.read_tokens():
+                    self._tell(text.text)
 
 
 @dataclass
-class _GrowingText:
-    """The text of one request; two threads use it, one adds tokens and one reads them.
+class GrowingText:
+    """A text, and the tokens that it is made of; another thread may add tokens.
 
-    tokens  of the solution, those of the request's prefix included
+    >>> growing = GrowingText(lambda tokens: bytes(tokens).decode(errors="replace"), [*b"2 ", 0xC3])
+    >>> growing.read_tokens(), growing.tokens.append(0x97), growing.read_tokens(), growing.text
+    (False, None, True, '2 ×')
     """
 
     decode: Callable[[Tokens], str]
-    tell: Callable[[str], None]
-    loop: asyncio.AbstractEventLoop
     tokens: list[int]
-    _num_read: int = 0
-    _text: str = ""
-    _next_s: float = 0.0
+    text: str = field(default="", init=False)
+    _num_read: int = field(default=0, init=False)
 
-    def add(self, tokens: Sequence[int]) -> None:
-        """Adds tokens, on the engine's thread. *Mutates* the text."""
-        self.tokens += tokens
-        now = time.monotonic()
-        if now >= self._next_s:
-            # all branches of a server in the same round: each telling wakes another thread, for which the round waits
-            self._next_s = (now // INTERVAL_S + 1) * INTERVAL_S
-            with suppress(RuntimeError):  # the loop is closed: the solver is, and soon its engine
-                self.loop.call_soon_threadsafe(self._tell_text)
-
-    def _tell_text(self) -> None:
+    def read_tokens(self) -> bool:
+        """Adds the text of the new tokens, unless they end within a character; returns whether it did. *Mutates*."""
         end = len(self.tokens)
         part = self.decode(tuple(self.tokens[self._num_read : end]))
-        if part and not part.endswith("\ufffd"):  # else the rest of a character comes with the next tokens
-            self._num_read = end
-            self._text += part
-            self.tell(self._text)
+        if not part or part.endswith("\ufffd"):
+            return False
+        self.text, self._num_read = self.text + part, end
+        return True

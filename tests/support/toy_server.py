@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -139,6 +141,13 @@ class ToySearchService(SearchService):
         )
 
 
+def list_stacks() -> str:
+    """Returns where every thread is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = sys._current_frames().items()  # the documented way
+    return "\n".join(f"{names.get(ident)}:\n{''.join(traceback.format_stack(frame))}" for ident, frame in stacks)
+
+
 @contextmanager
 def running_server(service: SearchService, *, wait: bool = True) -> Iterator[str]:
     """Yields the address of a server that runs in its own thread; asserts at the end that it stops."""
@@ -161,7 +170,7 @@ def running_server(service: SearchService, *, wait: bool = True) -> Iterator[str
     finally:
         server.stop()
         thread.join(60)
-        assert not thread.is_alive()
+        assert not thread.is_alive(), list_stacks()
 
 
 @contextmanager

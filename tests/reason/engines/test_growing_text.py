@@ -11,25 +11,29 @@ from hypothesis import strategies as st
 
 from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens
 from reason.engines import growing_text
-from reason.engines.growing_text import GrowingTextGenerator
+from reason.engines.growing_text import GrowingText, GrowingTextGenerator
 from tests.support.toy_search import ToyEngine
 
 ROOT = (1, 2, 3)
+WHOLE = "2 × 3 = 6 ✓"
 
 
-class RunningEngine(ToyEngine):
-    """Writes given runs of tokens, each told by itself."""
+class PatientEngine(ToyEngine):
+    """Tells a token, on another thread, when everything before it has been read."""
 
-    runs: Sequence[Sequence[int]] = ()
-    closes_loop = False
+    def __init__(self, texts: list[str], begun: str = "") -> None:
+        super().__init__()
+        self.texts, self.begun = texts, begun
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         (request,) = requests
         assert request.on_tokens is not None
-        loop = asyncio.get_running_loop()
-        for run in self.runs:
-            await loop.run_in_executor(None, request.on_tokens, run)
-            await asyncio.sleep(0)
+        loop, whole = asyncio.get_running_loop(), self.begun
+        for character in WHOLE:
+            await loop.run_in_executor(None, request.on_tokens, list(character.encode()))
+            whole += character
+            while not self.texts or self.texts[-1] != whole:
+                await asyncio.sleep(0.001)
         return [self.continue_prefix(request)]
 
 
@@ -37,72 +41,33 @@ def decode_utf8(tokens: Tokens) -> str:
     return bytes(tokens).decode(errors="replace")
 
 
-def tell_texts(engine: RunningEngine, begun: Tokens = ()) -> list[str]:
+@given(text=st.text(min_size=1), sizes=st.lists(st.integers(1, 5), min_size=1))
+def test_text_is_a_beginning_of_the_whole_and_in_the_end_all_of_it(text: str, sizes: list[int]) -> None:
+    tokens = list(text.encode(errors="replace"))
+    growing, number = GrowingText(decode_utf8, []), 0
+    while len(growing.tokens) < len(tokens):
+        at = len(growing.tokens)
+        growing.tokens.extend(tokens[at : at + sizes[number % len(sizes)]])
+        before, has_more = growing.text, growing.read_tokens()
+        assert has_more == (growing.text != before)
+        assert bytes(tokens).decode().startswith(growing.text)
+        number += 1
+    assert growing.text == bytes(tokens).decode()
+
+
+@pytest.mark.parametrize("begun", ["", "1 + "])
+def test_every_token_is_told_with_all_before_it_but_the_prompt(monkeypatch: pytest.MonkeyPatch, begun: str) -> None:
+    monkeypatch.setattr(growing_text, "INTERVAL_S", 0.001)
     texts: list[str] = []
 
-    async def run() -> None:
+    async def run() -> set[asyncio.Task[object]]:
+        engine = PatientEngine(texts, begun)
         generator = GrowingTextGenerator(engine, decode_utf8, len(ROOT), texts.append)
-        await generator.generate([GenerationRequest(prefix=(*ROOT, *begun), params=SamplingParams(), seed=0)])
+        prefix = (*ROOT, *begun.encode())
+        await generator.generate([GenerationRequest(prefix=prefix, params=SamplingParams(), seed=0)])
+        await asyncio.sleep(0.005)
+        return asyncio.all_tasks()
 
-    asyncio.run(run())
-    return texts
-
-
-@given(text=st.text(min_size=1), cuts=st.lists(st.integers(1, 5), min_size=1), begun=st.text())
-def test_every_telling_is_a_beginning_of_the_text_and_the_last_one_all_of_it(
-    text: str, cuts: list[int], begun: str
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(growing_text, "INTERVAL_S", 1e-9)
-        tokens, at, runs = text.encode(errors="replace"), 0, list[list[int]]()
-        while at < len(tokens):
-            size = cuts[len(runs) % len(cuts)]
-            runs.append(list(tokens[at : at + size]))
-            at += size
-        engine = RunningEngine()
-        engine.runs = runs
-        texts = tell_texts(engine, tuple(begun.encode(errors="replace")))
-    whole = (begun.encode(errors="replace") + tokens).decode()
-    assert all(whole.startswith(each) for each in texts)
-    assert texts == sorted(texts, key=len)
-    assert texts[-1] == whole
-
-
-def test_tellings_are_no_closer_than_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0
-    monkeypatch.setattr(growing_text, "INTERVAL_S", 4)
-    monkeypatch.setattr("reason.engines.growing_text.time.monotonic", lambda: now)
-    texts: list[str] = []
-
-    async def run() -> None:
-        nonlocal now
-
-        class Clocked(RunningEngine):
-            async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-                nonlocal now
-                (request,) = requests
-                assert request.on_tokens is not None
-                for _ in range(10):
-                    request.on_tokens([ord("a")])
-                    await asyncio.sleep(0)
-                    now += 1
-                return [self.continue_prefix(request)]
-
-        generator = GrowingTextGenerator(Clocked(), decode_utf8, len(ROOT), texts.append)
-        await generator.generate([GenerationRequest(prefix=ROOT, params=SamplingParams(), seed=0)])
-
-    asyncio.run(run())
-    assert texts == ["a", "a" * 5, "a" * 9]
-
-
-def test_token_behind_the_end_of_the_loop_is_no_error() -> None:
-    calls: list[GenerationRequest] = []
-
-    class Keeping(RunningEngine):
-        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-            calls.extend(requests)
-            return [self.continue_prefix(requests[0])]
-
-    assert tell_texts(Keeping()) == []
-    assert calls[0].on_tokens is not None
-    calls[0].on_tokens([ord("a")])
+    assert len(asyncio.run(run())) == 1  # nothing goes on telling
+    ends = [begun + WHOLE[:count] for count in range(1, len(WHOLE) + 1)]
+    assert [text for text in texts if text != begun] == ends

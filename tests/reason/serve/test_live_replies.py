@@ -41,14 +41,14 @@ class TellingEngine(HoldableEngine):
                         await asyncio.sleep(0.005)
                 if request.on_tokens is not None:
                     request.on_tokens([token])
-                    await asyncio.sleep(0.001)  # so that most tokens are sent by themselves
+                    await asyncio.sleep(0.002)  # so that most tokens are sent by themselves
         self.is_done.set()
         return generations
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx.Client, ToySearchService, TellingEngine]]:
-    monkeypatch.setattr("reason.engines.growing_text.INTERVAL_S", 1e-9)
+    monkeypatch.setattr("reason.engines.growing_text.INTERVAL_S", 0.001)
     service, engine = ToySearchService(serve_settings()), TellingEngine()
     service.writer = engine
     with running_server(service) as url, httpx.Client(base_url=url, timeout=60) as client:
