@@ -311,11 +311,11 @@ class Solver:
         engine = self.engine if self.router is None else self.router.bind(problem.question, root, scorer)
         if problem.json_schema is not None:
             engine = ConstrainedGenerator(engine, problem.json_schema)
-        recorder = TopTokenRecorder(engine, problem.num_alternatives) if problem.num_alternatives else None
         if (on_text := self.on_text) is not None:
             engine = GrowingTextGenerator(
                 engine, self.prompt.decode, len(root), lambda text: on_text(reader.split_beginning(text))
             )
+        recorder = TopTokenRecorder(engine, problem.num_alternatives) if problem.num_alternatives else None
         thought = None
         if self.ends_thoughts:
             thought = make_thought_budget(

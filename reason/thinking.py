@@ -140,7 +140,7 @@ class SolutionReader:
         """
         if self.thinking is None:
             return SplitText("", solution, True)
-        if not self.starts_inside and self.thinking.opening.startswith(solution.strip()):
+        if self._may_be_opening(solution):
             return SplitText("", "", False)
         split = self.split(solution)
         return split if split.is_finished else split._replace(thought=hold_back(split.thought, [self.thinking.closing]))
@@ -159,7 +159,10 @@ class SolutionReader:
         """
         if self.thinking is None:
             return False
-        return self.thinking.opening.startswith(solution.strip()) or not self.split(solution).is_finished
+        return self._may_be_opening(solution) or not self.split(solution).is_finished
+
+    def _may_be_opening(self, solution: str) -> bool:
+        return self.thinking is not None and self.thinking.opening.startswith(solution.strip())
 
     def answer_part(self, solution: str) -> str:
         """Returns the part that holds the answer: the text, or with `interim_answers` an unfinished thought."""

@@ -172,12 +172,14 @@ class CompiledDecoder:
     def _compile(self) -> None:
         """Loads the machine code, which the first run on a machine compiles: not during the first request."""
         loops = f"layers-{self._matrices.dtype}-{self._dtype}"
-        if not is_compiled_ahead(loops):
+        is_first = not is_compiled_ahead(loops)
+        if is_first:
             log.info("compiling layers for this machine, once ...")
         zero = np.zeros(1, dtype=np.int64)
         block = AttentionBlock(0, 1, [NO_SLOTS], [zero + 1], zero + 1, np.ones((1, 1, 1), dtype=np.bool_))
         self.run_batch(TokenBatch(zero, zero, zero + 1, zero, (block,)), self.new_kv_pool(1))
-        note_compiled(loops)
+        if is_first:
+            note_compiled(loops)
 
 
 class CompiledHead:

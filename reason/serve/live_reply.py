@@ -10,7 +10,7 @@ from reason.thinking import SplitText, hold_back
 
 @dataclass
 class LiveReply:
-    """What a stream has sent of a thought and the text behind it.
+    """What a stream has sent of a thought and the text behind it. What does not begin with that is sent whole.
 
     stop  strings that end the text
 
@@ -26,17 +26,12 @@ class LiveReply:
     def take(self, split: SplitText) -> SplitText:
         """Returns what has not been sent, of a solution that begins like this; counts it as sent. *Mutates*."""
         text = hold_back(cut_at_stop(split.text, self.stop), self.stop)
-        part = SplitText(_drop(self.thought, split.thought), _drop(self.text, text), split.is_finished)
+        part = SplitText(split.thought.removeprefix(self.thought), text.removeprefix(self.text), split.is_finished)
         self.thought, self.text = self.thought + part.thought, self.text + part.text
         return part
 
     def drop_from(self, choice: CompletionChoice) -> CompletionChoice:
         """Returns the choice without the parts that have been sent."""
         is_whole = bool(self.text) and self.text == choice.text
-        text = None if choice.text is None or is_whole else _drop(self.text, choice.text)
-        return replace(choice, thought=_drop(self.thought, choice.thought), text=text)
-
-
-def _drop(beginning: str, whole: str) -> str:
-    """Returns a text without its beginning; all of it where it begins otherwise, as nothing sent can be taken back."""
-    return whole.removeprefix(beginning)
+        text = None if choice.text is None or is_whole else choice.text.removeprefix(self.text)
+        return replace(choice, thought=choice.thought.removeprefix(self.thought), text=text)
