@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from decoding.fork import ForkGuard
 
+_CANCEL_AGAIN_S = 1.0
+
 T = TypeVar("T")
 
 
@@ -81,7 +83,9 @@ class EventLoopThread:
 
 
 async def _cancel_all_tasks() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    # Again and again: a task may miss a cancellation (Python 3.11's `wait_for` does where its result has just come) or
+    # start another one. The pause is for what a cancelled task still has to do, such as taking back its requests.
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)

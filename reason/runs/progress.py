@@ -39,7 +39,7 @@ class ThroughputMeter:
         cached                    share of the prompt tokens found in the prefix cache
         busy                      share of the wall clock in which the engine had work
         kv_tokens_per_problem     mean over rounds and over problems with running branches
-        kv_sharing, peak_*        KV tokens without prefix sharing over KV tokens held, now and at the peak
+        peak_kv_sharing           KV tokens without prefix sharing over KV tokens held, at the peak
         """
         now, before, seconds = self._engine.stats, self._before, self.elapsed_seconds
         tokens = now.tokens - before.tokens
@@ -53,7 +53,6 @@ class ThroughputMeter:
             "kv_tokens_per_problem": _ratio(
                 now.resident_rounds - before.resident_rounds, now.problem_rounds - before.problem_rounds
             ),
-            "kv_sharing": _ratio(now.unshared_tokens, now.resident_tokens),
             "peak_kv_tokens": now.peak_resident_tokens,
             "peak_kv_tokens_unshared": now.peak_unshared_tokens,
             "peak_kv_sharing": _ratio(now.peak_unshared_tokens, now.peak_resident_tokens),
@@ -65,7 +64,8 @@ class ThroughputMeter:
         parts = [f"{rate:,.0f} tokens/s"] if rate is not None else []
         if (length := totals.get("accepted_length")) is not None and length > 1:
             parts.append(f"{length:.1f} tokens/forward")
-        sharing = totals.get("kv_sharing") or totals.get("peak_kv_sharing")
+        now = self._engine.stats
+        sharing = _ratio(now.unshared_tokens, now.resident_tokens) or totals.get("peak_kv_sharing")
         if sharing:
             parts.append(f"KV shared {sharing:.1f}x")
         elif totals.get("cached"):  # servers do not report their KV
