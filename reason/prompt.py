@@ -67,22 +67,23 @@ class PromptFormat:
     ) -> list[dict[str, object]]:
         """Returns the chat template's input for these messages, the last of which is the question or a tool's result.
 
-        The question is inserted into `user`, unless it is not `as_question`; `system` and the system messages become
-        one, in this order.
+        Every question is inserted into `user`, unless they are not `as_question`, so that each turn of a conversation
+        begins with the tokens of the turn before, and finds them in the prefix cache. `system` and the system messages
+        become one, in this order.
 
         >>> form = PromptFormat(system="Be brief.", user="Q: {question}")
         >>> form.build_conversation([{"role": "user", "content": "1+1?"}])
         [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'Q: 1+1?'}]
         """
-        *before, question = messages
-        given = [str(message["content"]) for message in before if message["role"] == "system"]
+        given = [str(message["content"]) for message in messages if message["role"] == "system"]
         rules = given if self.system is None else [self.system, *given]
         system: list[dict[str, object]] = [{"role": "system", "content": "\n\n".join(rules)}] if rules else []
-        turns = [dict(message) for message in before if message["role"] != "system"]
-        if question["role"] != "user":
-            return [*system, *turns, dict(question)]
-        user = self.user if as_question else SLOT
-        return [*system, *turns, {"role": "user", "content": user.replace(SLOT, str(question["content"]))}]
+        turns = [dict(message) for message in messages if message["role"] != "system"]
+        if as_question:
+            for turn in turns:
+                if turn["role"] == "user":
+                    turn["content"] = self.user.replace(SLOT, str(turn["content"]))
+        return [*system, *turns]
 
 
 class Prompt:

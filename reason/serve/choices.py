@@ -151,6 +151,7 @@ class UsageBlock(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: dict[str, int]
     completion_tokens_details: dict[str, int]
 
 
@@ -180,7 +181,8 @@ class SearchBlock(TypedDict):
 def usage_block(solution: Solution, choices: Sequence[CompletionChoice]) -> UsageBlock:
     """Returns OpenAI's `usage`: completion tokens are all tokens that the search generated, discarded ones included.
 
-    Those of thoughts, and those that belong to no returned solution, count as reasoning tokens.
+    Those of thoughts, and those that belong to no returned solution, count as reasoning tokens. Cached are the tokens
+    of the prompt that an earlier request had left in the prefix cache, as in a chat's next turn.
     """
     tree, usage = solution.tree, solution.usage
     thoughts: dict[int, int] = {}
@@ -190,10 +192,13 @@ def usage_block(solution: Solution, choices: Sequence[CompletionChoice]) -> Usag
     returned = tree.count_tokens(tree.pinned_nodes(choice.node for choice in choices))
     # The text that ends a thought by force is in the tree and was not generated.
     reasoning = max(0, generated - returned + sum(thoughts.values()))
+    # Every call of the search computes the last token of its prefix.
+    computed = usage.prompt_tokens - usage.cached_tokens - max(0, usage.calls - 1)
     return {
         "prompt_tokens": len(tree.root),
         "completion_tokens": generated,
         "total_tokens": len(tree.root) + generated,
+        "prompt_tokens_details": {"cached_tokens": max(0, len(tree.root) - computed)},
         "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
 

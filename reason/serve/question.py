@@ -1,7 +1,7 @@
 """Converts a conversation, or a text to continue, into a problem.
 
 A model with a chat template gets the conversation as it is, with the instructions that its configuration adds to the
-system message and to the last question. A model with a plain-text prompt (the bundled one) knows single questions
+system message and to every question. A model with a plain-text prompt (the bundled one) knows single questions
 only: the conversation becomes one text, system message first, every message after its role. A single user message is
 in both cases the same question as for `scripts/solve.py`. The scorer reads the one text.
 """

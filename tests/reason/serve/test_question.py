@@ -44,7 +44,7 @@ def test_chat_template_gets_every_turn_and_one_system_message() -> None:
     form = PromptFormat(system="Box it.", user="{question} Think.")
     problem, text = posed(form, *TALK)
     rules = "[system] Box it.\n\nBe brief.\n\nBe kind."
-    assert text == f"{rules} [user] 1+1? [assistant] 2 [user] Sure? Think. [assistant] "
+    assert text == f"{rules} [user] 1+1? Think. [assistant] 2 [user] Sure? Think. [assistant] "
     assert problem.question.endswith("User: Sure?")
 
 
