@@ -114,9 +114,11 @@ class Request(TokenSequence):
         before = len(self.output_tokens)
         self.output_tokens += tokens
         length, reason = rule.find_end(self.output_tokens, len(tokens), self.params)
-        del self.output_tokens[length:]
-        self.append_tokens(tokens[: length - before])
-        self.logprobs += logprobs[: length - before]
+        if length < len(self.output_tokens):
+            del self.output_tokens[length:]
+            tokens, logprobs = tokens[: length - before], logprobs[: length - before]
+        self.append_tokens(tokens)
+        self.logprobs += logprobs
         if self.on_tokens is not None:
             self.on_tokens(self.output_tokens[before:])
         return reason

@@ -376,16 +376,18 @@ class RoundRunner:
         new = len(request.output_tokens) - before
         # a stop may cut the result; the last token of an uncut one has no node
         nodes = [item.num_committed + node for node in result.accepted_nodes[:new]]
-        # in the order of the path, which is the order of positions
-        places = [*range(item.num_committed), *nodes] if nodes else slice(item.num_committed)
-        request.append_slots(item.slots[places])
+        if item.num_tokens == item.num_committed:
+            request.append_slots(item.slots)
+        else:
+            # in the order of the path, which is the order of positions
+            request.append_slots(item.slots[[*range(item.num_committed), *nodes]])
+            request.drafted += item.num_tokens - item.num_committed
+            request.accepted += len(nodes)
+            self._stats.accepted += len(nodes)
         # the first round that has the whole prompt: later rounds insert at their end only
         if request.can_insert:
             self._kv.insert(request)  # at once, so that siblings find their common prompt
-        request.drafted += item.num_tokens - item.num_committed
-        request.accepted += len(nodes)
         self._stats.tokens += new
-        self._stats.accepted += len(nodes)
         return reason, nodes
 
     def _observe_round(
@@ -420,7 +422,7 @@ class RoundRunner:
         stats.preemptions, stats.evicted_tokens = self._scheduler.num_preemptions, self._kv.prefix_cache.num_evicted
         now = RoundSnapshot(time.monotonic(), len(running), len(self._scheduler.waiting), self._kv.num_pinned)
         problems = len({request.group for request in running})
-        stats.record_residency(now, sum(request.num_slots for request in running), problems)
+        stats.record_residency(now, sum([request.num_slots for request in running]), problems)
 
 
 def _select_complete(inputs: Sequence[SequenceInput[Request]]) -> list[SequenceInput[Request]]:

@@ -65,6 +65,7 @@ class Scheduler(Generic[S]):
         self.running: list[S] = []
         self.num_preemptions = 0
         self.limit = RoundLimit(memory_advice)
+        self._decoding: tuple[list[S], list[ScheduledSequence[S]]] = [], []
 
     def add_waiting(self, sequence: S) -> None:
         """Adds a sequence at its place in order of arrival: a preempted one comes before newer ones."""
@@ -116,8 +117,13 @@ class Scheduler(Generic[S]):
 
     def _divide_tokens(self) -> list[ScheduledSequence[S]]:
         """Gives one token to each decoding sequence and the rest of the round to prompts, oldest first."""
+        decoding, parts = self._decoding
+        if parts and decoding == self.running:
+            return self.cut_parts(parts)
         filling = sorted((s for s in self.running if s.num_uncomputed > 1), key=lambda s: s.arrival)
         scheduled = [ScheduledSequence(s, 1) for s in self.running if s.num_uncomputed == 1]
+        # a sequence that is decoding has one uncomputed token until it leaves: as long as these run, so do their parts
+        self._decoding = ([], []) if filling else (self.running.copy(), scheduled)
         # At least a chunk: decoding sequences alone may fill the round for ever.
         room = max(self._max_batched_tokens - len(scheduled), _MIN_CHUNK)
         for sequence in filling:
@@ -175,10 +181,12 @@ class Scheduler(Generic[S]):
         else:
             self.running.remove(sequence)
             self._kv.release(sequence)
+        if not self.running:
+            self._decoding = [], []  # an idle engine keeps no sequence
 
     def abort_running(self) -> list[S]:
         """Removes all running sequences after a failed round and frees the slots it had allocated; returns them."""
-        aborted, self.running = self.running, []
+        aborted, self.running, self._decoding = self.running, [], ([], [])
         self._kv.discard_all(aborted)
         return aborted
 

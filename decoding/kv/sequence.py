@@ -87,10 +87,10 @@ class TokenSequence:
 
     def append_slots(self, slots: Slots) -> None:
         """Records that the KV of the next `len(slots)` tokens is in `slots`, which are this sequence's. *Mutates*."""
-        begin, end = self.num_slots, self.num_slots + len(slots)
-        self._reserve_slots(end)
-        self._slots[begin:end] = slots
-        self.num_computed += len(slots)
+        begin, num = self.num_computed - self.num_evicted, len(slots)
+        self._reserve_slots(begin + num)
+        self._slots[begin : begin + num] = slots
+        self.num_computed += num
 
     def view_slots(self, first: int, next_slots: Slots) -> Slots:
         """Returns a view of the slots from `first` on, with `next_slots` for tokens whose KV is not there yet.
