@@ -14,10 +14,9 @@ from decoding.kv.kv_cache import KVCache
 from decoding.kv.out_of_memory import MEMORY_ERRORS
 from decoding.kv.pool_memory import open_pool
 from decoding.kv.sequence import TokenSequence
-from decoding.kv.shared_prefix import group_by_prefix
 from decoding.kv.slots import SlotPool, Slots
 from decoding.model.backend import Backend
-from decoding.model.batch import SequenceInput, pack_batch, pack_segments
+from decoding.model.batch import SequenceInput, pack_inputs
 from decoding.model.device_stream import DeviceStream
 from decoding.model.key_table import KeyTable
 from decoding.scheduler import ScheduledSequence, Scheduler
@@ -160,10 +159,7 @@ class PrefillEngine:
         self, inputs: list[SequenceInput[EncodeRequest]]
     ) -> tuple[list[SequenceInput[EncodeRequest]], HeadOutputs | None]:
         """Returns the inputs in their packed order, and their outputs where any are needed."""
-        if (tiles := self._backend.segment_tiles) is not None:
-            batch, ordered = pack_segments(inputs, tiles, self._key_table)
-        else:
-            batch, ordered = pack_batch(inputs, group_by_prefix([item.sequence for item in inputs]))
+        batch, ordered = pack_inputs(inputs, self._backend, self._key_table)
         assert self._pool is not None, "the pool was released"
         hidden = self._backend.forward(batch, self._pool)
         outputs = self._reduce_outputs(hidden, ordered).cpu().numpy() if len(batch.logits_indices) else None

@@ -25,13 +25,12 @@ from decoding.core import FinishReason, Generation
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.kv.pool_memory import open_pool
-from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.kv.slots import Slots
 from decoding.model.attention_recorder import AttentionRecorder
 from decoding.model.backend import Backend, PreparesRounds, TokenBatch
-from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_batch
+from decoding.model.batch import EMPTY_DRAFT, SequenceInput
 from decoding.model.key_table import KeyTable
-from decoding.model.round_packer import RoundPacker
+from decoding.model.round_packer import RoundPacker, make_packer
 from decoding.request import Request
 from decoding.round_clock import RoundClock
 from decoding.round_result import BatchVerifyResult
@@ -106,12 +105,10 @@ class RoundRunner:
         self._prepares = backend if isinstance(backend, PreparesRounds) else None
         self._is_launched = False  # whether the last round ended without a wait for the device
         self._key_table = KeyTable(kv.pool.capacity)
-        tiles = backend.segment_tiles
-        self._packer = None if tiles is None else RoundPacker[Request](tiles, self._key_table)
+        self._packer: RoundPacker[Request] = make_packer(backend, self._key_table)
         if isinstance(speculation.controller, MemoryLimited):
             feedback_k = speculation.drafter.feedback_k
             speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
-        self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
         self._rows: tuple[object, RoundRows] | None = None
         self._unlearned: list[Feedback] = []
 
@@ -185,8 +182,7 @@ class RoundRunner:
         is_last = len(ended) == len(self._scheduler.running) and not self._scheduler.waiting
         if is_last:
             clock.add_all()
-            if self._packer is not None:
-                self._packer.forget_rounds()
+            self._packer.forget_rounds()
         self._stats.seconds_rounds += time.perf_counter() - begin
         if self._speculation.saving is not None and plan.collect_feedback:
             self._speculation.saving.note_round(time.monotonic())  # not a part of the round: controllers time those
@@ -277,17 +273,8 @@ class RoundRunner:
             first_output = part.num_tokens - 1 if part.is_complete else part.num_tokens
             inputs.append(SequenceInput(part.sequence, part.num_tokens, slots[at:end], first_output, draft))
             at = end
-        if self._packer is not None:
-            return self._packer.pack_round(inputs)
-        batch, ordered = pack_batch(inputs, self._group_requests([part.sequence for part in scheduled]))
+        batch, ordered = self._packer.pack_round(inputs)
         return (replace(batch, recorder=AttentionRecorder()) if self._records_attention else batch), ordered
-
-    def _group_requests(self, requests: list[Request]) -> list[SharedPrefixGroup]:
-        # Locks pin cached prefixes, so a grouping stays valid until a request joins, leaves or inserts.
-        key = [(request.arrival, request.num_cached) for request in requests]
-        if self._grouping[0] != key:
-            self._grouping = key, group_by_prefix(requests)
-        return self._grouping[1]
 
     def _compute_logits(
         self, hidden: Tensor, batch: TokenBatch, inputs: Sequence[SequenceInput[Request]], feedback_k: int

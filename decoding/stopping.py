@@ -22,9 +22,7 @@ class StopRule:
         self._eos = eos_ids
         # Twice the token: the second copy is decoded as it is inside a text. A stop string can only be completed by a
         # token with its last character, or a part of it (decoded as U+FFFD).
-        self._may_complete = lru_cache(maxsize=1 << 16)(
-            lambda token, stop: _may_end_with(decode((token, token)), stop)
-        )
+        self._may_complete = lru_cache(maxsize=1 << 16)(lambda token, stop: _may_end_with(decode((token, token)), stop))
 
     def find_end(self, generated: Sequence[int], new: int, params: SamplingParams) -> tuple[int, FinishReason | None]:
         """Returns the length at which `generated` ends and the reason, or its whole length and None.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Records = npt.NDArray[np.void]
 DECODER_CHOICES = ("auto", "compiled", "eager")
 """Values of the setting `decoder`."""
 ATTENTION_CHOICES = ("auto", "blocks", "segments")
@@ -74,9 +75,18 @@ class AttentionBlock:
         return visible_NRP
 
 
+class KeyLists(NamedTuple):
+    """Lists of keys: slots of sequences, slots of draft nodes, and which of both each token sees (`KEYS_RECORD`)."""
+
+    key_slots: Slots
+    extra_slots: Slots
+    keys_T: Records
+
+
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens of one forward pass, and what they attend to: blocks, or segments where the backend wants those.
+    """The tokens of one forward pass, and what they attend to: segments where the backend has tiles for them, lists for
+    a compiled decoder, or blocks.
 
     slots_T         slots that take the tokens' K and V
     logits_indices  `[W]`, the packed tokens whose output is needed, ascending
@@ -89,6 +99,7 @@ class TokenBatch:
     logits_indices: Ints
     blocks: tuple[AttentionBlock, ...] = ()
     segments: SegmentPlan | None = None
+    lists: KeyLists | None = None
     recorder: AttentionRecorder | None = None
 
 

@@ -1,4 +1,4 @@
-"""Packs the inputs of a round into one batch, with attention blocks or segments that read shared prefixes once.
+"""Packs the inputs of a round into one batch, with blocks, segments or lists of keys, which read shared prefixes once.
 
 Shapes: G groups x B sequences = N, R tokens of a sequence, U of its keys are new.
 """
@@ -12,10 +12,11 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from decoding.kv.sequence import TokenSequence
-from decoding.kv.shared_prefix import SharedPrefixGroup
+from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.kv.slots import SCRATCH_SLOT, Slots
 from decoding.model.aligned_segments import plan_aligned_segments
-from decoding.model.backend import AttentionBlock, Bools, TokenBatch
+from decoding.model.backend import AttentionBlock, Backend, Bools, KeyLists, TokenBatch
+from decoding.model.key_lists import NO_NODES, ListedRows, PrefixOrder, list_keys, order_by_prefix
 from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
 from decoding.speculation.draft import Draft, keep_small_trees
@@ -105,6 +106,32 @@ def pack_segments(
     return _build_batch(ordered, (), plan), ordered
 
 
+def pack_lists(inputs: Sequence[SequenceInput[S]], order: PrefixOrder) -> tuple[TokenBatch, list[SequenceInput[S]]]:
+    """Returns the batch with lists of keys, and the inputs in the order that their tokens (and outputs) have in it."""
+    ordered = [inputs[i] for i in order.places_P]
+    rows = [
+        ListedRows(
+            item.sequence.view_slots(0, item.slots),
+            item.num_committed,
+            ancestor_mask(item.draft) if item.draft.tokens else NO_NODES,
+        )
+        for item in ordered
+    ]
+    return _build_batch(ordered, (), None, list_keys(rows, order.common_P)), ordered
+
+
+def pack_inputs(
+    inputs: Sequence[SequenceInput[S]], backend: Backend, table: KeyTable | None = None
+) -> tuple[TokenBatch, list[SequenceInput[S]]]:
+    """Returns the batch in the form that a backend takes, and the inputs in its order. *Mutates* the table."""
+    if (tiles := backend.segment_tiles) is not None:
+        return pack_segments(inputs, tiles, table)
+    sequences = [item.sequence for item in inputs]
+    if backend.decoder_kind == "compiled":
+        return pack_lists(inputs, order_by_prefix([sequence.prefix_node for sequence in sequences]))
+    return pack_batch(inputs, group_by_prefix(sequences))
+
+
 def _list_keys(item: SequenceInput[S]) -> SequenceRows:
     sequence, committed = item.sequence, item.num_committed
     own_slots = sequence.view_slots(sequence.num_cached, item.slots[:committed])
@@ -113,7 +140,10 @@ def _list_keys(item: SequenceInput[S]) -> SequenceRows:
 
 
 def _build_batch(
-    ordered: Sequence[SequenceInput[S]], blocks: tuple[AttentionBlock, ...], segments: SegmentPlan | None
+    ordered: Sequence[SequenceInput[S]],
+    blocks: tuple[AttentionBlock, ...],
+    segments: SegmentPlan | None,
+    lists: KeyLists | None = None,
 ) -> TokenBatch:
     # lists: an array for each of many short sequences takes longer to make than all their numbers
     tokens: list[int] = []
@@ -138,6 +168,7 @@ def _build_batch(
         np.array(outputs, dtype=np.int64),
         blocks,
         segments,
+        lists,
     )
 
 

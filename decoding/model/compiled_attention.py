@@ -17,9 +17,9 @@ from decoding.model.weight_panels import Floats
 from decoding.vector_kernels import QUERIES, add_values, copy_numbers, exponentiate, score_keys
 
 if TYPE_CHECKING:
+    from decoding.model.backend import Records
     from decoding.model.compiled_layers import StackShape
 
-Records = npt.NDArray[np.void]
 Numbers = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 """K and V: float32, or bfloat16 as 16 bits."""
 
@@ -28,54 +28,6 @@ SCORES_PADDING = 40
 
 MAX_GATHERED = 16  # queries that read a block of keys one after the other; a multiple of QUERIES
 _BLOCK = 32  # keys of a block: with their values 16 KB for a head of 64 numbers, which the nearest cache holds
-
-KEYS_RECORD = np.dtype([(name, np.int64) for name in ("start", "count", "extra_start", "extra_count", "common")])
-"""What a token attends to: `key_slots[start : start + count]`, positions from 0 on, and then
-`extra_slots[extra_start : extra_start + extra_count]`, the draft nodes among its ancestors.
-
-common   how many of its first keys it has in common with the token before it
-"""
-
-
-@compiled_in_place
-def list_keys(
-    first: int, at: int, extra_at: int, shared_len_G: Ints, private_len_N: Ints, num_new_N: Ints,
-    visible_NRU: npt.NDArray[np.bool_], row_R: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records,
-) -> tuple[int, int]:  # fmt: skip
-    """Fills in the keys of the tokens of one block, whose flat rows are `row_R`. *Mutates* `keys_T` and `extra_slots`.
-
-    `key_slots` has the keys of each sequence from `at` on: those of its group, then its own. Returns the ends of what
-    the block has in `key_slots` and in `extra_slots`.
-    """
-    num_sequences, num_rows, num_new = visible_NRU.shape
-    per_group = num_sequences // len(shared_len_G)
-    i, before = 0, -1
-    for n in range(num_sequences):
-        group = n // per_group
-        shared = shared_len_G[group]
-        old = shared + private_len_N[n] - num_new_N[n]
-        is_first = True
-        while i < len(row_R) and row_R[i] // num_rows == n:
-            keys, visible = keys_T[first + i], visible_NRU[n, row_R[i] % num_rows]
-            count = 0
-            while count < num_new and visible[count]:
-                count += 1
-            keys.start, keys.count, keys.extra_start = at, old + count, extra_at
-            for key in range(count, num_new):
-                if visible[key]:
-                    extra_slots[extra_at] = key_slots[at + old + key]
-                    extra_at += 1
-            keys.extra_count = extra_at - keys.extra_start
-            if before != group:
-                keys.common = 0
-            elif is_first:
-                keys.common = shared
-            else:
-                keys.common = min(keys_T[first + i - 1].count, keys.count)
-            before, is_first = group, False
-            i += 1
-        at += shared + private_len_N[n]
-    return at, extra_at
 
 
 @compiled_in_place

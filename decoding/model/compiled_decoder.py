@@ -18,7 +18,7 @@ import copy
 import logging
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -26,9 +26,9 @@ from torch import Tensor
 
 from decoding.compiled import is_compiled_ahead, note_compiled
 from decoding.kv.pool_memory import allocate_zeros
-from decoding.kv.slots import NO_SLOTS, Slots
-from decoding.model.backend import AttentionBlock, TokenBatch
-from decoding.model.compiled_attention import KEYS_RECORD, Numbers, Records, list_keys
+from decoding.kv.slots import NO_SLOTS
+from decoding.model.backend import Records, TokenBatch
+from decoding.model.compiled_attention import Numbers
 from decoding.model.compiled_layers import (
     LAYER_RECORD,
     SHAPE_RECORD,
@@ -38,6 +38,7 @@ from decoding.model.compiled_layers import (
 )
 from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.decoder_weights import DecoderWeights, FusedLayer
+from decoding.model.key_lists import ListedRows, list_keys
 from decoding.model.panel_products import Ints, multiply_in_team
 from decoding.model.tile_attention import size_packed
 from decoding.model.tile_products import count_tile_rows
@@ -124,10 +125,11 @@ class CompiledDecoder:
     def run_batch(self, batch: TokenBatch, pool: Tensor) -> Tensor:
         """Returns normed hidden states `[W, hidden]`. *Mutates* `pool`."""
         hidden = np.empty((len(batch.logits_indices), self._hidden_size), dtype=np.float32)
-        num_tokens, keys = len(batch.tokens_T), _list_batch_keys(batch)
+        num_tokens, keys = len(batch.tokens_T), batch.lists
+        assert keys is not None, "batches of a compiled decoder have lists of keys"
         embedding, tokens_T = self._look_up(batch.tokens_T)
         num_threads = count_threads(self._num_weights, num_tokens)
-        work, of_thread, capacity, largest = size_work(self._shapes, num_threads, batch.positions_T, keys[-1])
+        work, of_thread, capacity, largest = size_work(self._shapes, num_threads, batch.positions_T, keys.keys_T)
         if largest >= self._num_positions:
             self._extend_positions(largest)
         run_in_team(
@@ -176,8 +178,8 @@ class CompiledDecoder:
         if is_first:
             log.info("compiling layers for this machine, once ...")
         zero = np.zeros(1, dtype=np.int64)
-        block = AttentionBlock(0, 1, [NO_SLOTS], [zero + 1], zero + 1, np.ones((1, 1, 1), dtype=np.bool_))
-        self.run_batch(TokenBatch(zero, zero, zero + 1, zero, (block,)), self.new_kv_pool(1))
+        keys = list_keys([ListedRows(zero + 1, 1)], zero)
+        self.run_batch(TokenBatch(zero, zero, zero + 1, zero, lists=keys), self.new_kv_pool(1))
         if is_first:
             note_compiled(loops)
 
@@ -237,35 +239,6 @@ def _view_numbers(pool: Tensor) -> Numbers:
     # NumPy has no bfloat16
     numbers: Numbers = (pool if pool.dtype == torch.float32 else pool.view(torch.uint16)).numpy().reshape(-1)
     return numbers
-
-
-def _list_batch_keys(batch: TokenBatch) -> tuple[Ints, Ints, Records]:
-    """Returns slots, slots of draft nodes, and which of them each token attends to (`KEYS_RECORD`)."""
-    slots = [part for block in batch.blocks for part in _list_slots(block)]
-    # room for as many as there are entries; memory that is not written is not taken
-    num_extra = sum(block.visible_NRU.size for block in batch.blocks)
-    key_slots, extra_slots = np.concatenate(slots), np.empty(num_extra, dtype=np.int64)
-    keys_T: Records = np.empty(len(batch.tokens_T), dtype=KEYS_RECORD)
-    at = extra_at = 0
-    for block in batch.blocks:
-        rows = np.arange(block.count) if block.real_rows is None else block.real_rows
-        at, extra_at = list_keys(
-            block.first, at, extra_at, _count_slots(block.shared), _count_slots(block.private), block.num_new_N,
-            block.visible_NRU, rows, key_slots, extra_slots, keys_T,
-        )  # fmt: skip
-    return key_slots, extra_slots, keys_T
-
-
-def _list_slots(block: AttentionBlock) -> Iterator[Slots]:
-    """Yields the keys of each sequence: those of its group, then its own."""
-    per_group = len(block.private) // len(block.shared)
-    for n, private in enumerate(block.private):
-        yield block.shared[n // per_group]
-        yield private
-
-
-def _count_slots(lists: Sequence[Slots]) -> Ints:
-    return np.array([len(slots) for slots in lists], dtype=np.int64)
 
 
 def _lay_out_weights(weights: DecoderWeights, shape: StackShape) -> tuple[Panels, Floats, Records]:

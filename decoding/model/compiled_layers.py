@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decoding.compiled import compiled, compiled_in_place
-from decoding.model.compiled_attention import KEYS_RECORD, MAX_GATHERED, SCORES_PADDING, Numbers, Records, attend
+from decoding.model.backend import Records
+from decoding.model.compiled_attention import MAX_GATHERED, SCORES_PADDING, Numbers, attend
+from decoding.model.key_lists import KEYS_RECORD
 from decoding.model.panel_products import ZERO, Ints, multiply_share, share_columns
 from decoding.model.tile_attention import attend_in_tiles
 from decoding.model.weight_panels import Floats, Panels

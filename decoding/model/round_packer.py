@@ -1,8 +1,9 @@
-"""Packs the rounds of an engine with segments, a plain round after a plain one from the plan of that one.
+"""Packs the rounds of an engine, and keeps of a round what the next one has in common with it.
 
-Where the same sequences feed one token each, a plan differs from the last one in few numbers: every sequence has a key
-more. NumPy adds them, whatever the tree of prefixes is. Planned anew, such a round takes a visit per sequence and node:
-of 64 branches, most of what keeps a GPU waiting.
+With segments a plain round after a plain one is packed from the plan of that one. Where the same sequences feed one
+token each, a plan differs from the last one in few numbers: every sequence has a key more. NumPy adds them, whatever
+the tree of prefixes is. Planned anew, such a round takes a visit per sequence and node: of 64 branches, most of what
+keeps a GPU waiting.
 
 Shapes: S sequences, in the order of their rows.
 """
@@ -11,21 +12,83 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from decoding.kv.prefix_cache import RadixNode
 from decoding.kv.sequence import TokenSequence
-from decoding.model.backend import TokenBatch
-from decoding.model.batch import SequenceInput, pack_segments
+from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
+from decoding.model.backend import Backend, TokenBatch
+from decoding.model.batch import SequenceInput, pack_batch, pack_lists, pack_segments
+from decoding.model.key_lists import order_by_prefix
 from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentTiles, count_partials
 
 S = TypeVar("S", bound=TokenSequence)
 
 
-class RoundPacker(Generic[S]):
-    """Packs rounds whose keys are in one table."""
+class RoundPacker(Protocol[S]):
+    """Packs the rounds of one engine in the form that its backend takes."""
+
+    def pack_round(self, inputs: Sequence[SequenceInput[S]]) -> tuple[TokenBatch, list[SequenceInput[S]]]:
+        """Returns the batch, and the inputs in the order of their tokens in it. *Mutates* what it keeps of rounds."""
+        ...
+
+    def forget_rounds(self) -> None:
+        """Lets the sequences of the last round go. *Mutates*: the next round is planned anew."""
+        ...
+
+
+def make_packer(backend: Backend, table: KeyTable) -> RoundPacker[Any]:
+    """Returns the packer for rounds of a backend over the pool of the table."""
+    if backend.segment_tiles is not None:
+        return SegmentPacker(backend.segment_tiles, table)
+    return ListPacker() if backend.decoder_kind == "compiled" else BlockPacker()
+
+
+class BlockPacker(Generic[S]):
+    """Packs blocks. Keeps the grouping of sequences."""
+
+    def __init__(self) -> None:
+        self._grouping: tuple[object, list[SharedPrefixGroup]] = None, []
+
+    def pack_round(self, inputs: Sequence[SequenceInput[S]]) -> tuple[TokenBatch, list[SequenceInput[S]]]:
+        """See `RoundPacker`."""
+        sequences = [item.sequence for item in inputs]
+        # Locks pin cached prefixes, so a grouping stays valid until a request joins, leaves or inserts.
+        key = [(sequence.arrival, sequence.num_cached) for sequence in sequences]
+        if self._grouping[0] != key:
+            self._grouping = key, group_by_prefix(sequences)
+        return pack_batch(inputs, self._grouping[1])
+
+    def forget_rounds(self) -> None:
+        """See `RoundPacker`."""
+        self._grouping = None, []
+
+
+class ListPacker(Generic[S]):
+    """Packs lists of keys. Keeps the order of sequences, which follows from their prefixes."""
+
+    def __init__(self) -> None:
+        self._nodes: list[RadixNode | None] = []
+        self._order = order_by_prefix([])
+
+    def pack_round(self, inputs: Sequence[SequenceInput[S]]) -> tuple[TokenBatch, list[SequenceInput[S]]]:
+        """See `RoundPacker`."""
+        nodes = [item.sequence.prefix_node for item in inputs]
+        if nodes != self._nodes:
+            # a node that is split is above itself: what neighbours have in common stays
+            self._nodes, self._order = nodes, order_by_prefix(nodes)
+        return pack_lists(inputs, self._order)
+
+    def forget_rounds(self) -> None:
+        """See `RoundPacker`."""
+        self._nodes, self._order = [], order_by_prefix([])
+
+
+class SegmentPacker(Generic[S]):
+    """Packs segments, whose keys are in one table."""
 
     def __init__(self, tiles: SegmentTiles, table: KeyTable) -> None:
         self._tiles, self._table = tiles, table

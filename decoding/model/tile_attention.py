@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from decoding.compiled import compiled_in_place
-from decoding.model.compiled_attention import MAX_GATHERED, Numbers, Records, gather_queries
+from decoding.model.compiled_attention import MAX_GATHERED, Numbers, gather_queries
 from decoding.model.panel_products import ZERO, Ints
 from decoding.model.weight_panels import Floats, Panels, round_up
 from decoding.tile_kernels import (
@@ -28,6 +28,7 @@ from decoding.tile_packing import pack_keys, pack_values
 from decoding.vector_kernels import exponentiate
 
 if TYPE_CHECKING:
+    from decoding.model.backend import Records
     from decoding.model.compiled_layers import StackShape
 
 

@@ -104,7 +104,14 @@ def find_shape(name: str) -> BodyShape:
     return known[name]
 
 
-def make_body(shape: BodyShape, *, device: Device = "auto", dtype: DType = "auto", numerics: str = "fast") -> HFBackend:
+def make_body(
+    shape: BodyShape,
+    *,
+    device: Device = "auto",
+    dtype: DType = "auto",
+    numerics: str = "fast",
+    decoder: str = "auto",
+) -> HFBackend:
     """Returns a random model of a shape; dtype `auto` is bfloat16 on CUDA and the faster one on this CPU.
 
     Raises: ValueError for a device or dtype that there is not.
@@ -113,7 +120,7 @@ def make_body(shape: BodyShape, *, device: Device = "auto", dtype: DType = "auto
     torch_dtype = _pick_faster_dtype(shape) if dtype == "auto" and target.type == "cpu" else pick_dtype(dtype, target)
     name = str(torch_dtype).removeprefix("torch.")
     model = shape.make_model(target, torch_dtype)
-    return HFBackend(model, device=device, dtype=name, numerics=numerics, frees_model=True)
+    return HFBackend(model, device=device, dtype=name, numerics=numerics, decoder=decoder, frees_model=True)
 
 
 def _pick_faster_dtype(shape: BodyShape) -> torch.dtype:
@@ -158,8 +165,9 @@ class Puppet:
             raise ValueError(describe_misfit(brain.vocab_size, body.vocab_size))
         if brain.device != body.device:
             raise ValueError(f"body and brain must be on one device; got {body.device} and {brain.device}")
-        if (body.segment_tiles is None) != (brain.segment_tiles is None):
-            raise ValueError("body and brain must have the same kind of attention, blocks or segments")
+        kinds = [(backend.segment_tiles is None, backend.decoder_kind) for backend in (body, brain)]
+        if kinds[0] != kinds[1]:  # both run one batch
+            raise ValueError("body and brain must have the same decoder and kind of attention, blocks or segments")
         self.body, self.brain = body, brain
         # a batch is cut into segments once, so that both can run them
         tiles = [backend.segment_tiles for backend in (body, brain) if backend.segment_tiles is not None]
@@ -224,7 +232,7 @@ def make_puppet(shape: BodyShape, brain: HFBackend, *, dtype: DType = "auto") ->
     """Returns a puppet with a new body of a shape, on the brain's device. Raises: ValueError as `Puppet` does."""
     if brain.vocab_size > shape.vocab_size:  # before the body is made, which takes seconds
         raise ValueError(describe_misfit(brain.vocab_size, shape.vocab_size))
-    body = make_body(shape, device=str(brain.device), dtype=dtype, numerics=brain.numerics)
+    body = make_body(shape, device=str(brain.device), dtype=dtype, numerics=brain.numerics, decoder=brain.decoder_kind)
     return Puppet(body, brain, shape.hidden_size)
 
 

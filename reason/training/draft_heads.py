@@ -22,9 +22,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from decoding.core import Tokens
 from decoding.kv.sequence import TokenSequence
-from decoding.kv.shared_prefix import group_by_prefix
 from decoding.model.backend import Backend
-from decoding.model.batch import SequenceInput, pack_batch
+from decoding.model.batch import SequenceInput, pack_inputs
 from decoding.speculation.drafters.acceptance_head import AcceptanceHead
 from decoding.validation import MAX_INT, require_count, require_positive, require_share
 from reason.build import load
@@ -225,7 +224,7 @@ def read_hidden(backend: Backend, tokens: Tokens) -> Tensor:
     """Returns the hidden state after every token, `[W, D]`."""
     sequence = TokenSequence(0, tokens)
     feed = SequenceInput(sequence, len(tokens), np.arange(1, len(tokens) + 1), 0)
-    batch, _ = pack_batch([feed], group_by_prefix([sequence]))
+    batch, _ = pack_inputs([feed], backend)
     # a copy: states of inference mode cannot be trained on
     return backend.forward(batch, backend.new_kv_pool(len(tokens))).clone()
 

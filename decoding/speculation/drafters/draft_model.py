@@ -17,10 +17,10 @@ from decoding.kv.kv_cache import KVCache
 from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.kv.pool_memory import open_pool
 from decoding.kv.sequence import TokenSequence
-from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
+from decoding.kv.shared_prefix import SharedPrefixGroup
 from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend, TokenBatch
-from decoding.model.batch import SequenceInput, pack_batch, pack_segments
+from decoding.model.batch import SequenceInput, pack_inputs
 from decoding.model.device_stream import wait_for_stream
 from decoding.model.key_table import KeyTable
 from decoding.scheduler import ScheduledSequence, Scheduler
@@ -130,7 +130,6 @@ class DraftModel:
         )
         self._texts: dict[int, _DraftedText] = {}
         self._nodes = DraftNodes((), self._k)
-        self._groups: list[tuple[list[int], int]] = []  # branch indices, and how many first slots they share
         self._path_acceptance: dict[int, float] = {}  # of fed nodes: P(all tokens of the path to it are accepted)
         self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
 
@@ -153,12 +152,7 @@ class DraftModel:
         self._nodes = DraftNodes(ready, self._k)
         index_of = {text.arrival: i for i, text in enumerate(ready) if text is not None}
         if index_of:
-            # By arrival, the order of prefill: the same list of texts hits the cache of `_group_texts`.
             ordered = [self._texts[arrival] for arrival in sorted(index_of)]
-            self._groups = [
-                ([index_of[ordered[i].arrival] for i in group.members], group.shared_length)
-                for group in self._group_texts(ordered)
-            ]
             ids, logp = zip(*(text.top for text in ordered), strict=True)
             self._nodes.store_top([index_of[text.arrival] for text in ordered], np.stack(ids), np.stack(logp))
         return np.array([self._nodes.root_node(i) for i in range(len(branches))], dtype=np.int64)
@@ -256,7 +250,7 @@ class DraftModel:
         self._clear_nodes()
 
     def _clear_nodes(self) -> None:
-        self._nodes, self._groups, self._path_acceptance = DraftNodes((), self._k), [], {}
+        self._nodes, self._path_acceptance = DraftNodes((), self._k), {}
 
     def _prefill_committed(self) -> None:
         """Computes committed tokens that are not in the cache yet, as far as there are slots. *Mutates*."""
@@ -277,10 +271,7 @@ class DraftModel:
                 SequenceInput(one.sequence, one.num_tokens, slots[start : start + one.num_tokens], first_output)
             )
             start += one.num_tokens
-        if (tiles := self._backend.segment_tiles) is not None:
-            batch, ordered = pack_segments(inputs, tiles, self._key_table)
-        else:
-            batch, ordered = pack_batch(inputs, self._group_texts([one.sequence for one in scheduled]))
+        batch, ordered = pack_inputs(inputs, self._backend, self._key_table)
         top = self._run_model(batch)
         row = 0
         for sequence_input in ordered:  # the packed order, which is that of the output rows
@@ -295,18 +286,10 @@ class DraftModel:
                 self._kv.insert(text)  # at once, so that siblings find their common prompt
                 text.inserted = True
 
-    def _group_texts(self, texts: list[_DraftedText]) -> list[SharedPrefixGroup]:
-        # Valid until a sequence joins, leaves or is inserted into the prefix cache: usually from prefill to drafts. The
-        # key holds the texts themselves, not their ids, which another object could reuse.
-        key = [(text, text.num_cached) for text in texts]
-        if self._grouping[0] != key:
-            self._grouping = key, group_by_prefix(texts)
-        return self._grouping[1]
-
     def _feed_nodes(self, nodes: Items[int]) -> None:
         """Runs the model over draft nodes. *Mutates* the nodes."""
-        slots, tiles = self._kv.allocate(len(nodes)), self._backend.segment_tiles
-        batch, rows = self._nodes.make_batch(nodes, slots, self._groups, tiles, self._key_table)
+        slots = self._kv.allocate(len(nodes))
+        batch, rows = self._nodes.make_batch(nodes, slots, self._backend, self._key_table)
         top = self._run_model(batch)
         self._nodes.store_top(rows, top.ids_WK, top.logp_WK)
         for node, accepted in sorted(zip(rows, top.accepted_W.tolist(), strict=True)):  # parents first

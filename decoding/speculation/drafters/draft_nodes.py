@@ -13,11 +13,15 @@ from collections.abc import Sequence as Items
 
 import numpy as np
 
+from decoding.fork import LazyProperty
+from decoding.kv.prefix_cache import RadixNode
 from decoding.kv.sequence import TokenSequence
+from decoding.kv.shared_prefix import group_by_prefix
 from decoding.kv.slots import NO_SLOTS, Slots
-from decoding.model.backend import AttentionBlock, Bools, Ints, TokenBatch
+from decoding.model.backend import AttentionBlock, Backend, Bools, Ints, KeyLists, TokenBatch
+from decoding.model.key_lists import ListedRows, list_keys, order_by_prefix
 from decoding.model.key_table import KeyTable
-from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, plan_segments
+from decoding.model.segments import SegmentPlan, SequenceRows, plan_segments
 from decoding.speculation.drafters.source import Floats
 
 NOWHERE = -1
@@ -119,14 +123,12 @@ class DraftNodes:
         self,
         nodes: Items[int],
         slots: Slots,
-        groups: Iterable[tuple[Items[int], int]],
-        tiles: SegmentTiles | None = None,
+        backend: Backend,
         table: KeyTable | None = None,
     ) -> tuple[TokenBatch, Items[int]]:
         """Returns the batch that feeds these nodes, parents first, and the nodes in the order of its rows. *Mutates*.
 
-        With `tiles` the batch has segments, whose keys are in the `table` of the branches' pool. Without, it has blocks
-        of the `groups`, which partition the branches: (members, number of first slots that they share).
+        It has the form that `backend` takes; keys of segments are in the `table` of the branches' pool.
         """
         new_nodes: dict[int, list[int]] = {}
         for node, slot in zip(nodes, slots.tolist(), strict=True):
@@ -136,14 +138,19 @@ class DraftNodes:
             new_nodes.setdefault(self._branch[node], []).append(node)
         blocks: list[AttentionBlock] = []
         segments: SegmentPlan | None = None
+        lists: KeyLists | None = None
         rows: list[int] = []
-        if tiles is not None:
-            branches = list(new_nodes)
+        branches = list(new_nodes)
+        if (tiles := backend.segment_tiles) is not None:
             parts = [self._list_keys(branch, new_nodes[branch]) for branch in branches]
             segments, order = plan_segments(parts, tiles, table)
             rows = [node for i in order for node in new_nodes[branches[i]]]
+        elif backend.decoder_kind == "compiled":
+            places, common = order_by_prefix([self._prefix_of(branch) for branch in branches])
+            lists = list_keys([self._list_rows(branches[i], new_nodes[branches[i]]) for i in places], common)
+            rows = [node for i in places for node in new_nodes[branches[i]]]
         else:
-            for members, num_shared in _merge_groups(groups, new_nodes):
+            for members, num_shared in _merge_groups(self._groups, new_nodes):
                 blocks.append(self._make_block(members, num_shared, new_nodes, len(rows)))
                 rows += [node for branch in members for node in new_nodes[branch]]  # the order of the block's real rows
         batch = TokenBatch(
@@ -153,6 +160,7 @@ class DraftNodes:
             np.arange(len(rows)),
             tuple(blocks),
             segments,
+            lists,
         )
         return batch, rows
 
@@ -164,6 +172,13 @@ class DraftNodes:
         # every committed token has its KV: no row of this pass is causal
         slots = sequence.slots[sequence.num_cached :]
         return SequenceRows(sequence.prefix_node, slots, 0, fed_slots, node_bits, sequence)
+
+    def _list_rows(self, branch: int, new_nodes: Items[int]) -> ListedRows:
+        fed_slots = self.node_slots(self._fed[branch])
+        visible_RN: Bools = np.zeros((len(new_nodes), len(fed_slots)), dtype=np.bool_)
+        for r, node in enumerate(new_nodes):
+            visible_RN[r, self._fed_indices(node)] = True
+        return ListedRows(np.concatenate([self._slots_of(branch), fed_slots]), 0, visible_RN)
 
     def _make_block(
         self, members: Items[int], num_shared: int, new_nodes: dict[int, list[int]], first: int
@@ -190,9 +205,20 @@ class DraftNodes:
         shared = [self._slots_of(members[0])[:num_shared]]
         return AttentionBlock(first, int(rows_N.sum()), shared, private, fed_N, visible_NRU, real_rows)
 
+    @LazyProperty
+    def _groups(self) -> list[tuple[list[int], int]]:
+        """Branches with a common prefix, and its length."""
+        sequences = [(i, sequence) for i, sequence in enumerate(self.sequences) if sequence is not None]
+        groups = group_by_prefix([sequence for _, sequence in sequences])
+        return [([sequences[i][0] for i in group.members], group.shared_length) for group in groups]
+
     def _slots_of(self, branch: int) -> Slots:
         sequence = self.sequences[branch]
         return NO_SLOTS if sequence is None else sequence.slots
+
+    def _prefix_of(self, branch: int) -> RadixNode | None:
+        sequence = self.sequences[branch]
+        return None if sequence is None else sequence.prefix_node
 
     def _fed_indices(self, node: int) -> list[int]:
         """Returns the indices, among the fed nodes of the branch, of the node and of its ancestors."""

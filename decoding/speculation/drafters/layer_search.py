@@ -15,9 +15,8 @@ import numpy as np
 
 from decoding.core import Tokens
 from decoding.kv.sequence import TokenSequence
-from decoding.kv.shared_prefix import group_by_prefix
 from decoding.model.backend import Backend
-from decoding.model.batch import SequenceInput, pack_batch, pack_segments
+from decoding.model.batch import SequenceInput, pack_inputs
 from decoding.speculation.interfaces import Feedback
 from decoding.validation import require_count, require_share
 
@@ -115,10 +114,7 @@ def measure_agreement(backend: Backend, text: Tokens) -> float:
     sequence, count = TokenSequence(0, text[:-1]), len(text) - 1
     first = max(0, count - WINDOW)
     inputs = [SequenceInput(sequence, count, np.arange(1, count + 1), first)]
-    if (tiles := backend.segment_tiles) is not None:
-        batch, _ = pack_segments(inputs, tiles)
-    else:
-        batch, _ = pack_batch(inputs, group_by_prefix([sequence]))
+    batch, _ = pack_inputs(inputs, backend)
     hidden = backend.forward(batch, backend.new_kv_pool(count))
     best = backend.apply_head(hidden).argmax(-1).cpu().numpy()
     return float((best == np.array(text[first + 1 :])).mean())

@@ -17,7 +17,7 @@ from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import SlotPool, Slots
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput, pack_segments
 from decoding.model.key_table import TABLE_BYTES_PER_SLOT, KeyTable
-from decoding.model.round_packer import RoundPacker
+from decoding.model.round_packer import SegmentPacker
 from decoding.model.segments import SegmentPlan, SegmentTiles
 from tests.support.radix_rounds import random_draft
 
@@ -31,7 +31,7 @@ class History:
 
     def __init__(self, rng: np.random.Generator, table: KeyTable) -> None:
         self.rng, self.table = rng, table
-        self.packer = RoundPacker[TokenSequence](TILES, table)
+        self.packer = SegmentPacker[TokenSequence](TILES, table)
         self.cache = KVCache(SlotPool(NUM_SLOTS))
         self.running: list[TokenSequence] = []
         self.texts: list[tuple[int, ...]] = [()]

@@ -246,7 +246,7 @@ def test_batches_are_cut_into_segments_that_both_can_run() -> None:
     body.segment_tiles, small.segment_tiles = SegmentTiles(9, 256), SegmentTiles(32, 128)
     assert Puppet(body, small, MINIATURE.hidden_size).segment_tiles == SegmentTiles(9, 128)
     assert miniature().segment_tiles is None
-    with pytest.raises(ValueError, match="same kind of attention"):
+    with pytest.raises(ValueError, match="same decoder and kind of attention"):
         Puppet(body, brain(), MINIATURE.hidden_size)
     small.device = torch.device("cuda:1")
     with pytest.raises(ValueError, match="must be on one device; got cpu and cuda:1"):
