@@ -97,7 +97,8 @@ class TokenSequence:
 
         Valid until the next method that mutates. `num_computed` stays: those slots need not become this sequence's.
         """
-        begin, end = self.num_slots, self.num_slots + len(next_slots)
+        begin = self.num_computed - self.num_evicted
+        end = begin + len(next_slots)
         self._reserve_slots(end)
         self._slots[begin:end] = next_slots
         return self._slots[first:end]

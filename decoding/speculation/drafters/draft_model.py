@@ -17,7 +17,6 @@ from decoding.kv.kv_cache import KVCache
 from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.kv.pool_memory import open_pool
 from decoding.kv.sequence import TokenSequence
-from decoding.kv.shared_prefix import SharedPrefixGroup
 from decoding.kv.slots import SlotPool
 from decoding.model.backend import Backend, TokenBatch
 from decoding.model.batch import SequenceInput, pack_inputs
@@ -131,7 +130,6 @@ class DraftModel:
         self._texts: dict[int, _DraftedText] = {}
         self._nodes = DraftNodes((), self._k)
         self._path_acceptance: dict[int, float] = {}  # of fed nodes: P(all tokens of the path to it are accepted)
-        self._grouping: tuple[object, list[SharedPrefixGroup]] = (None, [])
 
     @property
     def feedback_k(self) -> int:

@@ -13,8 +13,7 @@ import torch
 
 from decoding.core import SamplingParams, Tokens
 from decoding.kv.sequence import TokenSequence
-from decoding.kv.shared_prefix import group_by_prefix
-from decoding.model.batch import SequenceInput, pack_batch
+from decoding.model.batch import SequenceInput, pack_inputs
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.speculation.acceptance.uniform_stream import UniformStream
 from decoding.speculation.acceptance.verify import TreeRule
@@ -44,7 +43,7 @@ def run_backend(backend: HFBackend, tokens: Tokens) -> tuple[torch.Tensor, torch
     """Returns hidden states and logits after every token."""
     sequence = TokenSequence(0, tokens)
     feed = SequenceInput(sequence, len(tokens), np.arange(1, len(tokens) + 1), 0)
-    batch, _ = pack_batch([feed], group_by_prefix([sequence]))
+    batch, _ = pack_inputs([feed], backend)
     hidden = backend.forward(batch, backend.new_kv_pool(len(tokens)))
     return hidden, backend.apply_head(hidden)
 
