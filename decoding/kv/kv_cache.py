@@ -57,14 +57,14 @@ class KVCache:
         [known, num_computed)   new: the cache takes over our slots
         """
         assert not sequence.num_evicted, "a prefix with holes must not be cached"
-        private = sequence.slots[sequence.num_cached :].copy()
-        match = self.prefix_cache.insert_prefix(sequence.token_array(sequence.num_computed), sequence.slots)
-        cached = match.slots[sequence.num_cached :]
-        self.pool.free(private[private != cached])  # equal where the cache took ours
-        self.prefix_cache.lock_path(match.node)  # before the old lock ends, so that nothing in between is evictable
-        if sequence.prefix_node is not None:
-            self.prefix_cache.unlock_path(sequence.prefix_node)
-        sequence.read_cached(match.node, match.slots)
+        begin = sequence.num_cached
+        new_tokens = np.array(sequence.tokens[begin : sequence.num_computed], dtype=np.int64)
+        private = sequence.slots[begin:].copy()
+        # the walk begins where the sequence's prefix ends: of a short step after a long prefix it is most of the work
+        match = self.prefix_cache.insert_prefix(new_tokens, private, sequence.prefix_node)
+        self.pool.free(private[private != match.slots])  # equal where the cache took ours
+        self.prefix_cache.lock_path(match.node, sequence.prefix_node)
+        sequence.read_cached(match.node, match.slots, begin)
 
     def release(self, sequence: TokenSequence) -> None:
         """Ends a sequence; its KV stays cached until its slots are needed."""

@@ -9,7 +9,7 @@ Every node holds the slots of a run of tokens. A lock on a node pins the whole p
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,10 +32,10 @@ class RadixNode:
         self.num_locks = 0
         self.is_queued = False  # has an entry in the eviction queue
 
-    def path_from_root(self) -> list[RadixNode]:
-        """Returns the nodes from the first below the root down to this one."""
+    def path_from_root(self, after: RadixNode | None = None) -> list[RadixNode]:
+        """Returns the nodes from the first below the root, or below `after`, down to this one."""
         node, path = self, []
-        while node.parent is not None:
+        while node.parent is not None and node is not after:
             path.append(node)
             node = node.parent
         return path[::-1]
@@ -80,25 +80,26 @@ class PrefixCache:
         *Mutates*: splits a node where the match ends and marks the path as used. The result is valid until the next
         eviction, or as long as the node is locked.
         """
-        node, _ = self._walk_down(tokens)
-        return PrefixMatch(node, np.concatenate([NO_SLOTS, *(step.slots for step in node.path_from_root())]))
+        node, _ = self._walk_down(self.root, tokens)
+        return PrefixMatch(node, _join_slots(node.path_from_root()))
 
-    def insert_prefix(self, tokens: TokenArray, slots: Slots) -> PrefixMatch:
-        """Makes `tokens` a cached prefix and returns all of it. *Takes ownership* of `slots[known:]`.
+    def insert_prefix(self, tokens: TokenArray, slots: Slots, after: RadixNode | None = None) -> PrefixMatch:
+        """Makes `tokens` after the prefix of a locked node cached, too, by default after none; returns what is cached
+        for them. *Takes ownership* of `slots[known:]`.
 
         [0, known)        already cached; the result has the cache's slots, `slots[:known]` stay the caller's
         [known, len)      new; the caller's slots are now the cache's
         """
         assert len(tokens) == len(slots)
-        node, known = self._walk_down(tokens)
+        node, known = self._walk_down(after or self.root, tokens)
         if known < len(tokens):
             # Copies: the caller's arrays are views of buffers that it overwrites later.
             node = self._attach_child(node, tokens[known:].copy(), slots[known:].copy())
-        return PrefixMatch(node, np.concatenate([NO_SLOTS, *(step.slots for step in node.path_from_root())]))
+        return PrefixMatch(node, _join_slots(node.path_from_root(after)))
 
-    def lock_path(self, node: RadixNode) -> None:
-        """Pins `node` and all nodes above it, until `unlock_path`."""
-        for step in node.path_from_root():
+    def lock_path(self, node: RadixNode, after: RadixNode | None = None) -> None:
+        """Pins `node` and all nodes above it, until `unlock_path`; a lock of `after`, above it, becomes one of `node`."""
+        for step in node.path_from_root(after):
             # only the first lock of a node changes the count
             if step.num_locks == 0:
                 self.num_evictable -= len(step.tokens)
@@ -147,9 +148,12 @@ class PrefixCache:
         """Returns all slots that the cache holds."""
         return np.concatenate([NO_SLOTS, *(node.slots for node in self.iter_nodes())])
 
-    def _walk_down(self, tokens: TokenArray) -> tuple[RadixNode, int]:
+    def _walk_down(self, node: RadixNode, tokens: TokenArray) -> tuple[RadixNode, int]:
+        """Returns the last node along `tokens` from `node` on, and how many of them it covers."""
         self._clock += 1
-        node, at = self.root, 0
+        at, used = 0, node
+        while used.parent is not None:
+            used.last_used, used = self._clock, used.parent
         while at < len(tokens):
             child = node.children.get(int(tokens[at]))
             if child is None:
@@ -226,3 +230,7 @@ class PrefixCache:
         assert (tokens, evictable) == (self.num_tokens, self.num_evictable)
         slots = self.all_slots()
         assert len(np.unique(slots)) == len(slots) == tokens, "a slot is in two places"
+
+
+def _join_slots(path: Sequence[RadixNode]) -> Slots:
+    return np.concatenate([NO_SLOTS, *(node.slots for node in path)])

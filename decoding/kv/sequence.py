@@ -75,15 +75,15 @@ class TokenSequence:
         """Returns the first `length` committed ids (all of them by default) as an array."""
         return np.array(self.tokens[:length], dtype=np.int64)
 
-    def read_cached(self, node: RadixNode, slots: Slots) -> None:
-        """Reads the first `len(slots)` tokens from the cache's slots. *Mutates*; the caller has locked `node`."""
+    def read_cached(self, node: RadixNode, slots: Slots, begin: int = 0) -> None:
+        """Reads tokens from the cache's slots, too: those from `begin` on. *Mutates*; the caller has locked `node`."""
         self.prefix_node = node
-        self.num_cached = len(slots)
-        self.num_computed = max(self.num_computed, len(slots))
+        self.num_cached = end = begin + len(slots)
+        self.num_computed = max(self.num_computed, end)
         self.slots_version += 1
         self._reserve_slots(self.num_computed)
         # also over slots that `insert` has just freed: only the cache's are locked
-        self._slots[: len(slots)] = slots
+        self._slots[begin:end] = slots
 
     def append_slots(self, slots: Slots) -> None:
         """Records that the KV of the next `len(slots)` tokens is in `slots`, which are this sequence's. *Mutates*."""
