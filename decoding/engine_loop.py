@@ -7,8 +7,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import torch
@@ -46,12 +46,13 @@ class EngineLoop(Generic[S, R]):
         stream: DeviceStream,
     ) -> None:
         self._scheduler, self._run_round, self._stream = scheduler, run_round, stream
-        self._futures: dict[int, Future[R]] = {}  # by arrival; of the worker thread alone
+        self._futures: dict[int, asyncio.Future[R]] = {}  # by arrival; this and the next of the worker thread alone
+        self._outcomes: list[tuple[asyncio.Future[R], R | BaseException]] = []  # of the round, not told yet
         self._cancelled = deque[S]()  # since the last look: asking every future in every round took longer than many do
         self._num_cancelled = 0  # of these, the ones that the scheduler has had
         self._fork_guard = ForkGuard()
         self._lock = threading.Lock()  # guards the four fields below
-        self._inbox: list[tuple[S, Future[R]]] = []
+        self._inbox: list[tuple[S, asyncio.Future[R]]] = []
         self._arrivals = 0
         self._has_work = False
         self._closed = False
@@ -64,10 +65,12 @@ class EngineLoop(Generic[S, R]):
         """
         futures = self._submit_requests(sequences)
         try:
-            return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
+            return await asyncio.gather(*futures)
         finally:
-            for future in futures:  # no effect unless the caller was cancelled or another sequence failed
-                future.cancel()
+            # none is left unless the caller was cancelled or another sequence failed
+            for sequence, future in zip(sequences, futures, strict=True):
+                if future.cancel() or future.cancelled():
+                    self._cancelled.append(sequence)
 
     def call_when_idle(self, function: Callable[[], None]) -> None:
         """Calls `function` in the worker thread once no round is running, and waits for it. Raises: RuntimeError when
@@ -88,17 +91,17 @@ class EngineLoop(Generic[S, R]):
         # The bound method refers to its engine: a cycle would keep model and KV until the garbage collector runs.
         self._run_round = _run_no_round
 
-    def _submit_requests(self, sequences: Sequence[S]) -> list[Future[R]]:
+    def _submit_requests(self, sequences: Sequence[S]) -> list[asyncio.Future[R]]:
         self._fork_guard.claim_process()
+        loop = asyncio.get_running_loop()
         with self._lock:
             if self._closed:
                 raise RuntimeError("the engine is closed")
-            futures: list[Future[R]] = []
+            futures: list[asyncio.Future[R]] = []
             for sequence in sequences:
                 sequence.arrival = self._arrivals
                 self._arrivals += 1
-                futures.append(Future())
-                futures[-1].add_done_callback(partial(_note_cancelled, self._cancelled, sequence))
+                futures.append(loop.create_future())
                 self._inbox.append((sequence, futures[-1]))
             # `_has_work` changes under this lock only: otherwise the worker could stop right after this test.
             if sequences and not self._has_work:
@@ -112,10 +115,11 @@ class EngineLoop(Generic[S, R]):
                 try:
                     self._drop_cancelled()
                     for sequence, result in self._run_round():
-                        self._resolve_future(sequence, result)
+                        self._outcomes.append((self._futures.pop(sequence.arrival), result))
                 except Exception as error:  # goes to the callers of the running sequences; the engine stays usable
                     log.debug("a round failed", exc_info=True)
                     self._fail_requests(error)
+                self._tell_callers()
 
     def _accept_submitted(self) -> bool:
         """Moves submitted sequences to the scheduler's queue; returns whether there is anything to run."""
@@ -127,8 +131,7 @@ class EngineLoop(Generic[S, R]):
                 self._futures[sequence.arrival] = future
                 self._scheduler.add_waiting(sequence)
             if self._closed:
-                for future in self._futures.values():
-                    future.cancel()
+                self._drop_all()
             self._has_work = bool(self._scheduler.waiting or self._scheduler.running)
             return self._has_work
 
@@ -138,29 +141,41 @@ class EngineLoop(Generic[S, R]):
             if self._futures.pop(sequence.arrival, None) is not None:  # else it ended before
                 self._scheduler.remove_sequence(sequence)
 
-    def _resolve_future(self, sequence: S, result: R) -> None:
-        future = self._futures.pop(sequence.arrival)
-        try:
-            future.set_result(result)
-        except InvalidStateError:  # the caller cancelled during the round
-            assert future.cancelled()
+    def _drop_all(self) -> None:
+        for sequence in (*self._scheduler.waiting, *self._scheduler.running):
+            self._scheduler.remove_sequence(sequence)
+            self._outcomes.append((self._futures.pop(sequence.arrival), asyncio.CancelledError()))
+        self._tell_callers()
 
     def _fail_requests(self, error: Exception) -> None:
         """Fails all running sequences, or the waiting ones if none runs, so that a persistent error cannot loop."""
         failed = self._scheduler.abort_running()
         if not failed:
             failed, self._scheduler.waiting = self._scheduler.waiting, []
-        for sequence in failed:
-            future = self._futures.pop(sequence.arrival)
-            try:
-                future.set_exception(error)
-            except InvalidStateError:  # the caller cancelled during the round
-                assert future.cancelled()
+        self._outcomes += [(self._futures.pop(sequence.arrival), error) for sequence in failed]
+
+    def _tell_callers(self) -> None:
+        """Gives the callers what the round has ended, all of one event loop together: to wake a thread takes long."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[R], R | BaseException]]] = {}
+        for future, outcome in self._outcomes:
+            by_loop.setdefault(future.get_loop(), []).append((future, outcome))
+        self._outcomes.clear()
+        for loop, outcomes in by_loop.items():
+            # a loop that was closed meanwhile waits for nothing
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_set_outcomes, outcomes)
 
 
-def _note_cancelled(cancelled: deque[S], sequence: S, future: Future[R]) -> None:
-    if future.cancelled():
-        cancelled.append(sequence)
+def _set_outcomes(outcomes: Iterable[tuple[asyncio.Future[R], R | BaseException]]) -> None:
+    for future, outcome in outcomes:
+        if future.done():  # the caller was cancelled during the round
+            continue
+        if isinstance(outcome, asyncio.CancelledError):
+            future.cancel()
+        elif isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 def _run_no_round() -> tuple[()]:
