@@ -98,7 +98,7 @@ class PrefixCache:
         return PrefixMatch(node, _join_slots(node.path_from_root(after)))
 
     def lock_path(self, node: RadixNode, after: RadixNode | None = None) -> None:
-        """Pins `node` and all above it until `unlock_path`; a lock of `after`, which is above it, becomes one of `node`."""
+        """Pins `node` and all above it until `unlock_path`; a lock of `after`, above it, becomes one of `node`."""
         for step in node.path_from_root(after):
             # only the first lock of a node changes the count
             if step.num_locks == 0:
