@@ -125,8 +125,10 @@ class RoundRunner:
 
     def run_round(self) -> Iterator[tuple[Request, Generation]]:
         """Runs one round; yields each request that ended, already out of the scheduler, with its generation."""
-        # before admission: an expired request gets no slots
-        yield from self._end_expired()
+        # before admission: an expired request gets no slots; alone, because results are told when the round has ended
+        if expired := list(self._end_expired()):
+            yield from expired
+            return
         self._admit_waiting()
         if not self._scheduler.running:
             return

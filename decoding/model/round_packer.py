@@ -78,7 +78,7 @@ class ListPacker(Generic[S]):
         """See `RoundPacker`."""
         nodes = [item.sequence.prefix_node for item in inputs]
         if nodes != self._nodes:
-            # a node that is split is above itself: what neighbours have in common stays
+            # a node keeps its end where it is split later, so neighbours keep what they have in common
             self._nodes, self._order = nodes, order_by_prefix(nodes)
         return pack_lists(inputs, self._order)
 

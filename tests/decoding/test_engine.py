@@ -262,6 +262,27 @@ def test_generate_works_from_several_event_loops_and_threads() -> None:
         assert [g.tokens for (g,) in asyncio.run(in_threads())] == expected
 
 
+def test_requests_that_end_in_one_round_wake_their_event_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests, calls = [replace(r, params=SamplingParams(max_tokens=3)) for r in mixed_requests(8)], 0
+
+    async def generate() -> list[Generation]:
+        loop = asyncio.get_running_loop()
+        wake = loop.call_soon_threadsafe
+
+        def count(*args: Any) -> object:
+            nonlocal calls
+            calls += 1
+            return wake(*args)
+
+        await engine.generate(requests)  # their prompts are in the cache now: all begin in one round
+        monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+        return await engine.generate(requests)
+
+    with open_engine(HashBackend()) as engine:
+        assert {len(generation.tokens) for generation in asyncio.run(generate())} == {3}
+    assert calls == 1
+
+
 def test_event_loop_stays_responsive_during_generate() -> None:
     with open_engine(HashBackend()) as engine:
 

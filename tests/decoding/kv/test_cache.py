@@ -92,7 +92,7 @@ def test_prefix_cache_equals_a_dictionary_that_never_shares(seed: int) -> None:
     locked: list[tuple[tuple[int, ...], PrefixMatch]] = []
     for _ in range(60):
         tokens = tuple(rng.choice((1, 1, 2)) for _ in range(rng.randint(1, 12)))
-        action = rng.choice(["insert", "insert", "match", "lock", "unlock", "evict"])
+        action = rng.choice(["insert", "insert", "insert after", "match", "lock", "unlock", "evict"])
         if action == "insert" and len(tokens) <= pool.num_free:
             known = model.match_prefix(tokens)
             slots = np.concatenate([np.array(known, dtype=np.int64), pool.allocate(len(tokens) - len(known))])
@@ -100,6 +100,17 @@ def test_prefix_cache_equals_a_dictionary_that_never_shares(seed: int) -> None:
             for end in range(len(known) + 1, len(tokens) + 1):
                 model.slot_of[tokens[:end]] = int(slots[end - 1])
             assert match.slots.tolist() == slots.tolist()
+        elif action == "insert after" and locked and len(tokens) <= pool.num_free:
+            prefix, above = locked[at := rng.randrange(len(locked))]
+            known = model.match_prefix(prefix + tokens)[len(prefix) :]
+            slots = np.concatenate([np.array(known, dtype=np.int64), pool.allocate(len(tokens) - len(known))])
+            match = cache.insert_prefix(token_array(*tokens), slots, above.node)
+            for end in range(len(known), len(tokens)):
+                model.slot_of[prefix + tokens[: end + 1]] = int(slots[end])
+            assert match.slots.tolist() == slots.tolist()
+            if rng.random() < 0.5:  # the lock moves down
+                cache.lock_path(match.node, above.node)
+                locked[at] = prefix + tokens, PrefixMatch(match.node, np.concatenate([above.slots, slots]))
         elif action == "match":
             assert cache.match_prefix(token_array(*tokens)).slots.tolist() == model.match_prefix(tokens)
         elif action == "lock":
