@@ -94,14 +94,12 @@ def module_cost(
     """
     import numpy as np
 
-    from decoding.kv.slots import NO_SLOTS
-    from decoding.model.backend import AttentionBlock, TokenBatch
+    from decoding.kv.sequence import TokenSequence
+    from decoding.model.batch import SequenceInput, pack_inputs
 
     ids = torch.zeros(rows, 1, dtype=torch.long, device=model.device)
-    rows_T = np.arange(rows, dtype=np.int64)
-    own_slots, one_each = list(rows_T[:, None] + 1), np.ones(rows, np.int64)
-    block = AttentionBlock(0, rows, [NO_SLOTS], own_slots, one_each, np.ones((rows, 1, 1), bool))
-    batch = TokenBatch(np.zeros(rows, np.int64), np.zeros(rows, np.int64), rows_T + 1, rows_T, (block,))
+    inputs = [SequenceInput(TokenSequence(row, (0,)), 1, np.array([row + 1]), 0) for row in range(rows)]
+    batch, _ = pack_inputs(inputs, backend)
     pool = backend.new_kv_pool(rows)
 
     def seconds(function: Callable[[], object]) -> float:

@@ -53,9 +53,9 @@ def test_every_token_sees_its_keys_in_order_of_position(seed: int, num_sequences
 def test_neighbours_have_in_common_what_is_said(seed: int, num_sequences: int, length: int, nodes: int) -> None:
     batch, _ = pack(random_round(np.random.default_rng(seed), num_sequences, length=length, nodes=nodes))
     assert batch.lists is not None
-    keys_T, seen = batch.lists.keys_T, listed_slots(batch)
+    keys_T, slots = batch.lists.keys_T, listed_slots(batch)
     assert keys_T["common"][0] == 0
-    for keys, before, one, other in zip(keys_T[1:], keys_T[:-1], seen[1:], seen[:-1], strict=True):
+    for keys, before, one, other in zip(keys_T[1:], keys_T[:-1], slots[1:], slots[:-1], strict=True):
         assert keys["common"] <= min(keys["count"], before["count"])
         assert one[: keys["common"]] == other[: keys["common"]]
 
