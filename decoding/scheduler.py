@@ -65,8 +65,7 @@ class Scheduler(Generic[S]):
         self.running: list[S] = []
         self.num_preemptions = 0
         self.limit = RoundLimit(memory_advice)
-        self._decoding: list[S] = []
-        self._parts: list[ScheduledSequence[S]] = []
+        self._parts: list[ScheduledSequence[S]] = []  # of the last round, if every running sequence was decoding
 
     def add_waiting(self, sequence: S) -> None:
         """Adds a sequence at its place in order of arrival: a preempted one comes before newer ones."""
@@ -119,12 +118,10 @@ class Scheduler(Generic[S]):
     def _divide_tokens(self) -> list[ScheduledSequence[S]]:
         """Gives one token to each decoding sequence and the rest of the round to prompts, oldest first."""
         others = [s for s in self.running if len(s.tokens) - s.num_computed != 1]
-        if others or self._decoding != self.running:
+        scheduled = self._parts  # as long as the same sequences decode, and nothing else runs
+        if others or [part.sequence for part in scheduled] != self.running:
             scheduled = [ScheduledSequence(s, 1) for s in self.running if s.num_uncomputed == 1]
-            # as long as the same sequences decode, and nothing else runs, so do the same parts
-            self._decoding, self._parts = ([], []) if others else (self.running.copy(), scheduled)
-        else:
-            scheduled = self._parts
+            self._parts = [] if others else scheduled
         filling = sorted((s for s in others if s.num_uncomputed > 1), key=lambda s: s.arrival)
         # At least a chunk: decoding sequences alone may fill the round for ever.
         room = max(self._max_batched_tokens - len(scheduled), _MIN_CHUNK)
@@ -184,18 +181,13 @@ class Scheduler(Generic[S]):
             self.running.remove(sequence)
             self._kv.release(sequence)
         if not self.running:
-            self._forget_parts()
+            self._parts = []  # an idle engine keeps no sequence
 
     def abort_running(self) -> list[S]:
         """Removes all running sequences after a failed round and frees the slots it had allocated; returns them."""
-        aborted, self.running = self.running, []
-        self._forget_parts()
+        aborted, self.running, self._parts = self.running, [], []
         self._kv.discard_all(aborted)
         return aborted
-
-    def _forget_parts(self) -> None:
-        # an idle engine keeps no sequence
-        self._decoding, self._parts = [], []
 
     def assert_invariants(self) -> None:
         """Asserts the order of the queue and the account of slots."""

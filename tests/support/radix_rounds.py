@@ -10,6 +10,7 @@ from decoding.core import Tokens
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import SlotPool
+from decoding.model.backend import TokenBatch
 from decoding.model.batch import EMPTY_DRAFT, SequenceInput
 from decoding.speculation.draft import Draft
 
@@ -59,6 +60,14 @@ def seen_slots(item: SequenceInput[TokenSequence]) -> list[list[int]]:
             rows[item.num_committed - 1] + [fed[item.num_committed + above] for above in item.draft.path_to(node)]
         )
     return rows
+
+
+def tokens_by_input(batch: TokenBatch, ordered: Inputs) -> dict[int, list[list[int]]]:
+    """Returns by arrival id, position and slot of each token, and whether its output is needed."""
+    ends = np.cumsum([item.num_tokens for item in ordered])
+    is_output = np.isin(np.arange(ends[-1]), batch.logits_indices)
+    rows = np.stack([batch.tokens_T, batch.positions_T, batch.slots_T, is_output], axis=1)
+    return {item.sequence.arrival: part.tolist() for item, part in zip(ordered, np.split(rows, ends[:-1]), strict=True)}
 
 
 def branches_of_prompt(count: int, *, shared: int, private: int, fed: int = 1) -> Inputs:

@@ -13,7 +13,7 @@ from decoding.model.backend import TokenBatch
 from decoding.model.batch import pack_batch, pack_lists
 from decoding.model.key_lists import order_by_prefix
 from decoding.model.round_packer import ListPacker
-from tests.support.radix_rounds import Inputs, branches_of_prompt, random_round, seen_slots
+from tests.support.radix_rounds import Inputs, branches_of_prompt, random_round, seen_slots, tokens_by_input
 
 
 def pack(inputs: Inputs) -> tuple[TokenBatch, Inputs]:
@@ -64,14 +64,8 @@ def test_neighbours_have_in_common_what_is_said(seed: int, num_sequences: int, l
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_tokens_are_those_of_blocks(seed: int, num_sequences: int) -> None:
     inputs = random_round(np.random.default_rng(seed), num_sequences)
-    packed = []
-    for batch, ordered in (pack(inputs), pack_batch(inputs, group_by_prefix([item.sequence for item in inputs]))):
-        ends = np.cumsum([item.num_tokens for item in ordered])
-        is_output = np.isin(np.arange(ends[-1]), batch.logits_indices)
-        rows = np.stack([batch.tokens_T, batch.positions_T, batch.slots_T, is_output], axis=1)
-        parts = zip(ordered, np.split(rows, ends[:-1]), strict=True)
-        packed.append({item.sequence.arrival: part.tolist() for item, part in parts})
-    assert packed[0] == packed[1]
+    in_blocks = pack_batch(inputs, group_by_prefix([item.sequence for item in inputs]))
+    assert tokens_by_input(*pack(inputs)) == tokens_by_input(*in_blocks)
 
 
 @pytest.mark.parametrize("count", [2, 16])

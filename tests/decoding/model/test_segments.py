@@ -15,7 +15,7 @@ from decoding.kv.shared_prefix import group_by_prefix
 from decoding.model.batch import SequenceInput, pack_batch, pack_segments
 from decoding.model.segments import SegmentPlan, SegmentTiles
 from decoding.speculation.draft import Draft
-from tests.support.radix_rounds import Inputs, branches_of_prompt, random_round, seen_slots
+from tests.support.radix_rounds import Inputs, branches_of_prompt, random_round, seen_slots, tokens_by_input
 from tests.support.segment_plans import pack_plan, read_partials
 
 LARGE = SegmentTiles(1 << 20, 1 << 20)
@@ -52,17 +52,8 @@ def test_every_visible_pair_is_covered_once_and_every_key_listed_once(
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_tokens_of_an_input_do_not_depend_on_the_layout(seed: int, num_sequences: int) -> None:
     inputs = random_round(np.random.default_rng(seed), num_sequences)
-    packed = []
-    for batch, ordered in (
-        pack_segments(inputs, LARGE),
-        pack_batch(inputs, group_by_prefix([item.sequence for item in inputs])),
-    ):
-        ends = np.cumsum([item.num_tokens for item in ordered])
-        is_output = np.isin(np.arange(ends[-1]), batch.logits_indices)
-        rows = np.stack([batch.tokens_T, batch.positions_T, batch.slots_T, is_output], axis=1)
-        parts = zip(ordered, np.split(rows, ends[:-1]), strict=True)
-        packed.append({item.sequence.arrival: part.tolist() for item, part in parts})
-    assert packed[0] == packed[1]
+    in_blocks = pack_batch(inputs, group_by_prefix([item.sequence for item in inputs]))
+    assert tokens_by_input(*pack_segments(inputs, LARGE)) == tokens_by_input(*in_blocks)
 
 
 @pytest.mark.parametrize("count", [1, 8, 64])
