@@ -7,7 +7,8 @@ all that drafting can lose, the stakes of trials, is at most that share of the t
 trial on luck ends as soon as the luck does.
 
 Next to the round of a large model drafting takes no time, and drafts are as many as are expected to pay, often none. So
-there a trial costs little, and they are more and earlier.
+there a trial costs little, and they are more and earlier. Where each row of a round costs, as of many branches of a
+small model on a CPU, a trial loses much and drafts win little: there it waits until a run is long enough for both.
 
 Sizes are told apart by powers of two: drafts may pay for one branch and not for a hundred. All seconds are compared
 with those that a cost curve expects of a plain round of the same size and context, times the factor by which plain
@@ -34,12 +35,15 @@ _MOST_STAKE = 8.0  # plain rounds: savings beyond it go to the balance
 _MOST_BALANCE = 10.0  # plain rounds: more, and old savings would pay for the drafts of today
 _FIRST_TRIAL = 16  # rounds before the first trial, in which the drafter learns; then between trials, twice as many each
 _FIRST_TRIAL_OF_FEW = 32  # for fewer than `_MANY_BRANCHES`, which teach as much in more rounds
+_FIRST_TRIAL_OF_DEAR = 128  # for more whose nodes are dear: a run of 100 rounds does not win back what a trial loses
 _DRAFTING, _DRAFTING_OF_BRANCH = 2.5e-4, 4e-5  # seconds on the host for a draft's round, and more for each branch
 _LONG = 20  # times as long as that: next to such a round drafting is nothing
+_DEAR = 0.25  # of a plain round for a node of each branch: then drafts win little, and a trial loses much
 _SHORT_REST = 2  # rounds between trials after one that has saved much: a text that was easy to draft often is so again
 _MOST_REST = 256
 _PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
 _NEWEST = 1 / 8  # weight of the newest round in the factor of plain rounds
+_LEARNING_COST = 0.5  # plain rounds, where nodes are dear, until it is measured
 _MOST_LEARNING_INTERVAL = 64
 _LONGEST_NAP = 16  # rounds: with few branches, to ask about each takes 4 % of a round of the bundled model
 _MOST_CHANGE = 1.25  # of a factor that one round may suggest: one that another process slowed down says little
@@ -54,20 +58,18 @@ class _LoadRecord:
     plain_factor    seconds of plain rounds over those that the cost curve expects
     num_plain       plain rounds that were measured
     stake           seconds that drafting may still lose; None while the size rests
-    learning_cost   what a round that the drafter learns from takes longer, as a share of a plain round; at first 0, so
-                    that two rounds measure it: next to the rounds of a large model learning is nothing
+    learning_cost   what a round that the drafter learns from takes longer, as a share of a plain round
     """
 
     rest: int
     interval: int
     is_long: bool
+    learning_cost: float = 0.0
     plain_factor: float = 1.0
     num_plain: int = 0
     stake: float | None = None
     since_plain: int = 0
     since_learning: int = 0
-    num_learning: int = 0
-    learning_cost: float = 0.0
 
     def observe_plain(self, ratio: float, rounds: int = 1) -> None:
         """Refines the factor of plain rounds by some of them, which took `ratio` on average. *Mutates*."""
@@ -80,13 +82,8 @@ class _LoadRecord:
 
     def observe_learning(self, ratio: float) -> None:
         """Refines the cost of learning by the seconds of such a round over those of a plain one. *Mutates*."""
-        self.num_learning += 1
-        if self.num_learning <= 2:  # a round that another process slowed down must not be the yardstick
-            cost = max(0.0, ratio - 1)
-            self.learning_cost = cost if self.num_learning == 1 else min(cost, self.learning_cost)
-        else:
-            cost = _clip_ratio(ratio, 1 + self.learning_cost) - 1
-            self.learning_cost = max(0.0, self.learning_cost + _NEWEST * (cost - self.learning_cost))
+        cost = _clip_ratio(ratio, 1 + self.learning_cost) - 1
+        self.learning_cost = max(0.0, self.learning_cost + _NEWEST * (cost - self.learning_cost))
 
     def end_trial(self) -> None:
         """Begins a rest. *Mutates*."""
@@ -104,9 +101,12 @@ class SpeculationGate:
         self._records: dict[int, _LoadRecord] = {}
         self._has_credit = False
 
-    def plan_round(self, branches: int, curve_seconds: float) -> RoundKind:
-        """Returns the kind of the next round; the cost curve expects `curve_seconds` of a plain one. *Mutates*."""
-        record = self._record_of(branches, curve_seconds)
+    def plan_round(self, branches: int, curve_seconds: float, node_seconds: float = 0.0) -> RoundKind:
+        """Returns the kind of the next round. *Mutates*.
+
+        The cost curve expects `curve_seconds` of a plain one, and `node_seconds` more with a draft node of each branch.
+        """
+        record = self._record_of(branches, curve_seconds, node_seconds)
         if record.num_plain < 2:
             return "plain"
         if record.stake is not None:
@@ -183,21 +183,18 @@ class SpeculationGate:
             self.balance += record.stake - _MOST_STAKE * plain
             record.stake, record.interval = _MOST_STAKE * plain, _SHORT_REST
 
-    def _record_of(self, branches: int, seconds: float = 0.0) -> _LoadRecord:
-        """Returns the record of a batch size, whose plain rounds are expected to take `seconds`.
+    def _record_of(self, branches: int, seconds: float = 0.0, node_seconds: float = 0.0) -> _LoadRecord:
+        """Returns the record of a batch size; `seconds` and `node_seconds` are those of `plan_round`.
 
         A new one begins with the verdict of the nearest size. *Mutates*.
         """
         size = branches.bit_length()  # 1, 2-3, 4-7, ... branches
         if size not in self._records:
-            near = min(self._records, key=lambda other: abs(other - size), default=None)
-            record = _begin_record(branches, seconds)
+            known = [other for other, record in self._records.items() if record.num_plain >= 2]
+            near = min(known, key=lambda other: abs(other - size), default=None)
+            record = _begin_record(branches, seconds, node_seconds)
             self._records[size] = record if near is None else _copy_verdict(self._records[near], record)
         return self._records[size]
-
-
-def _is_long(branches: int, seconds: float) -> bool:
-    return seconds >= _LONG * (_DRAFTING + _DRAFTING_OF_BRANCH * branches)
 
 
 def _allowance_of(branches: int, is_long: bool) -> float:
@@ -208,10 +205,15 @@ def _learning_interval(record: _LoadRecord) -> float:
     return min(record.learning_cost / _LEARNING, _MOST_LEARNING_INTERVAL)
 
 
-def _begin_record(branches: int, seconds: float) -> _LoadRecord:
-    is_long = _is_long(branches, seconds)
-    first = _SHORT_REST if is_long else _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES else _FIRST_TRIAL
-    return _LoadRecord(rest=first, interval=first, is_long=is_long)
+def _begin_record(branches: int, seconds: float, node_seconds: float) -> _LoadRecord:
+    if seconds >= _LONG * (_DRAFTING + _DRAFTING_OF_BRANCH * branches):
+        return _LoadRecord(_SHORT_REST, _SHORT_REST, is_long=True)
+    if branches < _MANY_BRANCHES:
+        return _LoadRecord(_FIRST_TRIAL_OF_FEW, _FIRST_TRIAL_OF_FEW, is_long=False)
+    if node_seconds < _DEAR * seconds or not seconds:
+        return _LoadRecord(_FIRST_TRIAL, _FIRST_TRIAL, is_long=False)
+    first = _FIRST_TRIAL_OF_DEAR
+    return _LoadRecord(first, first, is_long=False, learning_cost=_LEARNING_COST)
 
 
 def _copy_verdict(near: _LoadRecord, new: _LoadRecord) -> _LoadRecord:

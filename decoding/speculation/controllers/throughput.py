@@ -50,7 +50,10 @@ class ThroughputController:
             self._nap = None
         plain = self.curve.round_seconds(count, 0, load.context_tokens)
         self._expected = count, load.context_tokens, plain
-        self._kind = self._gate.plan_round(count, plain) if count and self.max_draft_tokens else "plain"
+        self._kind = "plain"
+        if count and self.max_draft_tokens:
+            with_nodes = self.curve.round_seconds(count, count, load.context_tokens)
+            self._kind = self._gate.plan_round(count, plain, with_nodes - plain)
         if self._kind != "drafted":
             return _plan_nothing(count, learns=self._kind == "learning")
         total = min(self.max_draft_tokens, load.spare_tokens)

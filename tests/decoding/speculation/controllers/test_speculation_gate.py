@@ -129,6 +129,32 @@ def test_first_trial_is_early_where_many_branches_teach_or_rounds_are_long(
     assert len(kinds) == first + 2
 
 
+@pytest.mark.parametrize("branches", [8, 16, 100])
+def test_a_short_run_is_plain_where_nodes_are_dear(branches: int) -> None:
+    kinds = _plan_rounds(SpeculationGate(), branches, 100, node_seconds=0.3 * PLAIN)
+    assert kinds.count("plain") >= 99
+
+
+def test_a_long_run_tries_drafts_where_nodes_are_dear() -> None:
+    assert "drafted" in _plan_rounds(SpeculationGate(), 16, 140, node_seconds=0.3 * PLAIN)
+
+
+def test_a_size_of_which_nothing_was_measured_hands_on_no_verdict() -> None:
+    """Often the first round is of one branch: the prompt's."""
+    gate = SpeculationGate()
+    gate.plan_round(1, PLAIN)
+    assert _plan_rounds(gate, 16, 100, node_seconds=0.3 * PLAIN).count("plain") >= 99
+
+
+def _plan_rounds(gate: SpeculationGate, branches: int, rounds: int, *, node_seconds: float) -> list[RoundKind]:
+    """Returns the kinds of rounds in which drafts gain nothing."""
+    kinds = list[RoundKind]()
+    for _ in range(rounds):
+        kinds.append(gate.plan_round(branches, PLAIN, node_seconds))
+        gate.observe(kinds[-1], branches, branches, PLAIN, PLAIN)
+    return kinds
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("gain", "cost"), [(1.5, 1.2), (2.0, 1.2), (2.5, 1.6), (4.0, 1.3)])
 def test_where_they_pay_little_of_it_is_lost(gain: float, cost: float, seed: int) -> None:
