@@ -18,6 +18,7 @@ from decoding.model.device_stream import DeviceStream
 from decoding.request import Request
 from decoding.round import RoundRunner, Speculation
 from decoding.scheduler import Scheduler
+from decoding.speculation.interfaces import find_seconds_saved
 from decoding.stats import EngineStats
 from decoding.stopping import Decode, StopRule
 from decoding.validation import require_token_ids
@@ -81,6 +82,7 @@ class LocalEngine:
             drafts = speculation is not None and speculation.has_drafts
             self._round.prepare_rounds(max_batched_tokens if drafts else max_running_requests)
         self._saving = None if speculation is None else speculation.saving
+        self._controller = (speculation or Speculation()).controller
         self._loop: EngineLoop[Request, Generation] = EngineLoop(
             self._scheduler, self._round.run_round, name="engine", stream=DeviceStream(backend, self._round.device)
         )
@@ -90,7 +92,8 @@ class LocalEngine:
         """A snapshot; callable at any time. `running` and `waiting` are of now, not of the last round."""
         # two lengths read without a lock: each is exact, together they may be of two moments
         running, waiting = len(self._scheduler.running), len(self._scheduler.waiting)
-        return replace(self._stats.take_snapshot(), running=running, waiting=waiting)
+        saved = find_seconds_saved(self._controller)
+        return replace(self._stats.take_snapshot(), running=running, waiting=waiting, seconds_saved=saved)
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Returns one generation per request, in order. Cancelling drops all of them at the end of the round.

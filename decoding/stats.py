@@ -43,6 +43,8 @@ class EngineStats:
                        the loop. On CUDA the first and the third are the device's own time, while which the host drafts
                        and keeps books; so their sum may exceed `seconds_rounds`
     seconds_rounds     whole rounds, by the host's clock
+    seconds_saved      by drafts: what plain rounds would have taken more, as the controller estimates it from those of
+                       this engine; below 0 where drafts cost time, None without such a controller
     decoder            how the layers run, compiled or eager; None where a server runs the model
     timeline           the last 4096 rounds
     """
@@ -73,6 +75,7 @@ class EngineStats:
     seconds_drafting: float = 0.0
     seconds_bookkeeping: float = 0.0
     seconds_rounds: float = 0.0
+    seconds_saved: float | None = None
     # bounded: a server may run for weeks
     decoder: DecoderKind | None = None
     timeline: deque[RoundSnapshot] = field(default_factory=lambda: deque(maxlen=4096))

@@ -34,6 +34,7 @@ PLAIN = "speculation=off"
 class RunSeconds:
     """Duration of a run without its start, and what it did. `cpu` counts all threads of the process.
 
+    saved      seconds that drafts saved, as the controller estimates it; 0 where it does not
     solutions  the chosen solution of each problem, by its id
     """
 
@@ -42,6 +43,7 @@ class RunSeconds:
     rounds: int
     tokens: int
     drafted: int
+    saved: float
     solutions: Mapping[str, str]
 
 
@@ -65,6 +67,10 @@ class RunComparison:
         ratios = sorted(2 * on / (off + other) for on, off, other in zip(drafted, plain, again, strict=True))
         return ratios, sorted(other / off for off, other in zip(plain, again, strict=True))
 
+    def estimated_ratios(self) -> list[float]:
+        """Returns wall seconds with speculation over those without, as controllers estimate the latter; ascending."""
+        return sorted(run.wall / (run.wall + run.saved) for run in self.drafted)
+
     def count_differing(self) -> int:
         """Returns how many problems of the runs with speculation have another solution than in the run before it."""
         return sum(
@@ -78,7 +84,8 @@ class RunComparison:
         clocks: dict[str, object] = {}
         for clock in ("wall", "cpu"):
             for name, ratios in zip((clock, f"{clock}_plain"), self.ratios(clock), strict=True):
-                clocks[name] = {"median": median(ratios), "low": ratios[0], "high": ratios[-1]}
+                clocks[name] = _summarize(ratios)
+        clocks["estimated"] = _summarize(self.estimated_ratios())
         last = self.drafted[-1]
         counts = {
             "rounds": last.rounds,
@@ -128,4 +135,9 @@ def run_once(overrides: Sequence[str]) -> RunSeconds:
         solutions = {result.id: result.thought + result.text for result in run.solve_missing()}
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         stats = solver.engine.stats
-        return RunSeconds(wall, cpu, stats.rounds, stats.tokens, stats.drafted, solutions)
+        saved = stats.seconds_saved or 0.0
+        return RunSeconds(wall, cpu, stats.rounds, stats.tokens, stats.drafted, saved, solutions)
+
+
+def _summarize(ratios: Sequence[float]) -> dict[str, float]:
+    return {"median": median(ratios), "low": ratios[0], "high": ratios[-1]}

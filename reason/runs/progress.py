@@ -13,6 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from decoding.core import Engine
+from decoding.stats import EngineStats
 from reason.models.loading import announce
 from reason.runs.result import ProblemResult
 from reason.runs.summary import chosen_accuracy
@@ -36,6 +37,8 @@ class ThroughputMeter:
 
         tokens, forwards          generated tokens; rounds of the engine, each one forward pass for the whole batch
         accepted_length           tokens per forward pass of a branch, the bonus token included
+        speculation_speedup       seconds that the rounds would have taken without drafts over those they took, as the
+                                  controller estimates it from plain rounds; None where it does not compare them
         cached                    share of the prompt tokens found in the prefix cache
         busy                      share of the wall clock in which the engine had work
         kv_tokens_per_problem     mean over rounds and over problems with running branches
@@ -48,6 +51,7 @@ class ThroughputMeter:
             "forwards": now.rounds - before.rounds,
             "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
             "accepted_length": _ratio(tokens, tokens - (now.accepted - before.accepted)),
+            "speculation_speedup": self._speculation_speedup(now),
             "cached": _ratio(now.cached_tokens - before.cached_tokens, now.prompt_tokens - before.prompt_tokens),
             "busy": _ratio(now.busy_seconds - before.busy_seconds, seconds),
             "kv_tokens_per_problem": _ratio(
@@ -57,6 +61,12 @@ class ThroughputMeter:
             "peak_kv_tokens_unshared": now.peak_unshared_tokens,
             "peak_kv_sharing": _ratio(now.peak_unshared_tokens, now.peak_resident_tokens),
         }
+
+    def _speculation_speedup(self, now: EngineStats) -> float | None:
+        if now.seconds_saved is None:
+            return None
+        rounds = now.seconds_rounds - self._before.seconds_rounds
+        return _ratio(rounds + now.seconds_saved - (self._before.seconds_saved or 0.0), rounds)
 
     def __str__(self) -> str:
         totals = self.read_totals()

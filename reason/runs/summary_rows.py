@@ -69,6 +69,8 @@ def _cost_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
     if engine["accepted_length"] is not None and usage["drafted"]:
         note = f"the bonus token included; {usage['drafted']:,} drafted"
         costs.append(("tokens per forward", f"{engine['accepted_length']:.2f}", note))
+    if (speedup := engine.get("speculation_speedup")) is not None and usage["drafted"]:
+        costs.append(("speculation", f"{speedup:.2f}x", "speed, as estimated from the plain rounds of this run"))
     if engine["peak_kv_sharing"] is not None:
         held = f"{engine['peak_kv_tokens']:,} tokens held at the peak, {engine['peak_kv_tokens_unshared']:,} unshared"
         costs.append(("KV shared", f"{engine['peak_kv_sharing']:.1f}x", held))

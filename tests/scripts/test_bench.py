@@ -242,7 +242,7 @@ def test_whole_runs_compares_with_plain_runs_and_ends_with_json(tmp_path: Path) 
     assert done.stderr.startswith("3 runs of a pair\n")
     (workload,) = json.loads(done.stdout.splitlines()[-1])["workloads"]
     assert (workload["workload"], workload["pairs"]) == ("question", 1)
-    assert all(workload[clock]["median"] > 0 for clock in ("wall", "wall_plain", "cpu", "cpu_plain"))
+    assert all(workload[clock]["median"] > 0 for clock in ("wall", "wall_plain", "cpu", "cpu_plain", "estimated"))
     assert 0 < workload["tokens"] <= 40
     assert workload["rounds"] <= workload["plain_rounds"]
     assert (workload["num_differing"], workload["problems"]) == (0, 1)
@@ -251,7 +251,7 @@ def test_whole_runs_compares_with_plain_runs_and_ends_with_json(tmp_path: Path) 
     assert (fence, end) == ("```json", "```")
     assert json.loads(figures) == json.loads(done.stdout.splitlines()[-1])
     (row,) = [line for line in report.splitlines() if line.startswith("| question |")]
-    for clock in ("wall", "wall_plain", "cpu", "cpu_plain"):
+    for clock in ("wall", "wall_plain", "cpu", "cpu_plain", "estimated"):
         assert f"{workload[clock]['median']:.2f} ({workload[clock]['low']:.2f} to" in row
 
 

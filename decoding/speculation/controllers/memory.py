@@ -17,7 +17,15 @@ from dataclasses import dataclass, field, replace
 
 from decoding.speculation.controllers.cost_curve import CalibratedCost
 from decoding.speculation.controllers.draft_memory import DraftMemory
-from decoding.speculation.interfaces import BatchLoad, Branch, Controller, DraftPlan, Feedback, RoundCost
+from decoding.speculation.interfaces import (
+    BatchLoad,
+    Branch,
+    Controller,
+    DraftPlan,
+    Feedback,
+    RoundCost,
+    find_seconds_saved,
+)
 from decoding.validation import require_positive, require_share
 
 
@@ -46,6 +54,10 @@ class MemoryController:
     @property
     def uses_template(self) -> bool:
         return self.controller.uses_template
+
+    @property
+    def seconds_saved(self) -> float | None:
+        return find_seconds_saved(self.controller)
 
     def set_memory(self, memory: DraftMemory) -> None:
         self._memory = memory

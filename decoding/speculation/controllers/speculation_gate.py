@@ -41,7 +41,8 @@ _LONG = 20  # times as long as that: next to such a round drafting is nothing
 _DEAR = 0.25  # of a plain round for a node of each branch: then drafts win little, and a trial loses much
 _SHORT_REST = 2  # rounds between trials after one that has saved much: a text that was easy to draft often is so again
 _MOST_REST = 256
-_PLAIN_INTERVAL = 64  # drafted rounds between two plain ones, which measure anew what they are compared with
+_PLAIN_INTERVAL = 128  # drafted rounds between some plain ones, which measure anew what they are compared with
+_PLAIN_ROUNDS = 3  # in a row, of which the last counts: the first, beside drafts, takes up to a quarter longer
 _NEWEST = 1 / 8  # weight of the newest round in the factor of plain rounds
 _LEARNING_COST = 0.5  # plain rounds, where nodes are dear, until it is measured
 _MOST_LEARNING_INTERVAL = 64
@@ -93,11 +94,12 @@ class _LoadRecord:
 class SpeculationGate:
     """Decides the kind of each round.
 
-    balance  seconds that trials may lose, of all batch sizes together
+    balance        seconds that trials may lose, of all batch sizes together
+    seconds_saved  by all drafted rounds until now, less those of learning; below 0 where that cost more
     """
 
     def __init__(self) -> None:
-        self.balance = 0.0
+        self.balance = self.seconds_saved = 0.0
         self._records: dict[int, _LoadRecord] = {}
         self._has_credit = False
 
@@ -129,7 +131,7 @@ class SpeculationGate:
     def observe(self, kind: RoundKind, branches: int, tokens: int, seconds: float, curve_seconds: float) -> None:
         """Records a round that committed `tokens`. *Mutates*."""
         record = self._record_of(branches)
-        if kind == "plain":
+        if kind == "plain" and (record.stake is None or record.since_plain >= _PLAIN_INTERVAL + _PLAIN_ROUNDS):
             record.observe_plain(seconds / curve_seconds)
         plain = record.plain_factor * curve_seconds
         if not self._has_credit and record.num_plain == 2:  # one round may have been a slow one
@@ -137,10 +139,12 @@ class SpeculationGate:
         self._pay_in(branches, seconds, plain)
         if kind == "learning":
             record.observe_learning(seconds / plain)
+            self.seconds_saved -= min(seconds, 2 * plain) - plain
         elif kind == "drafted" and record.stake is not None:
             saved = plain * tokens / branches - seconds
-            # a round that another process slowed down says little
-            self._observe_saved(record, max(saved, -2 * plain), plain)
+            saved = max(saved, -2 * plain)  # a round that another process slowed down says little
+            self.seconds_saved += saved
+            self._observe_saved(record, saved, plain)
 
     def begin_nap(self, branches: int, curve_seconds: float) -> Nap | None:
         """Returns next rounds that are certain to be plain, if there are some: it rests, and the balance is low.

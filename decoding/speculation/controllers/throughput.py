@@ -41,6 +41,10 @@ class ThroughputController:
     def __post_init__(self) -> None:
         require_count("max_draft_tokens", self.max_draft_tokens)
 
+    @property
+    def seconds_saved(self) -> float:
+        return self._gate.seconds_saved
+
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         count = len(branches)
         if self._nap is not None:

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from decoding.speculation.controllers.draft_memory import DraftMemory, MemoryLimited
-from decoding.speculation.interfaces import BatchLoad, Branch, Controller, DraftPlan, Feedback, RoundCost
+from decoding.speculation.interfaces import (
+    BatchLoad,
+    Branch,
+    Controller,
+    DraftPlan,
+    Feedback,
+    RoundCost,
+    find_seconds_saved,
+)
 
 
 @dataclass
@@ -24,6 +32,10 @@ class PlainUntilCompiled:
     @property
     def uses_template(self) -> bool:
         return self.controller.uses_template
+
+    @property
+    def seconds_saved(self) -> float | None:
+        return find_seconds_saved(self.controller)
 
     def set_memory(self, memory: DraftMemory) -> None:
         if isinstance(self.controller, MemoryLimited):

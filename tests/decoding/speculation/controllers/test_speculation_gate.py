@@ -27,6 +27,7 @@ class Rounds:
     hiccups   share of rounds that another process slows down tenfold
     naps      whether the gate is asked nothing while it rests
     plain     seconds of a plain round that the cost curve expects
+    after     what the first plain round after a drafted one takes longer, as a share
     """
 
     gain: float
@@ -38,10 +39,18 @@ class Rounds:
     seed: int = 0
     naps: bool = True
     plain: float = PLAIN
+    after: float = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
     num_asked: int = 0
+    seconds: float = 0.0
     _gate: SpeculationGate = field(default_factory=SpeculationGate)
     _nap: Nap | None = None
+    _last_kind: RoundKind = "plain"
+
+    @property
+    def estimated_speedup(self) -> float:
+        """Seconds that plain rounds would have taken over those of all rounds."""
+        return 1 + self._gate.seconds_saved / self.seconds
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.seed)
@@ -53,11 +62,15 @@ class Rounds:
             kind = self._plan_round(branches)
             factor = {"plain": 1.0, "learning": 1 + self.learning, "drafted": self.cost}[kind]
             fair = self.plain * self.bias * factor
+            if kind == "plain" and self._last_kind == "drafted":
+                fair *= 1 + self.after
+            self._last_kind = kind
             clock = fair * self._dice.lognormvariate(0, self.noise) * (10 if self._dice.random() < self.hiccups else 1)
             committed = sum(self._draw_tokens() for _ in range(branches)) if kind == "drafted" else branches
             self._observe(kind, branches, committed, clock)
             self.kinds[kind] += 1
             seconds, tokens = seconds + fair, tokens + committed
+            self.seconds += clock
         return tokens / branches / (seconds / (self.plain * self.bias))
 
     def _plan_round(self, branches: int) -> RoundKind:
@@ -161,6 +174,24 @@ def test_where_they_pay_little_of_it_is_lost(gain: float, cost: float, seed: int
     rounds = Rounds(gain, cost, seed=seed)
     rounds.run(100)
     assert rounds.run(1000) > 0.95 * gain / cost
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("gain", "cost"), [(1.0, 1.05), (1.2, 1.6), (2.0, 1.2), (4.0, 1.3)])
+def test_the_seconds_saved_are_those_of_plain_rounds_for_the_same_tokens(gain: float, cost: float, seed: int) -> None:
+    rounds = Rounds(gain, cost, learning=0.05, noise=0.05, hiccups=0.0, seed=seed, naps=False, bias=1.7)
+    rate = rounds.run(2000)
+    assert rounds.estimated_speedup == pytest.approx(rate, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_plain_round_right_after_drafts_is_no_yardstick(seed: int) -> None:
+    """It takes longer; compared with it, drafts that lose would seem to pay."""
+    rounds = Rounds(1.25, 1.35, hiccups=0.0, after=0.3, seed=seed)
+    assert rounds.run(3000) > 0.97
+    paying = Rounds(1.6, 1.25, hiccups=0.0, after=0.3, learning=0.05, seed=seed, naps=False)
+    rate = paying.run(3000)
+    assert paying.estimated_speedup == pytest.approx(rate, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(10))
