@@ -89,6 +89,13 @@ class _StateCollector(Collector):
         )
         yield CounterMetricFamily("reason_engine_drafted_tokens", "Draft tokens verified", value=stats.drafted)
         yield CounterMetricFamily("reason_engine_accepted_tokens", "Draft tokens accepted", value=stats.accepted)
+        yield CounterMetricFamily("reason_engine_rounds_seconds", "Seconds in rounds", value=stats.seconds_rounds)
+        if stats.seconds_saved is not None:
+            yield GaugeMetricFamily(
+                "reason_engine_saved_seconds",
+                "Seconds that rounds without drafts would have taken more, estimated; below 0 where drafts cost time",
+                value=stats.seconds_saved,
+            )
         yield CounterMetricFamily(
             "reason_engine_preemptions", "Branches preempted because the KV pool was full", value=stats.preemptions
         )
