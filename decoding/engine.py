@@ -18,7 +18,7 @@ from decoding.model.device_stream import DeviceStream
 from decoding.request import Request
 from decoding.round import RoundRunner, Speculation
 from decoding.scheduler import Scheduler
-from decoding.speculation.interfaces import find_seconds_saved
+from decoding.speculation.controllers.seconds_saved import find_seconds_saved
 from decoding.stats import EngineStats
 from decoding.stopping import Decode, StopRule
 from decoding.validation import require_token_ids
@@ -69,20 +69,19 @@ class LocalEngine:
             "engine.max_batched_tokens and engine.max_running_requests make them smaller",
         )
         self._stats = EngineStats(capacity_tokens=self._kv.pool.capacity, decoder=backend.decoder_kind)
+        self._speculation = speculation or Speculation()
         self._round = RoundRunner(
             backend,
             self._kv,
             self._scheduler,
-            speculation or Speculation(),
+            self._speculation,
             StopRule(decode, frozenset(eos_ids)),
             self._stats,
             records_attention=records_attention,
         )
         if prepares_rounds:
-            drafts = speculation is not None and speculation.has_drafts
-            self._round.prepare_rounds(max_batched_tokens if drafts else max_running_requests)
-        self._saving = None if speculation is None else speculation.saving
-        self._controller = (speculation or Speculation()).controller
+            has_drafts = self._speculation.has_drafts
+            self._round.prepare_rounds(max_batched_tokens if has_drafts else max_running_requests)
         self._loop: EngineLoop[Request, Generation] = EngineLoop(
             self._scheduler, self._round.run_round, name="engine", stream=DeviceStream(backend, self._round.device)
         )
@@ -92,7 +91,7 @@ class LocalEngine:
         """A snapshot; callable at any time. `running` and `waiting` are of now, not of the last round."""
         # two lengths read without a lock: each is exact, together they may be of two moments
         running, waiting = len(self._scheduler.running), len(self._scheduler.waiting)
-        saved = find_seconds_saved(self._controller)
+        saved = find_seconds_saved(self._speculation.controller)
         return replace(self._stats.take_snapshot(), running=running, waiting=waiting, seconds_saved=saved)
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -109,8 +108,8 @@ class LocalEngine:
         """Cancels what is in flight, ends the worker thread and frees the KV pool. Calling it twice is harmless."""
         self._loop.close()  # first: a round in flight still writes to the pool
         self._round.release_pool()
-        if self._saving is not None:
-            self._saving.save_now(time.monotonic())
+        if self._speculation.saving is not None:
+            self._speculation.saving.save_now(time.monotonic())
 
     def assert_invariants(self) -> None:
         """Asserts every invariant of queue, cache and slots. Waits until nothing is in flight."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -220,21 +220,6 @@ class Controller(Protocol):
         `cost` is None for one with prefill.
         """
         ...
-
-
-@runtime_checkable
-class ComparesRounds(Protocol):
-    """Controller that compares drafted rounds with plain ones."""
-
-    @property
-    def seconds_saved(self) -> float | None:
-        """Estimated seconds that plain rounds would have taken more; below 0 where drafts cost time; None: unknown."""
-        ...
-
-
-def find_seconds_saved(controller: Controller) -> float | None:
-    """Returns the `seconds_saved` of a controller that compares rounds, None for another one."""
-    return controller.seconds_saved if isinstance(controller, ComparesRounds) else None
 
 
 class AcceptanceRule(Protocol):

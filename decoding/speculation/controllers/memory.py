@@ -17,15 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from decoding.speculation.controllers.cost_curve import CalibratedCost
 from decoding.speculation.controllers.draft_memory import DraftMemory
-from decoding.speculation.interfaces import (
-    BatchLoad,
-    Branch,
-    Controller,
-    DraftPlan,
-    Feedback,
-    RoundCost,
-    find_seconds_saved,
-)
+from decoding.speculation.controllers.seconds_saved import find_seconds_saved
+from decoding.speculation.interfaces import BatchLoad, Branch, Controller, DraftPlan, Feedback, RoundCost
 from decoding.validation import require_positive, require_share
 
 

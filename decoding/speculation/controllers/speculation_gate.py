@@ -214,7 +214,7 @@ def _begin_record(branches: int, seconds: float, node_seconds: float) -> _LoadRe
         return _LoadRecord(_SHORT_REST, _SHORT_REST, is_long=True)
     if branches < _MANY_BRANCHES:
         return _LoadRecord(_FIRST_TRIAL_OF_FEW, _FIRST_TRIAL_OF_FEW, is_long=False)
-    if node_seconds < _DEAR * seconds or not seconds:
+    if node_seconds <= _DEAR * seconds:
         return _LoadRecord(_FIRST_TRIAL, _FIRST_TRIAL, is_long=False)
     first = _FIRST_TRIAL_OF_DEAR
     return _LoadRecord(first, first, is_long=False, learning_cost=_LEARNING_COST)

@@ -6,15 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from decoding.speculation.controllers.draft_memory import DraftMemory, MemoryLimited
-from decoding.speculation.interfaces import (
-    BatchLoad,
-    Branch,
-    Controller,
-    DraftPlan,
-    Feedback,
-    RoundCost,
-    find_seconds_saved,
-)
+from decoding.speculation.controllers.seconds_saved import find_seconds_saved
+from decoding.speculation.interfaces import BatchLoad, Branch, Controller, DraftPlan, Feedback, RoundCost
 
 
 @dataclass

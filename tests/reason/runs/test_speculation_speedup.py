@@ -10,9 +10,9 @@ import pytest
 from decoding.core import Engine
 from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.controllers.memory import MemoryController
+from decoding.speculation.controllers.seconds_saved import find_seconds_saved
 from decoding.speculation.controllers.throughput import ThroughputController
 from decoding.speculation.controllers.until_compiled import PlainUntilCompiled
-from decoding.speculation.interfaces import find_seconds_saved
 from decoding.stats import EngineStats
 from reason.runs.progress import ThroughputMeter
 from reason.runs.summary import summarise_results
