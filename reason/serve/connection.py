@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import sys
 import uuid
@@ -53,6 +54,9 @@ class ConnectionConfig(uvicorn.Config):
             proxy_headers=False,
             server_header=False,
             h11_max_incomplete_event_size=HEADER_BYTES,
+            # not before `receive_timeout_s`: uvicorn's 5 seconds are httpx's too, and a client that keeps a connection
+            # as long as the server does sends its next request just as that one closes it
+            timeout_keep_alive=math.ceil(limits.receive_timeout_s) + 1,
             timeout_graceful_shutdown=grace_s,
         )
         self.limits = limits

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import httpx
 import pytest
 
-from reason.serve.connection import LimitedConnection
+from reason.serve.connection import ConnectionConfig, ConnectionLimits, LimitedConnection
 from tests.support.raw_client import RawClient, error_code, post_bytes, request_bytes, status_of
 from tests.support.toy_server import ToySearchService, chat_body, toy_server, wait_until
 
@@ -63,6 +63,20 @@ def test_request_that_does_not_arrive_in_time_is_408(part: str) -> None:
 
 def test_connection_without_a_request_is_closed_without_an_answer() -> None:
     with toy_server(receive_timeout_s=0.3) as (client, _), RawClient(client.base_url) as raw:
+        assert raw.read_all() == b""
+
+
+def test_kept_connection_is_closed_only_when_a_request_would_be() -> None:
+    """Not after uvicorn's 5 seconds, which are those of httpx: a client would write to a connection just closed."""
+
+    async def application(*_: object) -> None: ...
+
+    for receive_timeout_s in (0.3, 5.0, 30.0):
+        limits = ConnectionLimits(max_connections=4, receive_timeout_s=receive_timeout_s, send_timeout_s=1.0)
+        assert ConnectionConfig(application, limits, grace_s=1).timeout_keep_alive > receive_timeout_s
+    with toy_server(receive_timeout_s=0.3) as (client, _), RawClient(client.base_url) as raw:
+        raw.send(request_bytes("GET", "/health"))
+        assert status_of(raw.read_until(b"}")) == 200
         assert raw.read_all() == b""
 
 
