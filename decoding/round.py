@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from torch import Tensor
 
 from decoding.core import FinishReason, Generation
@@ -33,13 +32,14 @@ from decoding.model.key_table import KeyTable
 from decoding.model.round_packer import RoundPacker, make_packer
 from decoding.request import Request
 from decoding.round_clock import RoundClock
+from decoding.round_commit import RoundCommitter
 from decoding.round_result import BatchVerifyResult
 from decoding.sampling_batch import RoundRows
 from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.draft_memory import DraftMemory, MemoryLimited
 from decoding.speculation.controllers.fixed import FixedController
-from decoding.speculation.draft import Draft, VerifyResult
+from decoding.speculation.draft import Draft
 from decoding.speculation.drafters.none import NoDraft
 from decoding.speculation.interfaces import (
     AcceptanceRule,
@@ -98,7 +98,7 @@ class RoundRunner:
     ) -> None:
         self._records_attention = records_attention
         self._backend, self._kv, self._scheduler = backend, kv, scheduler
-        self._speculation, self._stop, self._stats = speculation, stop_rule, stats
+        self._speculation, self._stats = speculation, stats
         self._pool: Tensor | None = open_pool(backend.new_kv_pool, kv.pool.capacity, backend.kv_bytes_per_token)
         self.device = self._pool.device
         self._clock = RoundClock(stats, self.device)
@@ -109,6 +109,7 @@ class RoundRunner:
         if isinstance(speculation.controller, MemoryLimited):
             feedback_k = speculation.drafter.feedback_k
             speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
+        self._committer = RoundCommitter(kv, stop_rule, stats)
         self._rows: tuple[object, RoundRows] | None = None
         self._unlearned: list[Feedback] = []
 
@@ -166,7 +167,7 @@ class RoundRunner:
             except MEMORY_ERRORS as error:
                 scheduled, drafts = self._undo_round(scheduled, drafts, slots, error)
         with clock.measure_host("bookkeeping"):
-            ended = self._commit_results(inputs, verified, batch)
+            ended = self._committer.commit_results(inputs, verified, batch)
             # before the ended requests leave: they ran in this round
             self._count_round(batch, verified)
             if verified is not None:
@@ -312,72 +313,6 @@ class RoundRunner:
         verified = BatchVerifyResult(complete, views, results, target, gives_hidden)
         verified.read_logits()
         return verified
-
-    def _commit_results(
-        self, inputs: Sequence[SequenceInput[Request]], verified: BatchVerifyResult | None, batch: TokenBatch
-    ) -> list[tuple[Request, FinishReason]]:
-        """Commits every input; returns the requests that ended, still in the scheduler."""
-        attention = None if batch.recorder is None else batch.recorder.iter_sequences(batch.blocks)
-        results = {} if verified is None else {item.sequence.arrival: result for item, _, result in verified}
-        ended: list[tuple[Request, FinishReason]] = []
-        # by row: at first of all draft nodes
-        is_free, begin = np.zeros(len(batch.slots_T), dtype=bool), 0
-        for item in inputs:
-            if item.num_tokens > item.num_committed:
-                is_free[begin + item.num_committed : begin + item.num_tokens] = True
-            request = item.sequence
-            request.forwards += 1
-            before = request.num_computed
-            reason: FinishReason | None = None
-            result = results.get(request.arrival)
-            if result is None:  # still filling its prompt
-                request.append_slots(item.slots)
-                if request.eviction is not None and request.can_insert:
-                    self._kv.insert(request)  # all of it that is whole: beyond the border there are holes
-            else:
-                reason, nodes = self._commit_result(request, item, result)
-                for place in nodes:
-                    is_free[begin + place] = False
-            begin += item.num_tokens
-            if attention is not None:
-                num_nodes = request.num_computed - before - item.num_committed
-                path = () if result is None else result.accepted_nodes[:num_nodes]
-                request.observe_attention(before, item.num_committed, path, next(attention))
-            if reason is not None:
-                ended.append((request, reason))
-            elif request.eviction is not None and (is_kept := request.choose_kept()) is not None:
-                self._kv.evict(request, is_kept, request.eviction.question_length)
-                self._stats.evicted_by_branches += len(is_kept) - int(is_kept.sum())
-        if is_free.any():
-            # at once: freeing costs the same for any number of slots
-            self._kv.pool.free(batch.slots_T[is_free])
-        return ended
-
-    def _commit_result(
-        self, request: Request, item: SequenceInput[Request], result: VerifyResult
-    ) -> tuple[FinishReason | None, list[int]]:
-        """Commits a verified draft up to the end of the generation.
-
-        Returns the reason if it ended here, and the places of the committed nodes among the item's tokens.
-        """
-        before = len(request.output_tokens)
-        reason = request.commit_tokens(result.tokens, result.logprobs, self._stop)
-        new = len(request.output_tokens) - before
-        # a stop may cut the result; the last token of an uncut one has no node
-        nodes = [item.num_committed + node for node in result.accepted_nodes[:new]]
-        if item.num_tokens == item.num_committed:
-            request.append_slots(item.slots)
-        else:
-            # in the order of the path, which is the order of positions
-            request.append_slots(item.slots[[*range(item.num_committed), *nodes]])
-            request.drafted += item.num_tokens - item.num_committed
-            request.accepted += len(nodes)
-            self._stats.accepted += len(nodes)
-        # the first round that has the whole prompt: later rounds insert at their end only
-        if request.can_insert:
-            self._kv.insert(request)  # at once, so that siblings find their common prompt
-        self._stats.tokens += new
-        return reason, nodes
 
     def _observe_round(
         self, verified: BatchVerifyResult, plan: DraftPlan, batch: TokenBatch | None, begin: float

@@ -10,23 +10,31 @@ again as `modules_vs_fused`. The gain shrinks as the matrix products grow; large
 from __future__ import annotations
 
 import copy
-import logging
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, GRAPHS_CHOICES, NUMERICS_CHOICES, TokenBatch
+from decoding.model.attention_choice import picks_graphs, picks_segments
+from decoding.model.backend import ATTENTION_CHOICES, DECODER_CHOICES, NUMERICS_CHOICES, TokenBatch
 from decoding.model.decoder_choice import pick_decoder
 from decoding.model.decoder_weights import DecoderWeights, WeightPlace, copy_unless_fused
+from decoding.model.device_choice import Device, DType, pick_device, pick_dtype
 from decoding.model.fused_decoder import FusedDecoder
-from decoding.model.invariant_products import multiply_rows, require_stable_products
+from decoding.model.invariant_products import require_stable_products
+from decoding.model.linear_heads import (
+    Head,
+    LinearFactory,
+    compile_linear_layer,
+    make_head,
+    make_invariant_layer,
+    make_linear_layer,
+    replace_linears,
+)
 from decoding.model.numerics import pick_invariant_path, require_invariant_model
-from decoding.model.packed_products import multiply, pack_weight
-from decoding.model.segment_attention import explain_no_segments, pick_tiles
+from decoding.model.segment_attention import pick_tiles
 from decoding.model.segments import SegmentTiles
 from decoding.model.workspace import DecoderSizes, RoundSize, Workspace, estimate_workspace
 from decoding.threads import with_helper_threads
@@ -36,64 +44,6 @@ if TYPE_CHECKING:
     from decoding.model.compiled_decoder import CompiledDecoder  # needs Numba
     from decoding.model.key_table import KeyTable
     from decoding.model.round_graphs import RoundGraphs  # a CPU need not know of graphs
-
-log = logging.getLogger(__name__)
-
-Head = Callable[[Tensor], Tensor]
-Device = Literal["auto", "cpu", "cuda"] | str
-DType = Literal["auto", "float32", "float64", "bfloat16"] | str
-
-
-def pick_device(device: Device) -> torch.device:
-    """Returns the device; `auto` is CUDA where there is one. Raises ValueError for a device this machine lacks."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
-    picked = torch.device(device)
-    if picked.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} is set, but torch sees no CUDA device")
-    return picked
-
-
-def pick_dtype(dtype: DType, device: torch.device) -> torch.dtype:
-    """Returns the dtype; `auto` is bfloat16 on CUDA and float32 on CPU, where bfloat16 is slow."""
-    known = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-    known["auto"] = known["bfloat16" if device.type == "cuda" else "float32"]
-    if dtype not in known:
-        raise ValueError(f"dtype must be one of {', '.join(known)}; got {dtype!r}")
-    return known[dtype]
-
-
-def picks_segments(choice: str, device: torch.device, dtype: torch.dtype) -> bool:
-    """Returns whether attention runs over segments, else over blocks; `auto` is segments on CUDA where they can run.
-
-    Raises: ValueError for an unknown choice, and for `segments` where they cannot run.
-    """
-    require_choice("attention", choice, ATTENTION_CHOICES)
-    if choice == "blocks" or (choice == "auto" and device.type != "cuda"):
-        return False
-    reason = explain_no_segments(device, dtype)
-    if choice == "segments" and reason is not None:
-        raise ValueError(f"attention=segments cannot run: {reason}; set attention=auto or attention=blocks")
-    if reason is not None:
-        log.warning("attention runs over blocks, with many more launches: %s", reason)
-    return reason is None
-
-
-def picks_graphs(choice: str, device: torch.device, has_segments: bool) -> bool:
-    """Returns whether small rounds run as CUDA graphs; `auto` is wherever they can.
-
-    Raises: ValueError for an unknown choice, and for `always` where they cannot run.
-    """
-    require_choice("graphs", choice, GRAPHS_CHOICES)
-    can_run = device.type == "cuda" and has_segments
-    if choice == "always" and not can_run:
-        raise ValueError(
-            f"graphs=always cannot run: graphs are of rounds with segments on CUDA, and the device is {device.type}, "
-            f"with{'' if has_segments else 'out'} segments; set graphs=auto or graphs=never"
-        )
-    return can_run and choice != "never"
 
 
 class HFBackend:
@@ -176,17 +126,17 @@ class HFBackend:
         self._num_head_weights = num_head_weights if uses_helpers else 0
         # without a head of its own the model is a bare decoder
         tied = self.decoder.embedding if is_tied else None
-        make_linear: LinearFactory = _make_linear
+        make_linear: LinearFactory = make_linear_layer
         if self.decoder_kind == "compiled":
-            make_linear, place = partial(_compile_linear, dtype=self.dtype), weights.lossless_place
+            make_linear, place = partial(compile_linear_layer, dtype=self.dtype), weights.lossless_place
         elif is_invariant:
-            make_linear = _make_invariant_linear
+            make_linear = make_invariant_layer
         self._has_compiled_head = self.decoder_kind == "compiled" and head is None
         if head is None:
-            self._head = _make_head(linear, place, tied, make_linear, head_ids)
+            self._head = make_head(linear, place, tied, make_linear, head_ids)
         else:
             is_stable = is_invariant or self.decoder_kind == "compiled"
-            self._head = _replace_linears(head, make_linear, must=is_invariant) if is_stable else head
+            self._head = replace_linears(head, make_linear, must=is_invariant) if is_stable else head
         self._logit_bytes = 4 if is_invariant else None
         self._run_batch = self.decoder.run_batch if self._graphs is None else self._graphs.run_batch
         self._sizes = DecoderSizes(
@@ -339,76 +289,3 @@ def _record_rounds(decoder: FusedDecoder) -> RoundGraphs:
     from decoding.model.round_graphs import CudaGraphRecorder, RoundGraphs
 
     return RoundGraphs(decoder, CudaGraphRecorder(decoder.device))
-
-
-LinearFactory = Callable[[Tensor, Tensor | None], Head]
-"""Makes a function of hidden states from a weight `[out, in]` and a bias."""
-
-
-def _make_linear(weight: Tensor, bias: Tensor | None) -> Head:
-    packed = pack_weight(weight.t())
-    return lambda hidden: multiply(hidden, packed, bias)
-
-
-def _compile_linear(weight: Tensor, bias: Tensor | None, *, dtype: torch.dtype) -> Head:
-    # here: it needs Numba, which may be absent
-    from decoding.model.compiled_decoder import CompiledHead
-
-    return CompiledHead(weight, bias, dtype)
-
-
-def _make_invariant_linear(weight: Tensor, bias: Tensor | None) -> Head:
-    return lambda hidden: multiply_rows(hidden, weight.t(), bias, in_float32=True)
-
-
-def _make_head(
-    linear: Any | None,
-    place: WeightPlace,
-    tied: Tensor | None,
-    make_linear: LinearFactory,
-    outputs: Sequence[int] | None,
-) -> Head:
-    """Returns a linear layer as a function of hidden states; without a layer the identity.
-
-    tied     the embedding, where it is the layer's weight too
-    outputs  the outputs of the layer that are computed; None: all
-    """
-    if linear is None:
-        return lambda hidden: hidden
-    # the tensors alone: the layer's model would keep its unfused matrices in memory
-    weight, bias = place.move(linear.weight) if tied is None else tied, place.move_or_none(linear.bias)
-    if outputs is not None:
-        rows = torch.tensor(outputs, device=weight.device)
-        weight, bias = weight[rows], None if bias is None else bias[rows]
-    return make_linear(weight, bias)
-
-
-class _LinearModule(torch.nn.Module):
-    """A linear layer of a head that runs as a function; its results have the type of the hidden states."""
-
-    def __init__(self, linear: torch.nn.Linear, make_linear: LinearFactory) -> None:
-        super().__init__()
-        self._run = make_linear(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self._run(hidden).to(hidden.dtype)
-
-
-def _replace_linears(head: Head, make_linear: LinearFactory, *, must: bool) -> Head:
-    """Returns a head in which other functions run the linear layers. *Mutates* it.
-
-    A head whose layers are not known is returned as it is, unless it `must` be replaced. Raises: ValueError then.
-    """
-    if isinstance(head, torch.nn.Linear):
-        return _LinearModule(head, make_linear)
-    if not isinstance(head, torch.nn.Sequential):
-        if not must:
-            return head
-        raise ValueError(
-            f"numerics=invariant cannot run a head of the type {type(head).__name__}: its products are not known; set "
-            "numerics=fast"
-        )
-    for name, layer in head.named_children():
-        if isinstance(layer, torch.nn.Linear):
-            setattr(head, name, _LinearModule(layer, make_linear))
-    return head

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from statistics import median
 
-from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
+from decoding.model.device_choice import pick_device, pick_dtype
+from decoding.model.transformers_checkpoint import HFBackend
 from reason.bench.baselines import BaselineRun, BranchWorkload, TransformersModel, make_baselines
 from reason.bench.roofline import Roofline, measure_roofline, module_cost
 

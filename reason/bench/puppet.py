@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from decoding.model.backend import TokenBatch
+from decoding.model.device_choice import Device, DType, pick_device, pick_dtype
 from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentTiles
-from decoding.model.transformers_checkpoint import Device, DType, HFBackend, pick_device, pick_dtype
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.stats import DecoderKind
 
 IMPOSSIBLE = 1e6

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from decoding.core import GenerationRequest, SamplingParams, Tokens
 from decoding.model.backend import Backend
-from decoding.model.transformers_checkpoint import Device, DType, HFBackend
+from decoding.model.device_choice import Device, DType
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.round import Speculation
 from reason.bench.puppet import BodyShape, Puppet, make_puppet
 from reason.models.checkpoint import eos_ids, find_model, load_tokenizer

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from decoding.model.transformers_checkpoint import Device, DType, HFBackend
+from decoding.model.device_choice import Device, DType
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.draft_model import DraftModel, ModelUpdater, RefusalLimit
 from decoding.validation import MAX_VALUE, require_count, require_positive, require_share

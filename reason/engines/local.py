@@ -25,7 +25,8 @@ from reason.models.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:  # imports torch, which a wrong setting need not wait for
     from decoding.engine import LocalEngine
-    from decoding.model.transformers_checkpoint import Device, DType, HFBackend
+    from decoding.model.device_choice import Device, DType
+    from decoding.model.transformers_checkpoint import HFBackend
     from decoding.model.workspace import Workspace
     from decoding.round import Speculation
     from decoding.speculation.interfaces import RoundCost
@@ -82,7 +83,7 @@ class LocalSettings(EvictingEngineSettings):
                     f"decoder=compiled cannot run: {reason}. Without it, set decoder=auto or decoder=eager"
                 )
         if self.numerics == "invariant":
-            from decoding.model.transformers_checkpoint import pick_device, pick_dtype
+            from decoding.model.device_choice import pick_device, pick_dtype
 
             device = pick_device(self.device)
             pick_invariant_path(self.decoder, self.attention, device, pick_dtype(self.dtype, device))

@@ -29,7 +29,7 @@ def require_device(device: str) -> None:
     if device.startswith("cuda"):
         if "torch" not in sys.modules and not may_have_gpu():
             raise ValueError(f"device {device!r} is set, but torch sees no CUDA device")
-        from decoding.model.transformers_checkpoint import pick_device  # here: imports torch
+        from decoding.model.device_choice import pick_device  # here: imports torch
 
         pick_device(device)
 

@@ -19,8 +19,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from decoding.model.decoder_weights import copy_unless_fused
+from decoding.model.device_choice import Device, DType, pick_device, pick_dtype
 from decoding.model.families import FAMILIES
-from decoding.model.transformers_checkpoint import Device, DType, HFBackend, pick_device, pick_dtype
+from decoding.model.transformers_checkpoint import HFBackend
 from reason.models.loading import hidden_progress_bars
 
 Config = SimpleNamespace

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from decoding.core import Tokens
 from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.kv.slots import SlotPool
+from decoding.model.device_choice import pick_device, pick_dtype
 from decoding.model.families import FAMILIES
-from decoding.model.transformers_checkpoint import HFBackend, pick_device, pick_dtype
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefillEngine
 from reason.scorers.head_modules import read_family
 from reason.scorers.heads import ClosableReader, RewardHead

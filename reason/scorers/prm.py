@@ -119,7 +119,7 @@ class PrmScorer:
     def _require_numerics(self) -> None:
         if self.numerics == "invariant" and self.servers is None:
             # here: it imports torch
-            from decoding.model.transformers_checkpoint import pick_device, pick_dtype
+            from decoding.model.device_choice import pick_device, pick_dtype
 
             require_invariant_model(self.checkpoint.config)
             device = pick_device(self.device)

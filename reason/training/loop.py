@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from decoding.model.transformers_checkpoint import Device, pick_device
+from decoding.model.device_choice import Device, pick_device
 from decoding.validation import MAX_INT, require_count, require_not_negative, require_positive, require_switch
 from reason.training.examples import IGNORE
 

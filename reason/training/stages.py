@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from transformers import PreTrainedTokenizerFast as FastTokenizer
 
 import reason.models
-from decoding.model.transformers_checkpoint import Device
+from decoding.model.device_choice import Device
 from decoding.threads import limit_threads
 from decoding.validation import MAX_INT, require_choice, require_count, require_not_negative
 from reason.build import load

@@ -16,9 +16,10 @@ from torch import nn
 from decoding import cpu_features
 from decoding.core import Generation, GenerationRequest, HeadOutputs, SamplingParams, Tokens
 from decoding.kv.eviction.random import RandomEviction
+from decoding.model.device_choice import DType
 from decoding.model.round_graphs import RoundGraphs
 from decoding.model.segments import SegmentTiles
-from decoding.model.transformers_checkpoint import DType, HFBackend
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefillEngine
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController

@@ -20,13 +20,14 @@ from decoding.core import Generation, GenerationRequest, SamplingParams
 from decoding.device_arrays import FixedArrays, HostArray
 from decoding.kv.sequence import TokenSequence
 from decoding.model import round_graphs, transformers_checkpoint
+from decoding.model.attention_choice import picks_graphs
 from decoding.model.backend import TokenBatch
 from decoding.model.batch import SequenceInput, pack_segments
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.key_table import KeyTable
 from decoding.model.round_graphs import ROW_COUNTS, CudaGraphRecorder, LaunchGraph, RoundGraphs, RoundSizes
 from decoding.model.segments import SegmentTiles
-from decoding.model.transformers_checkpoint import HFBackend, picks_graphs
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
 from reason.engines.local import LocalSettings

@@ -16,7 +16,8 @@ import transformers
 from decoding.core import Generation, GenerationRequest, HeadOutputs, SamplingParams, Tokens
 from decoding.kv.eviction.random import RandomEviction
 from decoding.model import segment_attention
-from decoding.model.transformers_checkpoint import HFBackend, picks_segments
+from decoding.model.attention_choice import picks_segments
+from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefillEngine
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
