@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from decoding.speculation.drafters.table_memory import TableMemory, make_origin
 from decoding.speculation.saving import SavingSchedule
 from decoding.validation import require_share
 from reason.config.compose import as_config_error, check_trusted_targets, instantiate, load_target
 from reason.config.errors import ConfigError, rejected_setting
-from reason.models.checkpoint import find_model
+from reason.models.checkpoint import Checkpoint, find_model
 from reason.models.tokenizer import PretrainedTokenizer
 from reason.scorers.text import encode_text
 
@@ -30,6 +30,15 @@ GROUPS = ("speculation", "acceptance", "controller")
 Settings = Mapping[str, Any]
 
 SAVING_S = 60.0  # between savings of what the drafter has learned: no more is lost when a run is killed
+
+
+@runtime_checkable
+class ReadsHidden(Protocol):
+    """Acceptance rule with a head that reads the target's hidden states, and so belongs to one model."""
+
+    def require_hidden_size(self, size: int) -> None:
+        """Raises: ValueError where the head is for hidden states of another size."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,23 @@ class SpeculationSpec:
     def loads_a_model(self) -> bool:
         """Whether a draft model is loaded beside the target model."""
         return "source" in self.node and any(map(_needs_model, _list_sources(self.node["source"])))
+
+    def validate_target(self, checkpoint: Checkpoint) -> None:
+        """Checks what is known of the target model before it loads. Raises: ConfigError for a head of another one."""
+        size = checkpoint.config.get("hidden_size")
+        if self.drafts_tokens and isinstance(size, int) and isinstance(self.acceptance, ReadsHidden):
+            try:
+                self.acceptance.require_hidden_size(size)
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
+
+    def for_small_model(self) -> SpeculationSpec:
+        """Returns the settings for a router's small model, which remembers nothing: a folder keeps the tables of one
+        model. A rule with a head for the target model gives way to coupled acceptance."""
+        from decoding.speculation.acceptance.coupled import Coupled
+
+        acceptance = Coupled() if isinstance(self.acceptance, ReadsHidden) else self.acceptance
+        return replace(self, memory=None, acceptance=acceptance)
 
     def make_speculation(
         self, tokenizer: PretrainedTokenizer | None, target_path: str, target_backend: Backend | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from decoding.compile_beside import start_compiling_drafts
 from decoding.core import Engine
@@ -148,10 +148,9 @@ class SolveSpec:
                 tokenizer=tokenizer,
                 prompt=prompt,
                 # The small model does not draft tokens for itself where it already drafts them for the large one.
-                # And it remembers nothing: a folder keeps the tables of one model.
                 speculation=None
                 if self.speculation.loads_a_model
-                else replace(self.speculation, memory=None).make_speculation,
+                else self.speculation.for_small_model().make_speculation,
             )
         judge_model = self._give_judge_its_model(target, prompt)
         return Solver(

@@ -50,6 +50,7 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
         scorer.validate()
         scorer.validate_writer(checkpoint)
     speculative = validate_speculation(config)
+    speculative.validate_target(checkpoint)
     if engine.is_remote:
         _validate_remote(config, choices, embedder)
     eviction = make_eviction(config, choices, engine)

@@ -18,6 +18,7 @@ from reason.settings.validate import validate_settings
 CASES_PER_MODELS = 8
 NUM_PROBLEMS = 3
 NEEDS_A_CHECKPOINT = {"sentence_transformers", "zbmath"}
+LOSSY_RULES = {"judge", "reflective"}  # at every temperature
 SCORERS = ("prm", "expectation", "likelihood")  # those that need no model, or a bundled one
 
 Knobs = Mapping[str, Sequence[object]]
@@ -150,11 +151,12 @@ def _draw_models(dice: random.Random, dtype: str) -> DrawnSettings:
     if "dtype" in load_option("router", router):
         models.append(f"router.dtype={dtype}")
     drafters = [drafter for drafter in list_options("speculation") if drafter != "off"]
-    is_greedy = dice.random() < 0.2  # at temperature 0 all rules accept the same tokens
+    is_greedy = dice.random() < 0.2  # at temperature 0 most rules accept the same tokens
+    rules = [rule for rule in list_options("acceptance") if rule not in LOSSY_RULES]
     speculation = [
         f"speculation={dice.choice(drafters)}",
         f"controller={dice.choice(list_options('controller'))}",
-        f"acceptance={dice.choice(list_options('acceptance')) if is_greedy else 'coupled'}",
+        f"acceptance={dice.choice(rules) if is_greedy else 'coupled'}",
         f"engine.max_batched_tokens={dice.choice((1024, 256))}",
         f"engine.max_running_requests={dice.choice((256, 4))}",
     ]

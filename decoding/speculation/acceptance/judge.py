@@ -44,6 +44,14 @@ class Judge:
     def __post_init__(self) -> None:
         require_share("threshold", self.threshold)
 
+    def require_hidden_size(self, size: int) -> None:
+        """Raises: ValueError where the head is for hidden states of another size."""
+        if size != len(self.weight_D):
+            raise ValueError(
+                f"acceptance=judge: the head reads hidden states of {len(self.weight_D)} numbers, and the target model "
+                f"has {size}; train one for it: reason train stages=[judge_head]"
+            )
+
     def verify_drafts(self, branches: Items[Branch], drafts: Items[Draft], target: TargetLogits) -> list[VerifyResult]:
         """Returns one result per branch. Raises: ValueError where the head is for hidden states of another size."""
         import torch  # here, as above
@@ -52,11 +60,7 @@ class Judge:
 
         hidden_WD = target.hidden_WD
         assert hidden_WD is not None, "a round keeps the hidden states of its output rows"
-        if hidden_WD.shape[1] != len(self.weight_D):
-            raise ValueError(
-                f"acceptance=judge: the head reads hidden states of {len(self.weight_D)} numbers, and the target model "
-                f"has {hidden_WD.shape[1]}; train one for it: reason train stages=[judge_head]"
-            )
+        self.require_hidden_size(hidden_WD.shape[1])
         nodes = NodeRows.collect(drafts, target)
         (weight_D,) = copy_numbers([self.weight_D], hidden_WD.device)
         right_N = torch.sigmoid(hidden_WD[nodes.own_N].float() @ weight_D + self.bias)

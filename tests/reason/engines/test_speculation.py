@@ -12,6 +12,7 @@ import pytest
 
 from decoding.core import SamplingParams, Tokens
 from decoding.engine import LocalEngine
+from decoding.speculation.acceptance.verify import rule_name
 from reason import ConfigError
 from reason.config.compose import compose_settings, instantiate, list_options, load_option
 from reason.engines import speculation
@@ -69,6 +70,7 @@ def test_every_combination_of_speculation_runs_or_is_refused_with_the_valid_choi
         (("acceptance=typicel",), "there is no acceptance=typicel (did you mean typical?); choose one of: coupled, "),
         (("acceptance=typical", "acceptance.epsilon=1"), "acceptance.epsilon must be in (0, 1), got 1"),
         (("acceptance=judge", "acceptance.path=bundled:draft"), "is a llama, not a head of acceptance=judge"),
+        (("acceptance=judge", "model.path=bundled:draft"), "of 192 numbers, and the target model has 128; train one"),
         (("acceptance=judge", "acceptance.path=null"), "acceptance.path must be a folder, a hub id or bundled:NAME"),
         (("speculation=swift", "speculation.source.skip=1"), "skip must be in (0, 1), got 1"),
         (("speculation=draft_model", "speculation.source.stop_threshold=2"), "stop_threshold must be in [0, 1], got 2"),
@@ -125,6 +127,16 @@ def test_wrong_speculation_setting_is_named_before_any_model_loads(overrides: tu
     with pytest.raises(ConfigError) as raised:
         validate_settings(*compose_settings(overrides))
     assert message in str(raised.value)
+
+
+def test_head_for_the_target_model_is_not_used_for_a_small_one() -> None:
+    settings, choices = compose_settings(["router=target_only", "acceptance=judge"])
+    spec = validate_settings(settings, choices).speculation
+    assert rule_name(spec.acceptance) == "judge"
+    assert rule_name(spec.for_small_model().acceptance) == "coupled"
+    for other in ("coupled", "typical"):
+        rule = speculation.validate_speculation(compose_settings([f"acceptance={other}"])[0]).for_small_model()
+        assert rule_name(rule.acceptance) == other
 
 
 def strategy(name: str, temperature: float) -> Strategy:
