@@ -101,6 +101,19 @@ def _rotate(x: Floats, x_at: int, size: int, cos_sin: Floats, position: int, fac
         x[x_at + half + i] = (b * cos_sin[cos + half + i] + a * cos_sin[sin + half + i]) * scale
 
 
+@compiled_in_place
+def _rotate_heads(
+    shape: StackShape, begin: Any, vectors: Floats, x: Floats, row_at: int, cos_sin: Floats, position: int
+) -> None:
+    """Norms the queries and keys of a row, where the layer has such norms, and rotates them in place."""
+    for head in range(shape.num_heads + shape.num_kv_heads):
+        head_at, is_query = row_at + head * shape.head, head < shape.num_heads
+        norm = begin.q_norm if is_query else begin.k_norm
+        if norm >= 0:
+            _normalise(x, head_at, vectors, norm, x, head_at, shape.head, shape.head_size, shape.eps)
+        _rotate(x, head_at, shape.head_size, cos_sin, position, shape.scale if is_query else 1.0)
+
+
 def compile_attention() -> None:
     """Compiles the part of `run_layers` that takes longest, which is then found when the others are compiled."""
     ints, floats, keys = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.float32), np.zeros(1, dtype=KEYS_RECORD)
@@ -197,12 +210,7 @@ def run_layers(
             wait_for_team(barrier, num_threads)
             for i in range(thread, count, num_threads):
                 t, row_at = first + i, i * qkv_width
-                for head in range(h + k):
-                    head_at = row_at + head * width
-                    norm = begin.q_norm if head < h else begin.k_norm
-                    if norm >= 0:
-                        _normalise(wide, head_at, vectors, norm, wide, head_at, width, shape.head_size, shape.eps)
-                    _rotate(wide, head_at, shape.head_size, cos_sin, positions_T[t], shape.scale if head < h else 1.0)
+                _rotate_heads(shape, begin, vectors, wide, row_at, cos_sin, positions_T[t])
                 copy_numbers(wide, row_at, q, t * q_width, q_width)
                 for head in range(k):
                     key_at = row_at + (h + head) * width
