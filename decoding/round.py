@@ -82,7 +82,8 @@ class RoundRunner:
     """Runs rounds over a scheduler's requests. Its state is the KV pool, its table of keys, and how the last round's
     requests were grouped and sampled.
 
-    device   that of the pool
+    device     that of the pool
+    committer  commits the outcome of each round
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class RoundRunner:
         if isinstance(speculation.controller, MemoryLimited):
             feedback_k = speculation.drafter.feedback_k
             speculation.controller.set_memory(DraftMemory(backend.kv_bytes_per_token, backend.vocab_size, feedback_k))
-        self._committer = RoundCommitter(kv, stop_rule, stats)
+        self.committer = RoundCommitter(kv, stop_rule, stats)
         self._rows: tuple[object, RoundRows] | None = None
         self._unlearned: list[Feedback] = []
 
@@ -167,7 +168,7 @@ class RoundRunner:
             except MEMORY_ERRORS as error:
                 scheduled, drafts = self._undo_round(scheduled, drafts, slots, error)
         with clock.measure_host("bookkeeping"):
-            ended = self._committer.commit_results(inputs, verified, batch)
+            ended = self.committer.commit_results(inputs, verified, batch)
             # before the ended requests leave: they ran in this round
             self._count_round(batch, verified)
             if verified is not None:

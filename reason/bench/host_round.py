@@ -40,10 +40,9 @@ _METHODS = {
     "_pack_inputs": "packing",
     "_compute_logits": "sampling",
     "_verify_drafts": "sampling",
-    "_commit_results": "commit",
     "_observe_round": "observe",
 }
-"""Phases of the runner's methods; the rest of a round is scheduling."""
+"""Phases of the runner's methods; the commit has a class of its own, and the rest of a round is scheduling."""
 _META = torch.device("meta")
 _PROMPT = 256
 _GROWTH, _LEAST_GROWTH_MS = 1.5, 0.05
@@ -120,8 +119,9 @@ class _ClockedCoupled(Coupled):
 
 def measure_methods(runner: RoundRunner, clock: PhaseClock) -> None:
     """Replaces the methods of the phases by measured ones. *Mutates* the runner."""
-    for name, phase in _METHODS.items():
-        setattr(runner, name, clock.wrap(getattr(runner, name), phase))
+    phases = [(runner, name, phase) for name, phase in _METHODS.items()]
+    for owner, name, phase in [*phases, (runner.committer, "commit_results", "commit")]:
+        setattr(owner, name, clock.wrap(getattr(owner, name), phase))
 
 
 @dataclass(frozen=True)
