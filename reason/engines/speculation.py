@@ -33,7 +33,7 @@ SAVING_S = 60.0  # between savings of what the drafter has learned: no more is l
 
 
 @runtime_checkable
-class ReadsHidden(Protocol):
+class HasHead(Protocol):
     """Acceptance rule with a head that reads the target's hidden states, and so belongs to one model."""
 
     def require_hidden_size(self, size: int) -> None:
@@ -80,18 +80,16 @@ class SpeculationSpec:
     def validate_target(self, checkpoint: Checkpoint) -> None:
         """Checks what is known of the target model before it loads. Raises: ConfigError for a head of another one."""
         size = checkpoint.config.get("hidden_size")
-        if self.drafts_tokens and isinstance(size, int) and isinstance(self.acceptance, ReadsHidden):
-            try:
+        if self.drafts_tokens and isinstance(size, int) and isinstance(self.acceptance, HasHead):
+            with as_config_error():
                 self.acceptance.require_hidden_size(size)
-            except ValueError as error:
-                raise ConfigError(str(error)) from error
 
     def for_small_model(self) -> SpeculationSpec:
         """Returns the settings for a router's small model, which remembers nothing: a folder keeps the tables of one
         model. A rule with a head for the target model gives way to coupled acceptance."""
         from decoding.speculation.acceptance.coupled import Coupled
 
-        acceptance = Coupled() if isinstance(self.acceptance, ReadsHidden) else self.acceptance
+        acceptance = Coupled() if isinstance(self.acceptance, HasHead) else self.acceptance
         return replace(self, memory=None, acceptance=acceptance)
 
     def make_speculation(
