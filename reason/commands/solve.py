@@ -98,16 +98,18 @@ def solve_task(cfg: DictConfig) -> None:
         before = list(run.results.values())
         stopped, closed = "done", None
         try:
-            with printing():
-                for _ in track(
-                    run.solve_missing(),
+            # closed before the run is finished: what is solved by then is saved
+            with printing(), closing(run.solve_missing()) as outcomes:
+                for result in track(
+                    outcomes,
                     total=run.total_work,
                     before=before,
                     meter=meter,
                     console=console,
                     measure_work=run.measure_work,
                 ):
-                    trackers.log_problem(list(run.results.values()))
+                    results = list(run.results.values())
+                    trackers.log_problem(result, results, step=sum(map(run.measure_work, results)))
         except KeyboardInterrupt:
             stopped = "interrupted"
         except ClosedOutputError as error:  # as after Ctrl-C: the reader has gone

@@ -17,10 +17,18 @@ _TOKEN = re.compile(
     r"|(?P<escaped>\\[{}]|\\\\(?!boxed|fbox|framebox))"
     r"|(?P<left>\{)|(?P<right>\})"
 )
-_STATED = re.compile(r"\b[Aa]nswer\s*(?:is|:)[\s:*]*(?:\$(?P<math>[^$\n]{1,200})\$|(?P<number>[-+]?\$?\.?\d[\d,./]*))")
+_STATED = re.compile(
+    r"\b[Aa]nswer\s*(?:is|:)[\s:*]*"
+    # a closing dollar does not follow a space unless the opening one has one too: else they are amounts of money
+    r"(?:\$(?P<math>\s[^$\n]{1,199}|[^$\s](?:[^$\n]{0,198}[^$\s])?)\$"
+    # not the first number of a formula: 5x^2 + 3 is not 5
+    r"|(?P<number>[-+]?\$?\.?\d[\d,./]*+)(?!\s?[A-Za-z]?\s?\^|[A-Za-z]\s?[-+*/=]))"
+)
 _LETTER_FIRST = re.compile(r"\(?([A-J])(?:\)|[.:,\s]|$)")
 _LETTER_STATED = re.compile(
-    r"(?:[Aa]nswer|ANSWER|[Cc]hoice|[Oo]ption)\s*(?:is|:)?[\s:*$(]*(?:\\text\w*\{\(?)?([A-J])(?![\w'])"
+    r"(?:[Aa]nswer|ANSWER|[Cc]hoice|[Oo]ption)\s*+"
+    r"(?:is\b|:|(?!I\s(?!is\b)[a-z]))"  # no letter but a pronoun: the answer I get
+    r"[\s:*$(]*(?:\\text\w*\{\(?)?([A-J])(?![\w'])"
 )
 _LETTER_LINE = re.compile(r"[*(\s]*([A-J])[*).\s]*")
 
@@ -60,17 +68,21 @@ def boxed_content(text: str) -> str | None:
 def find_answer(text: str) -> str | None:
     r"""Returns the final answer as written: the last box, else what follows the last `####` or "the answer is".
 
+    A line with `####` is a heading where an answer is stated below it.
+
     >>> find_answer(r"3 + 4 = \boxed{7}"), find_answer("... 18.\n#### 1,800"), find_answer("The answer is $x^2$.")
     ('7', '1,800', 'x^2')
+    >>> find_answer("#### Step 2\nThe answer is 5."), find_answer("The answer is $18 per day, $2 each.")
+    ('5', '$18')
     >>> find_answer("I am still thinking about 5"), find_answer("The answer is $ $")
     (None, None)
     """
     if (box := boxed_content(text)) is not None:
         return box
     _, marker, rest = text.rpartition("####")
-    if marker and (line := rest.strip().partition("\n")[0].strip()):
+    stated = _last(_STATED, rest)
+    if marker and stated is None and (line := rest.strip().partition("\n")[0].strip()):
         return line
-    stated = _last(_STATED, text)
     return ((stated["math"] or stated["number"]).strip() or None) if stated else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -76,6 +76,7 @@ class TaskRun:
         self.num_resumed = len(self.results)
         self.rounds = None if allocation is None else SampleRounds(allocation, solver, folder / TREES)
         self._allocated: Mapping[str, int] = {}
+        self._under_way: dict[Future[Solution], Problem] = {}  # also those that are done, until their row is saved
 
     @property
     def total_work(self) -> int:
@@ -88,42 +89,68 @@ class TaskRun:
         """Returns what a row counts of `total_work`."""
         return 1 if self.rounds is None else count_allocated(result)
 
-    def solve_missing(self) -> Iterator[ProblemResult]:
+    def solve_missing(self) -> Generator[ProblemResult, None, None]:
         """Solves the problems without a result; each row is on disk before it is yielded. *Mutates* run and folder.
 
-        Closing the iterator, or an exception thrown into it, cancels the problems under way.
+        Closing the iterator, or an exception thrown into it, cancels the problems under way. Those that were solved
+        by then, but waited for the grading of others, are saved first.
 
         Raises: OutputError as soon as a result cannot be saved.
         """
         next_page = 0.0
-        for problem, outcome in self._solve_rounds():
-            try:
-                result = self._write_result(problem, outcome)
-                self.file.append_result(result)
-            except OutputError as error:
-                saved = f"{len(self.results)} of {len(self.problems)} problems are saved"
-                raise OutputError(f"{error}; {saved}, and the run ends here") from error
-            self.results[problem.id] = result
-            log.info("problem done", extra=result.summary_fields())
-            if (begin := time.monotonic()) >= next_page and self._goes_on():
-                self._write_live_index()
-                took = time.monotonic() - begin
-                next_page = begin + max(_LIVE_PAGE_S, took / _LIVE_PAGE_SHARE)
-            yield result
+        try:
+            for problem, outcome in self._solve_rounds():
+                result = self._save_outcome(problem, outcome)
+                if (begin := time.monotonic()) >= next_page and self._goes_on():
+                    self._write_live_index()
+                    took = time.monotonic() - begin
+                    next_page = begin + max(_LIVE_PAGE_S, took / _LIVE_PAGE_SHARE)
+                yield result
+        except OutputError:
+            raise
+        except BaseException:
+            self._save_solved()
+            raise
+
+    def _save_outcome(self, problem: Problem, outcome: Solution | Exception) -> ProblemResult:
+        """Grades and saves a problem. *Mutates* run and folder. Raises: OutputError."""
+        try:
+            result = self._write_result(problem, outcome)
+            self.file.append_result(result)
+        except OutputError as error:
+            saved = f"{len(self.results)} of {len(self.problems)} problems are saved"
+            raise OutputError(f"{error}; {saved}, and the run ends here") from error
+        self.results[problem.id] = result
+        self._under_way = {future: other for future, other in self._under_way.items() if other is not problem}
+        log.info("problem done", extra=result.summary_fields())
+        return result
+
+    def _save_solved(self) -> None:
+        """Saves the problems that are solved and have no row yet. *Mutates* run and folder."""
+        solved = [(problem, future) for future, problem in self._under_way.items() if _is_solved(future)]
+        if solved:
+            log.warning("saving %d more problems that are solved; a second Ctrl-C leaves them unsaved", len(solved))
+        for problem, future in solved:
+            self._save_outcome(problem, future.result())
 
     def _solve_rounds(self) -> Iterator[SolveOutcome]:
         """Solves the problems without a result, or those that the allocation gives more samples, round by round."""
         if self.rounds is None:
-            yield from self.solver.solve_many(problem for problem in self.problems if problem.id not in self.results)
+            missing = [problem for problem in self.problems if problem.id not in self.results]
+            yield from self.solver.solve_many(missing, self._submit)
             return
-        rounds = self.rounds
-
-        def submit(problem: Problem) -> Future[Solution]:
-            return rounds.submit(problem, self._allocated[problem.id], self.results.get(problem.id))
-
-        while planned := rounds.plan_round(self.problems, self.results):
+        while planned := self.rounds.plan_round(self.problems, self.results):
             self._allocated = planned
-            yield from self.solver.solve_many((problem for problem in self.problems if problem.id in planned), submit)
+            chosen = [problem for problem in self.problems if problem.id in planned]
+            yield from self.solver.solve_many(chosen, self._submit)
+
+    def _submit(self, problem: Problem) -> Future[Solution]:
+        if self.rounds is None:
+            future = self.solver.submit(problem)
+        else:
+            future = self.rounds.submit(problem, self._allocated[problem.id], self.results.get(problem.id))
+        self._under_way[future] = problem
+        return future
 
     def _goes_on(self) -> bool:
         return self.rounds is not None or len(self.results) < len(self.problems)
@@ -182,6 +209,10 @@ class TaskRun:
         page = tree_page(record, result, index=f"../{INDEX}")
         self._output.replace(f"{PAGES}/{safe_file_name(problem.id)}.html", page.encode())
         return result
+
+
+def _is_solved(future: Future[Solution]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def check_saved_rows(folder: Path, problems: Sequence[Problem], run_metadata: Mapping[str, object]) -> None:

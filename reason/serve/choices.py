@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypedDict
@@ -92,21 +93,38 @@ def read_logprobs(
     solution: Solution, node: int, length: int, reader: SolutionReader, decode: Callable[[Tokens], str]
 ) -> tuple[TokenLogprob, ...] | None:
     """Returns the tokens behind the thought of a path, up to `length` characters; None where some are not known."""
-    skipped, left, entries = reader.count_thought_tokens(solution.tree, node), length, []
+    inside, skipped = reader.measure_thought(solution.tree, node), reader.count_thought_tokens(solution.tree, node)
+    left, entries = length, list[TokenLogprob]()
     likely = iter(_find_likely(solution, node))
     for i in solution.tree.path_nodes(node):
         step, first = solution.tree.nodes[i].step, skipped.get(i, 0)
         if len(step.logprobs) != len(step.tokens):
             return None
+        begin = inside.get(i, 0)
+        used = min(left, len(step.text) - begin)
+        last = len(step.tokens) if left > used else _count_spelling(step.tokens, begin + used, decode)
+        left -= used
         for place, (token, logprob) in enumerate(zip(step.tokens, step.logprobs, strict=True)):
             others = next(likely, [])
-            if place >= first and left > 0 and (text := decode((token,))):  # the token that ends a text has none
+            if first <= place < last and (text := decode((token,))):  # the token that ends a text has none
                 # the chosen one has one number: another batch would give another last digit
                 alternatives = [(each.id, logprob if each.id == token else each.logprob) for each in others]
                 named = tuple(TokenLogprob(decode((number,)), value) for number, value in alternatives)
                 entries.append(TokenLogprob(text, logprob, named))
-                left -= len(text)
     return tuple(entries)
+
+
+def _count_spelling(tokens: Tokens, length: int, decode: Callable[[Tokens], str]) -> int:
+    """Returns the number of tokens that spell this many characters; a character may have several tokens.
+
+    Parts of a character have the length of one, so a text is measured as a whole and not token by token.
+    """
+    counts = range(len(tokens) + 1)
+
+    def measure(count: int) -> int:
+        return len(decode(tokens[:count]))
+
+    return max(bisect_left(counts, length, key=measure), bisect_right(counts, length, key=measure) - 1)
 
 
 def _find_likely(solution: Solution, node: int) -> list[list[LikelyToken]]:

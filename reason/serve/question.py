@@ -48,9 +48,15 @@ def problem_from_messages(
 
 
 def problem_from_text(text: str, prompt: Prompt) -> Problem:
-    """Returns the problem of continuing `text` as it is. Raises: ApiError 400 for an empty one."""
+    """Returns the problem of continuing `text` as it is.
+
+    Raises: ApiError 400 for an empty one, and where the model takes conversations alone.
+    """
     if not text.strip():
         raise ApiError(400, "prompt must not be empty", param="prompt", code="invalid_value")
+    if prompt.is_rendered_by_server:
+        message = "the model of this server takes conversations, not texts: use /v1/chat/completions"
+        raise ApiError(400, message, param="prompt", code="unsupported_field")
     return Problem.from_question(text, prompt=prompt.encode_text(text))
 
 

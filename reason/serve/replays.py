@@ -46,11 +46,11 @@ class ReplayStore(Generic[T]):
             return result
         finally:
             shared.waiting -= 1
+            if shared.ended is None and not shared.waiting and self._replies.get(name) is shared:
+                del self._replies[name]  # before the task is cancelled: a repeated request must not wait for that one
             if not shared.waiting and not shared.task.done():
                 shared.task.cancel()
                 await asyncio.gather(shared.task, return_exceptions=True)
-            if shared.ended is None and not shared.waiting and self._replies.get(name) is shared:
-                del self._replies[name]
 
     def _drop(self, before: float) -> None:
         """Drops replies that ended before this instant."""

@@ -22,6 +22,8 @@ KEEP_ALIVE = b": still searching\n\n"
 
 Fields = Mapping[str, object]
 
+_OPENING = {"role": "assistant", "content": ""}  # the first delta of each choice of a chat
+
 
 @dataclass(frozen=True)
 class ResponseWriter:
@@ -48,7 +50,7 @@ class ResponseWriter:
 
     def first_chunk(self) -> bytes:
         """Returns the chunk that opens a stream."""
-        return self._encode_chunk({"role": "assistant", "content": ""} if self.chat else {"text": ""})
+        return self._encode_chunk(_OPENING if self.chat else {"text": ""})
 
     def progress_chunk(self, event: StepEvent, tokens: int) -> bytes:
         """Returns one line of reasoning: the tokens generated so far, the score of the new step, its text."""
@@ -70,7 +72,10 @@ class ResponseWriter:
         What was `sent` of the first choice is left out.
         """
         for i, choice in enumerate(choices):
-            choice = sent.drop_from(choice) if i == 0 else choice
+            if i == 0:
+                choice = sent.drop_from(choice)
+            elif self.chat:
+                yield self._encode_chunk(_OPENING, index=i)
             if choice.thought:
                 yield self._encode_chunk({"reasoning_content": choice.thought}, index=i)
             if choice.text is not None:

@@ -81,7 +81,7 @@ class CodeTask(Task):
         key = (problem.id, program)
         if key not in self._known:
             setup = str(problem.meta.get("setup", ""))
-            failure = self._runner.find_failure(f"{setup}\n{program}" if setup else program, problem.answer)
+            failure = self._runner.find_failure(program, problem.answer, setup)
             self._known[key] = RIGHT if failure is None else Grade("wrong", failure)
         return self._known[key]
 

@@ -72,6 +72,12 @@ def _problem(row: DatasetRow) -> Problem:
     )
 
 
+def _read_choices(row: DatasetRow, listed: object) -> list[str]:
+    if isinstance(listed, str) or not isinstance(listed, Sequence) or not 1 < len(listed) <= len(LETTERS):
+        raise row.invalid_row(f"field 'choices' must be a list of 2 to {len(LETTERS)} choices, got {listed!r:.200}")
+    return [str(choice).strip() for choice in listed]
+
+
 def _choices(row: DatasetRow, question: str) -> tuple[list[str], str]:
     """Returns the choices in the order in which they are shown, and the letter of the correct one."""
     if row.first_value("Correct Answer") is not None:
@@ -81,7 +87,7 @@ def _choices(row: DatasetRow, question: str) -> tuple[list[str], str]:
         choices = [choice for _, choice in keyed]
         return choices, LETTERS[choices.index(right)]
     listed = row.first_value("choices", "options")
-    choices = [str(choice).strip() for choice in listed] if isinstance(listed, Sequence) else []
+    choices = _read_choices(row, listed) if listed else []
     answer = row.require_text("answer", "Answer")
     if choices and re.fullmatch(r"\d", answer) and int(answer) < len(choices) and answer not in choices:
         answer = LETTERS[int(answer)]

@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import traceback
+import types
 
 
 def main() -> None:
@@ -21,7 +22,7 @@ def main() -> None:
     for descriptor in (0, 1, 2):  # what a program prints is not read as a report
         os.dup2(nothing, descriptor)
     limit_resources(job["memory_bytes"], job["seconds"])
-    report.write(json.dumps(run_tests(job["program"], job["tests"], job["password"])))
+    report.write(json.dumps(run_tests(job["parts"], job["password"])))
     report.flush()
     os._exit(0)  # threads that the program began end here
 
@@ -34,20 +35,24 @@ def limit_resources(memory_bytes: int, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 
-def run_tests(program: str, tests: str, password: str) -> dict[str, str]:
-    """Returns `passed` with the password, which a program that ends the process does not reach; else `failed`."""
-    names: dict[str, object] = {"__name__": "candidate"}
+def run_tests(parts: dict[str, str], password: str) -> dict[str, str]:
+    """Runs the parts in one module, in order; their names are shown in errors.
+
+    Returns `passed` with the password, which a program that ends the process does not reach; else `failed`.
+    """
+    module = sys.modules["candidate"] = types.ModuleType("candidate")  # dataclasses look up the module of a class
     try:
-        for part, text in (("program", program), ("tests", tests)):
-            exec(compile(text, part, "exec"), names)
+        for name, text in parts.items():
+            # this file has `annotations` from `__future__`, a program only where it says so
+            exec(compile(text, name, "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:  # SystemExit too: leaving is not passing
-        return {"failed": describe_error(error)}
+        return {"failed": describe_error(error, parts)}
     return {"passed": password}
 
 
-def describe_error(error: BaseException) -> str:
-    """Returns the kind of an error, its text, and the last line of program or tests in which it was raised."""
-    places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in ("program", "tests")]
+def describe_error(error: BaseException, parts: dict[str, str]) -> str:
+    """Returns the kind of an error, its text, and the last line of these parts in which it was raised."""
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in parts]
     place = f" ({places[-1].filename}, line {places[-1].lineno})" if places else ""
     text = str(error).partition("\n")[0][:200]
     return f"{type(error).__name__}{': ' if text else ''}{text}{place}"

@@ -38,8 +38,8 @@ class ProgramRunner:
     timeout_s: int
     memory_mib: int
 
-    def find_failure(self, program: str, tests: str) -> str | None:
-        """Returns why a program fails its tests; None if it passes all of them.
+    def find_failure(self, program: str, tests: str, setup: str = "") -> str | None:
+        """Returns why a program fails its tests; None if it passes all of them. `setup` runs before it.
 
         >>> runner = ProgramRunner(timeout_s=10, memory_mib=512)
         >>> runner.find_failure("def double(x): return 2 * x", "assert double(3) == 6") is None
@@ -49,8 +49,8 @@ class ProgramRunner:
         """
         password = secrets.token_hex()
         job = {
-            "program": program,
-            "tests": tests,
+            # parts, since `from __future__` must be the first line of a program
+            "parts": {"setup": setup, "program": program, "tests": tests},
             "password": password,
             "seconds": self.timeout_s,
             "memory_bytes": self.memory_mib << 20,

@@ -83,8 +83,8 @@ class RequestFormat:
         left_out = {*self.omit, *({"top_k", "min_p"} - effective if self.chat else ())}
         sampling = {**filters, "seed": seed & 0x7FFFFFFF}  # not all servers take more than 31 bits
         return {
-            "model": self.model,
             **self.build_prompt(text),
+            "model": self.model,
             self.max_tokens_field: params.max_tokens,
             **{name: value for name, value in sampling.items() if name not in left_out},
             **({"stop": list(params.stop)} if params.stop and not stream else {}),

@@ -30,7 +30,7 @@ class RunLogger(Protocol):
     errors: tuple[type[Exception], ...]
 
     def log_numbers(self, numbers: Mapping[str, float], step: int) -> None:
-        """Saves numbers of the run when `step` problems are done."""
+        """Saves numbers of the run when `step` problems are done, or with an allocation samples."""
 
     def log_summary(self, numbers: Mapping[str, float]) -> None:
         """Saves the numbers of the whole run."""
@@ -45,9 +45,9 @@ class RunLoggers:
     def __init__(self, loggers: Mapping[str, RunLogger]) -> None:
         self._loggers = dict(loggers)
 
-    def log_problem(self, results: Sequence[ProblemResult]) -> None:
-        """Saves the last of these results, and the accuracy and tokens of all."""
-        last, accuracy = results[-1], chosen_accuracy(results)
+    def log_problem(self, last: ProblemResult, results: Sequence[ProblemResult], step: int) -> None:
+        """Saves the newest of these results, and the accuracy and tokens of all."""
+        accuracy = chosen_accuracy(results)
         numbers = {
             "tokens": sum(result.usage.tokens for result in results),
             "problem/tokens": last.usage.tokens,
@@ -55,7 +55,7 @@ class RunLoggers:
             "errors": sum(result.error is not None for result in results),
         }
         numbers |= {} if accuracy is None else {"accuracy": accuracy}
-        self._call("log_numbers", numbers, len(results))
+        self._call("log_numbers", numbers, step)
 
     def log_summary(self, summary: RunSummary) -> None:
         """Saves the numbers of the summary, by dotted name."""

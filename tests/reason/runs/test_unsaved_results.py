@@ -7,17 +7,20 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from reason.problem import Problem
+from reason.grading.grade import Grade
+from reason.problem import Problem, Solution
 from reason.runs.json_files import safe_file_name
 from reason.runs.log_file import LogFile
 from reason.runs.output_folder import OutputError
 from reason.runs.run import TaskRun
 from reason.tasks.base import Task
 from tests.support.toy_search import ToyEngine
+from tests.support.toy_server import wait_until
 from tests.support.toy_solver import toy_solver
 
 PROBLEMS = [Problem(id=f"p{i}", question=f"What is {i}?", answer="1") for i in range(12)]
@@ -133,3 +136,31 @@ def test_log_that_cannot_be_written_is_told_once_and_the_run_goes_on(
     assert "cannot write the log" in errors
     assert "is a symbolic link" in errors
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_problems_that_were_solved_when_a_run_is_interrupted_are_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class SlowlyGraded(Task):
+        def grade_text(self, problem: Problem, text: str) -> Grade:
+            wait_until(lambda: len(solved) >= 3)
+            return super().grade_text(problem, text)
+
+    solved: list[Future[Solution]] = []
+    with toy_solver(concurrency=4) as solver, caplog.at_level(logging.WARNING):
+        run = TaskRun(solver, SlowlyGraded("toy", PROBLEMS), tmp_path, run_metadata={})
+        submit = solver.submit
+
+        def submit_counted(problem: Problem) -> Future[Solution]:
+            future = submit(problem)
+            future.add_done_callback(lambda done: None if done.cancelled() else solved.append(done))
+            return future
+
+        solver.submit = submit_counted  # type: ignore[method-assign,assignment]
+        outcomes = run.solve_missing()
+        next(outcomes)
+        with pytest.raises(KeyboardInterrupt):
+            outcomes.throw(KeyboardInterrupt())
+        rows = run.finish_run()
+    assert len(rows) == len(solved) >= 3
+    assert "more problems that are solved" in caplog.text

@@ -138,6 +138,10 @@ def test_stream_is_progress_then_the_answer_then_the_usage(
     for index, choice in enumerate(whole["choices"]):
         content = choice["message"]["content"] if path == CHAT else choice["text"]
         assert "".join(delta.get(key) or "" for i, delta in deltas if i == index) == content
+    if path == CHAT:
+        roles = [(i, delta["role"]) for i, delta in deltas if "role" in delta]
+        assert roles == [(0, "assistant"), (1, "assistant")]
+        assert next(delta for i, delta in deltas if i == 1)["role"]
     ends = [c["choices"][0]["finish_reason"] for c in answer_chunks if c["choices"][0]["finish_reason"]]
     assert ends == [choice["finish_reason"] for choice in whole["choices"]]
     assert answer_chunks[-1]["search"]["votes"] == whole["search"]["votes"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
+from reason.serve.replays import ReplayStore
 from tests.support.served_upstream import CHAT
 from tests.support.toy_server import chat_body, toy_server, wait_until
 
@@ -60,6 +62,32 @@ def test_the_search_goes_on_for_those_that_still_wait_and_ends_with_the_last() -
         wait_until(lambda: service.admission.running == 0)
         service.writer.held = False
         assert post(client, "job-2").status_code == 200
+
+
+def test_a_repeated_request_does_not_join_a_search_that_is_being_cancelled() -> None:
+    async def scenario() -> str:
+        store, cancelled, may_end = ReplayStore[str](keep=4), asyncio.Event(), asyncio.Event()
+
+        async def first_search() -> str:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+                await may_end.wait()
+            return "first"
+
+        async def second_search() -> str:
+            may_end.set()
+            return "second"
+
+        first = asyncio.create_task(store.reply_once("job", first_search))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        first.cancel()
+        await cancelled.wait()
+        return await store.reply_once("job", second_search)
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 30)) == "second"
 
 
 def test_errors_are_not_kept() -> None:

@@ -66,6 +66,16 @@ def test_published_fields_are_read(tmp_path: Path) -> None:
     assert [str(task.grade_text(problem, wrong)) for problem in task] == ["wrong", "wrong"]
 
 
+def test_program_runs_as_python_runs_it(runner: ProgramRunner) -> None:
+    record = "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int"
+    assert runner.find_failure(record, "assert P(3).x == 3") is None
+    assert runner.find_failure("def first(x: int): return x", "assert first.__annotations__['x'] is int") is None
+    unknown = runner.find_failure("def first(x: List[int]): return x[0]", "assert first([3]) == 3")
+    assert unknown == "NameError: name 'List' is not defined (program, line 1)"
+    future = "from __future__ import annotations\ndef first(x: List[int]): return x[0] + ONE"
+    assert runner.find_failure(future, "assert first([3]) == 4", setup="ONE = 1") is None
+
+
 def test_nothing_runs_unless_it_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trace = tmp_path / "ran"
     with caplog.at_level(logging.WARNING):

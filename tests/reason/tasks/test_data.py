@@ -121,6 +121,13 @@ def test_gpqa_is_read_in_every_copy(tmp_path: Path, row: dict[str, Any], gold: s
     assert Gpqa(path=written(tmp_path, row))[0].answer == gold
 
 
+@pytest.mark.parametrize("choices", ["x; y", {"A": "x", "B": "y"}, [str(i) for i in range(11)], ["x"]])
+def test_gpqa_names_the_row_whose_choices_are_no_list_of_choices(tmp_path: Path, choices: object) -> None:
+    path = written(tmp_path, {"question": "q", "choices": choices, "answer": "A"})
+    with pytest.raises(InvalidRow, match=r"rows\.jsonl, line 1: field 'choices' must be a list of 2 to 10 choices"):
+        Gpqa(path=path)
+
+
 def test_gpqa_is_read_from_the_published_csv(tmp_path: Path) -> None:
     path = tmp_path / "gpqa_diamond.csv"
     with path.open("w", newline="", encoding="utf-8-sig") as file:
