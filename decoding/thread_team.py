@@ -35,6 +35,7 @@ class HelperThread(threading.Thread):
                 self._errors.put(None)
             except BaseException as error:
                 self._errors.put(error)
+            del call  # while this thread waits, it would keep the weights and keys of a closed engine
 
 
 _lock = threading.Lock()

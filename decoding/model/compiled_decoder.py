@@ -89,7 +89,8 @@ class CompiledDecoder:
         self._zeros = np.zeros(max(qkv_width, 2 * shape.mlp), dtype=np.float32)
         self._num_weights = len(self._matrices)
         self._works = threading.local()
-        self._extend_positions(0)
+        self._positions = 0, np.empty(0, dtype=np.float32)
+        self._find_cos_sin(0)
         self._compile()
 
     @property
@@ -130,11 +131,10 @@ class CompiledDecoder:
         embedding, tokens_T = self._look_up(batch.tokens_T)
         num_threads = count_threads(self._num_weights, num_tokens)
         work, of_thread, capacity, largest = size_work(self._shapes, num_threads, batch.positions_T, keys.keys_T)
-        if largest >= self._num_positions:
-            self._extend_positions(largest)
+        cos_sin = self._find_cos_sin(largest)
         run_in_team(
             num_threads, run_layers,
-            self._shapes, self._layers, self._matrices, self._vectors, embedding, self._cos_sin,
+            self._shapes, self._layers, self._matrices, self._vectors, embedding, cos_sin,
             tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
             _view_numbers(pool), self._take_work(work), of_thread, capacity,
             *self._take_packed(num_threads, capacity), self._zeros, hidden.reshape(-1),
@@ -148,11 +148,15 @@ class CompiledDecoder:
         rows = self.embedding.index_select(0, torch.from_numpy(tokens_T)).float()
         return rows.numpy().reshape(-1), np.arange(len(tokens_T))
 
-    def _extend_positions(self, largest: int) -> None:
-        table = self._rotary.extend_to(largest)
-        # the number last: another thread may read both
-        self._cos_sin = table.numpy().reshape(-1)
-        self._num_positions = len(table)
+    def _find_cos_sin(self, largest: int) -> Floats:
+        """Returns the rotary table with at least the positions up to `largest`."""
+        num_positions, cos_sin = self._positions
+        if largest >= num_positions:
+            table = self._rotary.extend_to(largest)
+            cos_sin = table.numpy().reshape(-1)
+            # both at once, and never read again here: another thread may put back a shorter table
+            self._positions = len(table), cos_sin
+        return cos_sin
 
     def _take_work(self, size: int) -> Floats:
         """Returns memory for `size` numbers, the same for every round of a thread: new memory is slow at first."""

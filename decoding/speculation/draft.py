@@ -180,15 +180,17 @@ class Draft:
     def select_nodes(self, nodes: Iterable[int]) -> Draft:
         """Returns the draft of these nodes alone, which must include the parent of each, in ascending order.
 
-        The choice of nodes may depend on their own probability only for `coupled` and `likely` drafts. `iid` drafts may
-        not be cut at all, because a draw that repeats an earlier one would outlive the others.
+        The choice of nodes may depend on their own probability only for `coupled` and `likely` drafts. An `iid` draft
+        keeps all children of a node or none, because a draw that repeats an earlier one would outlive the others.
         """
         order = tuple(nodes)
         if len(order) == len(self):
             return self
         record = self.sampling_record
-        assert record is None or record.sampling != "iid", "an iid draft must not be cut"
         new = {-1: -1} | {old: i for i, old in enumerate(order)}  # the root stays -1
+        if record is not None and record.sampling == "iid":
+            families = [{child in new for child in record.children[node]} for node in new if node in record.children]
+            assert all(len(is_kept) == 1 for is_kept in families), "an iid draft must not lose some children of a node"
         if record is not None:
             record = SamplingRecord(
                 record.sampling,
@@ -209,9 +211,14 @@ class Draft:
         )
 
     def truncate_to(self, *, nodes: int, depth: int) -> Draft:
-        """Returns the draft without the nodes after the first `nodes` and without those deeper than `depth`."""
+        """Returns the draft without the nodes after the first `nodes` and without those deeper than `depth`.
+
+        An `iid` draft of more nodes is dropped: which of them are the first depends on what was drawn.
+        """
         if len(self) <= nodes and (not self.depths or max(self.depths) <= depth):
             return self
+        if len(self) > nodes and self.sampling_record is not None and self.sampling_record.sampling == "iid":
+            return Draft()
         return self.select_nodes(i for i, node_depth in enumerate(self.depths[:nodes]) if node_depth <= depth)
 
     def assert_invariants(self) -> None:

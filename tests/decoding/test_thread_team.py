@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, sleep
 
 import numpy as np
 import numpy.typing as npt
@@ -120,3 +122,14 @@ def test_forked_process_starts_threads_of_its_own() -> None:
     child.start()
     child.join(60)
     assert child.exitcode == 0
+
+
+def test_helper_keeps_nothing_of_a_call_that_has_ended() -> None:
+    times_N, stale = np.zeros((2, 2), dtype=np.int64)
+    alive = weakref.ref(times_N.base)
+    run_in_team(2, count_stale_reads, times_N, stale, 3)
+    del times_N, stale
+    end = monotonic() + 30
+    while alive() is not None and monotonic() < end:
+        sleep(0.001)  # the helper answers before it lets go
+    assert alive() is None

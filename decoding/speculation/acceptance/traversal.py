@@ -18,6 +18,7 @@ paths that share a node).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -40,13 +41,32 @@ class Traversal(TreeRule):
     reads_vocabulary: ClassVar[bool] = False
 
     def verify_tree(self, draft: Draft, p: P, stream: UniformStream) -> VerifiedPath:
-        path = _verify_subtree(draft, p, stream, -1, 1)
+        path = _run_nested(_verify_subtree(draft, p, stream, -1, 1))
         assert path is not None, "the root's weight stays 1"
         return path
 
 
-def _verify_subtree(draft: Draft, p: P, stream: UniformStream, node: int, w: Any) -> VerifiedPath | None:
-    """Returns the path accepted at or below `node`, reached with weight `w`, or None where all of it is rejected."""
+_Verification = Generator["_Verification", VerifiedPath | None, VerifiedPath | None]
+
+
+def _run_nested(outermost: _Verification) -> VerifiedPath | None:
+    """Runs a verification and those that it yields; no recursion, since a draft may be deeper than Python's stack."""
+    running, path = [outermost], None
+    while running:
+        try:
+            running.append(running[-1].send(path))
+            path = None
+        except StopIteration as end:
+            running.pop()
+            path = end.value
+    return path
+
+
+def _verify_subtree(draft: Draft, p: P, stream: UniformStream, node: int, w: Any) -> _Verification:
+    """Returns the path accepted at or below `node`, reached with weight `w`, or None where all of it is rejected.
+
+    Yields the verification below each child and is sent its path.
+    """
     p_V, drafted = p(node), children_of(draft, node)
     q_K, tried = drafted.q_K, set[int]()
     is_independent = draft.sampling_record is not None and draft.sampling_record.sampling == "iid"
@@ -54,7 +74,7 @@ def _verify_subtree(draft: Draft, p: P, stream: UniformStream, node: int, w: Any
         weighted = w * p_V[token]  # compared before the division: q may underflow to 0
         child_w = weighted / q_K[index] if weighted < q_K[index] else 1
         if child not in tried:
-            path = _verify_subtree(draft, p, stream, child, child_w)
+            path = yield _verify_subtree(draft, p, stream, child, child_w)
         else:  # drawn again: what is below it was tried the first time
             path = _accept_node(draft, p(child), stream, child, child_w)
         if path is not None:

@@ -150,9 +150,10 @@ class DraftModel:
         self._nodes = DraftNodes(ready, self._k)
         index_of = {text.arrival: i for i, text in enumerate(ready) if text is not None}
         if index_of:
-            ordered = [self._texts[arrival] for arrival in sorted(index_of)]
-            ids, logp = zip(*(text.top for text in ordered), strict=True)
-            self._nodes.store_top([index_of[text.arrival] for text in ordered], np.stack(ids), np.stack(logp))
+            # One by one: as many as the model has where it has fewer than k, or k that were stored for a node.
+            for arrival in sorted(index_of):
+                ids_K, logp_K = self._texts[arrival].top
+                self._nodes.store_top([index_of[arrival]], ids_K[None], logp_K[None])
         return np.array([self._nodes.root_node(i) for i in range(len(branches))], dtype=np.int64)
 
     def next_tokens(self, state: Ints) -> NextTokens:

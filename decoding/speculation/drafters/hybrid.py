@@ -28,21 +28,23 @@ from decoding.speculation.interfaces import Branch, Feedback, reads_hidden
 from decoding.validation import require_count, require_share
 
 Bools = npt.NDArray[np.bool_]
+_BranchKey = tuple[int, int]  # its request, and its number of tokens before a draft
+_FirstDrafts = dict[_BranchKey, list[tuple[int, int]]]  # trust level and token of each source
 
 _MEMORY = 2000.0  # weight of the drafts per source and trust level; older ones decay
 
 
 @dataclass(frozen=True)
 class _SourceStates:
-    """The states of each source that drafts at this depth, and at the roots the ids of the requests."""
+    """The states of each source that drafts at this depth, and at the roots which branches they are of."""
 
     states: tuple[SourceStates, ...]
     depth: int
-    requests: tuple[int, ...] = ()
+    branches: tuple[_BranchKey, ...] = ()
 
     def __getitem__(self, rows: Ints) -> _SourceStates:
-        requests = tuple(self.requests[row] for row in rows) if self.requests else ()
-        return _SourceStates(tuple(state[rows] for state in self.states), self.depth, requests)
+        branches = tuple(self.branches[row] for row in rows) if self.branches else ()
+        return _SourceStates(tuple(state[rows] for state in self.states), self.depth, branches)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class HybridSource:
     has_probabilities: bool = True
     _trials: Floats = field(init=False, repr=False, compare=False)
     _hits: Floats = field(init=False, repr=False, compare=False)
-    _first_drafts: dict[int, list[tuple[int, int]]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _first_drafts: _FirstDrafts = field(init=False, repr=False, compare=False, default_factory=dict)
+    _first_drafts_before: _FirstDrafts = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))
@@ -91,9 +94,11 @@ class HybridSource:
         return any(map(reads_hidden, self.sources))
 
     def root_states(self, branches: Sequence[Branch]) -> _SourceStates:
-        self._first_drafts.clear()
+        # two rounds: on a GPU the outcome of one is learned after the drafts of the next
+        object.__setattr__(self, "_first_drafts_before", self._first_drafts)
+        object.__setattr__(self, "_first_drafts", {})
         states = tuple(source.root_states(branches) for source in self.sources)
-        return _SourceStates(states, 0, tuple(branch.request_id for branch in branches))
+        return _SourceStates(states, 0, tuple(map(_key_of, branches)))
 
     def next_tokens(self, state: _SourceStates) -> NextTokens:
         first_asked = self._first_asked(state.depth)
@@ -101,9 +106,9 @@ class HybridSource:
         all_tokens = [source.next_tokens(source_state) for source, source_state in pairs]
         if self.first_must_agree and not first_asked:
             all_tokens[1:] = [drop_unlikely(one, all_tokens[0], self.first_must_agree) for one in all_tokens[1:]]
-        if state.requests:  # at the roots only: the feedback's row 0 tells whether the first candidate was right
+        if state.branches:  # at the roots only: the feedback's row 0 tells whether the first candidate was right
             tops = [[(int(t), int(i)) for t, i in zip(s.trust_F, s.ids_FK[:, 0], strict=True)] for s in all_tokens]
-            self._first_drafts.update(zip(state.requests, map(list, zip(*tops, strict=True)), strict=True))
+            self._first_drafts.update(zip(state.branches, map(list, zip(*tops, strict=True)), strict=True))
         merged = _merge_candidates(
             np.concatenate([tokens.ids_FK for tokens in all_tokens], axis=1),
             np.concatenate([tokens.logp_FK for tokens in all_tokens], axis=1),
@@ -128,8 +133,9 @@ class HybridSource:
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
         for outcome in feedback:
-            # Popped: a request that ends in this round must not stay in the dict.
-            for index, (trust, token) in enumerate(self._first_drafts.pop(outcome.branch.request_id, ())):
+            key = _key_of(outcome.branch)
+            firsts = self._first_drafts.get(key) or self._first_drafts_before.get(key, [])
+            for index, (trust, token) in enumerate(firsts):
                 if token >= 0:
                     self._trials[index, trust] += 1
                     self._hits[index, trust] += token == int(outcome.top_tokens()[0][0, 0])
@@ -139,6 +145,10 @@ class HybridSource:
         self._hits[:] *= fade
         for source in self.sources:
             source.observe([narrow_feedback(outcome, source.feedback_k) for outcome in feedback])
+
+
+def _key_of(branch: Branch) -> _BranchKey:
+    return branch.request_id, len(branch.tokens)
 
 
 def drop_unlikely(source_tokens: NextTokens, judge: NextTokens, least: float) -> NextTokens:

@@ -171,7 +171,9 @@ class NGramTable:
             half = int(np.partition(stamps, len(stamps) // 2)[len(stamps) // 2]) if len(stamps) else -1
             oldest = min(half, self._stamp - 1)  # the latest update stays, even where all stamps are equal
         # The load counts entries before the eviction, so the table may double once more than needed; it never shrinks.
-        while self._used + num_new > _MAX_LOAD * slots and slots * _MAX_LOAD < self.capacity:
+        # The latest update stays, and this one is added, also where one alone is above the capacity.
+        most = max(self.capacity, 2 * num_new)
+        while self._used + num_new > _MAX_LOAD * slots and slots * _MAX_LOAD < most:
             slots *= 2 if slots >= _FEW_SLOTS else 4
         new_entries = NGramEntries.allocate_slots(slots, self.width)
         self._used = copy_newer(self.entries, new_entries, oldest)

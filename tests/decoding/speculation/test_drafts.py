@@ -13,7 +13,7 @@ from decoding.engine import LocalEngine
 from decoding.model.batch import ancestor_mask
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
-from decoding.speculation.draft import Draft
+from decoding.speculation.draft import Draft, SamplingRecord
 from tests.support.engines import TOKENIZER, mixed_requests
 from tests.support.fakes import HashBackend
 from tests.support.streams import FutureDrafter
@@ -106,3 +106,17 @@ def test_ancestors_against_paths(nodes: int) -> None:
     for _ in range(2):
         for node, row in enumerate(ancestor_mask(draft)):
             assert tuple(np.flatnonzero(row)) == draft.path_to(node)
+
+
+def test_iid_drafts_lose_whole_levels_or_everything() -> None:
+    record = SamplingRecord(
+        "iid", {-1: (0, 1, 0), 0: (2, 2)}, {node: (np.arange(9), np.full(9, 1 / 9)) for node in (-1, 0)}
+    )
+    draft = Draft((5, 6, 7), (-1, -1, 0), sampling_record=record)
+    whole_level = draft.truncate_to(nodes=3, depth=1)
+    assert whole_level.tokens == (5, 6)
+    assert whole_level.sampling_record is not None
+    assert whole_level.sampling_record.children == {-1: (0, 1, 0)}
+    assert draft.truncate_to(nodes=2, depth=9) == Draft()
+    with pytest.raises(AssertionError, match="must not lose some children"):
+        draft.select_nodes([0])

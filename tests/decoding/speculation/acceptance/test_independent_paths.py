@@ -86,3 +86,12 @@ def test_traversal_accepts_most_as_published() -> None:
     means = {id_of(rule): np.mean([report(rule, (1, 3, 1), seed).mean_accepted for seed in range(4)]) for rule in RULES}
     assert sorted(means, key=lambda name: -means[name])[0] == "Traversal"
     assert means["PointMass"] == min(means.values())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=id_of)
+@pytest.mark.parametrize("depth", [0, 1])
+def test_paths_that_lose_their_last_level_are_lossless_too(rule: TreeRule, depth: int) -> None:
+    """As where a request has room for fewer levels than were drafted."""
+    for seed in range(2):
+        cut = report(rule, (0, 2, 2), seed, lambda draft: draft.truncate_to(nodes=len(draft), depth=depth))
+        assert cut.distance < 1e-9

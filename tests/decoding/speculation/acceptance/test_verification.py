@@ -248,3 +248,13 @@ def test_rules_say_whether_they_are_lossless_and_cannot_be_talked_out_of_it() ->
     assert [rule.lossless for rule in ALL] == [not isinstance(rule, GreedyMatch) for rule in ALL]
     with pytest.raises(TypeError):
         GreedyMatch(lossless=True)  # type: ignore[call-arg]
+
+
+def test_traversal_accepts_a_draft_deeper_than_the_stack_of_python() -> None:
+    depth, q = 3000, (np.array([1, 2]), np.array([0.5, 0.5]))
+    nodes = range(-1, depth - 1)
+    record = SamplingRecord("without_replacement", {node: (node + 1,) for node in nodes}, dict.fromkeys(nodes, q))
+    draft = Draft((1,) * depth, tuple(nodes), sampling_record=record)
+    target = np.array([0.0, 0.5, 0.5])
+    path = Traversal().verify_tree(draft, lambda _: target, SeededUniformStream(1, depth))
+    assert len(path.accepted_nodes) == depth

@@ -180,3 +180,12 @@ def test_wrong_knobs_are_named() -> None:
         DraftModelSource("bundled:draft", kv_mib=0)
     with pytest.raises(ValueError, match=r"speculation\.path=bundled:giant: not among the bundled models"):
         DraftModelSource("bundled:giant")
+
+
+def test_more_candidates_than_the_model_has_tokens() -> None:
+    """Those of a text are as many as there are; those of a node that was accepted have room for all k."""
+    source = DraftModel(HashBackend(), k=500, kv_bytes=4000)
+    answered = 0
+    for _, levels in BranchStream(seed=6).run_rounds(source, 12):
+        answered += sum(int((level.next_tokens.ids_FK[:, 0] >= 0).sum()) for level in levels)
+    assert answered > 50

@@ -268,3 +268,13 @@ def test_no_rows_are_fine() -> None:
     table.add_observations(salts_of(2)[:0], nothing, 1, nothing, np.empty((0, 2), dtype=np.float32))
     assert [len(part) for part in table.next_tokens(salts_of(2)[:0], nothing, 1)] == [0, 0, 0]
     table.assert_invariants()
+
+
+def test_one_update_above_the_capacity_is_added() -> None:
+    """It used to fill all slots, and then look for a free one for ever."""
+    table, rng = NGramTable(width=2, capacity=50, orders=256, salts=1), np.random.default_rng(0)
+    for _ in range(4):
+        tails_FO = rng.integers(0, 1000, (3, 256))
+        ids_FK, p_FK = rng.integers(0, 9, (3, 1)), np.ones((3, 1), dtype=np.float32)
+        table.add_observations(np.ones((3, 1), dtype=np.uint64), tails_FO, 1, ids_FK, p_FK)
+        table.assert_invariants()

@@ -25,6 +25,7 @@ from decoding.speculation.drafters.source import DraftSource, NextTokens
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.token_recycling import TokenRecycling
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
+from decoding.speculation.interfaces import Branch, DraftPlan, Feedback
 from tests.support.draft_sources import FakeSource, branch
 from tests.support.engines import TOKENIZER
 from tests.support.enumeration import Instance, draw_tree, enumerate_drafts
@@ -198,3 +199,42 @@ def test_draws_from_a_pruned_distribution_keep_the_law(seed: int) -> None:
     draw = partial(draw_tree, "without_replacement", (1, 1), pruned)
     report = enumerate_drafts(instance, lambda stream: draw(stream), RecursiveRejection().verify_tree)
     assert report.distance == 0
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_precision_is_measured_where_outcomes_come_after_the_next_drafts_too(is_late: bool) -> None:
+    """As on a GPU, where the next round is drafted while the outcome of one is on its way."""
+
+    class After(FakeSource):
+        def __init__(self, step: int) -> None:
+            super().__init__()
+            self.step = step
+
+        def root_states(self, branches: Sequence[Branch]) -> Any:
+            return np.array([branch.tokens[-1] for branch in branches])
+
+        def next_tokens(self, state: Any) -> NextTokens:
+            return candidates([{int(token + self.step) % 9: 0.9} for token in state])
+
+        def advance(self, state: Any, tokens_F: Any) -> Any:
+            return tokens_F
+
+    right, wrong = After(1), After(3)
+    source, text, late = HybridSource((right, wrong)), [3], list[Feedback]()
+    drafter = TreeDrafter(source, draw="coupled", depth=2)
+    for _ in range(60):
+        one = branch(tuple(text))
+        (draft,) = drafter.propose([one], DraftPlan((2,), 2))
+        drafter.observe(late)
+        rows = [text[-1], *draft.tokens]
+        logprobs = np.full((len(rows), 1), -0.1, dtype=np.float32)
+        outcome = Feedback(one, draft, (), np.array([[(token + 1) % 9] for token in rows]), logprobs)
+        if is_late:
+            late = [outcome]
+        else:
+            drafter.observe([outcome])
+        text.append((text[-1] + 1) % 9)
+    states = source.root_states([branch((4,))])
+    merged = as_dicts(source.next_tokens(states))[0]
+    assert merged[5] > 0.85
+    assert merged.get(7, 0) < 0.1
