@@ -69,7 +69,8 @@ class Solver:
     """Solves problems with one strategy, engine, scorer and prompt. Threads and asyncio tasks may share a solver.
 
     All searches run on one private event loop, so that blocking and awaiting callers share one engine, which batches
-    their requests. A problem's result depends on the run's seed and the problem's id, not on concurrent problems.
+    their requests. A problem's result depends on the run's seed and the problem's id, not on concurrent problems
+    (unless a budget of seconds, or of forward passes with speculation, ends it).
     A solver belongs to the process of its first problem: in a fork of it every use raises RuntimeError, and `close`
     leaves the engine alone.
 

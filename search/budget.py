@@ -66,15 +66,18 @@ class BudgetTracker:
         budget = self._budget
         return any(limit is not None for limit in (budget.tokens, budget.calls, budget.forwards))
 
-    def reserve(self, num_requests: int, *, max_tokens: int) -> list[int]:
+    def reserve(self, num_requests: int, *, max_tokens: int, whole: bool = False) -> list[int]:
         """Reserves tokens for the requests that may be sent now; returns the limit of each, or no limits at all.
 
         As many requests as the remaining tokens afford at full length; if not even one, and no other is reserved, one
         request that is cut to the remaining tokens. So the token budget cannot be exceeded, and the result depends on
         the committed usage alone, not on timing (unless there is a limit in seconds). A token takes at most one forward
-        pass, so a limit of forward passes is kept in the same way. *Mutates*.
+        pass, so a limit of forward passes is kept in the same way. `whole`: beside others that are reserved, all of
+        these requests or none, since the others may still return tokens. *Mutates*.
         """
         limits = self._affordable_limits(num_requests, max_tokens)
+        if whole and self.num_reserved and len(limits) < num_requests:
+            return []
         self.num_reserved += len(limits)
         self._reserved_tokens += sum(limits)
         return limits

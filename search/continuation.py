@@ -143,7 +143,8 @@ class ContinuationWriter:
                 break
         if end is not None and end < len(generation.tokens):
             unused = Usage(unused_tokens=len(generation.tokens) - end)
-            generation = replace(generation, usage=generation.usage + unused)
+            # the hidden state is that of the last token, which was taken off
+            generation = replace(generation, usage=generation.usage + unused, hidden=None)
         is_complete = end is not None and (end < len(generation.tokens) or generation.finish in ("stop", "length"))
         is_open = (is_complete or (may_go_on and generation.finish == "length")) and not has_stop
         return await self._score(generation, [step] if step.tokens else [], path, progress, is_open=is_open)

@@ -86,10 +86,14 @@ class PendingExpansion:
 
 @dataclass(frozen=True, eq=False)
 class ExpansionBatch:
-    """Continuations that were started together and are not in the tree yet; empty if the budget affords none."""
+    """Continuations that were started together and are not in the tree yet; empty if the budget affords none.
+
+    refused  the parents whose continuations the budget did not afford
+    """
 
     pending: list[PendingExpansion]
     plan: ExpansionPlan
+    refused: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -211,10 +215,11 @@ class Expander:
         path_tokens: int | None = None,
         pauses: bool = False,
         resources: Resources | None = None,
+        whole: bool = False,
     ) -> ExpansionBatch:
         """Starts as many of these continuations as the budget affords now, the first ones first, without waiting.
 
-        The arguments are those of `sample_continuations`.
+        The arguments are those of `sample_continuations`, and `whole` as in `BudgetTracker.reserve`.
 
         More may be affordable later, when pending requests turn out shorter than their reservation. *Mutates* the
         budget, not the tree. Each batch must be passed to `collect_batch`, or `cancel_pending` must be called.
@@ -228,7 +233,7 @@ class Expander:
             thought_tokens = max(0, share - thought.answer_tokens)
             limit = min(with_probes, max(share, thought.answer_tokens))
         is_too_late = thought is not None and self._is_too_late(parents, thought)
-        limits = [] if is_too_late else self._budget.reserve(len(parents), max_tokens=limit)
+        limits = [] if is_too_late else self._budget.reserve(len(parents), max_tokens=limit, whole=whole)
         if not limits and not num_reserved:  # no commit can free any
             self._budget_exhausted = True
         reserved = limits[0] if limits else limit  # the same for all of them
@@ -243,10 +248,10 @@ class Expander:
             limit=reserved if probes is None else min(sampling.max_tokens, probes.without_probes(reserved)),
             thought_tokens=thought_tokens,
         )
-        started = parents[: len(limits)]
+        started, refused = parents[: len(limits)], parents[len(limits) :]
         # read once for all its continuations: a parent has several, the prompt all of a best-of-N
         paths = {parent: self._read_path(parent, plan) for parent in dict.fromkeys(started)}
-        batch = ExpansionBatch([self._start_request(paths[parent], plan) for parent in started], plan)
+        batch = ExpansionBatch([self._start_request(paths[parent], plan) for parent in started], plan, refused)
         if batch:
             self._batches.add(batch)
         return batch
@@ -288,10 +293,6 @@ class Expander:
             return False
         return all(thought.is_open(self.tree.path_text(parent)) for parent in parents)
 
-    def mark_budget_exhausted(self) -> None:
-        """Records that continuations which the budget refused will not be requested again. *Mutates*."""
-        self._budget_exhausted = True
-
     async def collect_batch(self, batch: ExpansionBatch, is_enough: Callable[[int], bool] | None = None) -> list[int]:
         """Waits for a batch and attaches its continuations in the order of its parents; returns their leaves.
 
@@ -306,7 +307,7 @@ class Expander:
             # one alone without a gather, which would take the event loop another turn
             results = [await tasks[0]] if len(tasks) == 1 else await asyncio.gather(*tasks)
         except BaseException:
-            self.cancel_pending()
+            self._drop_batches()
             raise
         finally:
             self._batches.discard(batch)
@@ -331,10 +332,18 @@ class Expander:
         return leaves
 
     def cancel_pending(self) -> None:
-        """Cancels all pending requests of this search, if there are any."""
-        for batch in self._batches:
+        """Cancels all pending requests of this search, if there are any, and counts them. *Mutates* the usage."""
+        for batch in self._drop_batches():
+            for _ in batch.pending:
+                self._budget.commit(batch.plan.reserved, Usage(calls=1, cancelled=1))
+
+    def _drop_batches(self) -> list[ExpansionBatch]:
+        dropped = list(self._batches)
+        self._batches.clear()
+        for batch in dropped:
             for expansion in batch.pending:
                 _drop_task(expansion.task)
+        return dropped
 
     def _start_request(self, path: ParentPath, plan: ExpansionPlan) -> PendingExpansion:
         # Counted when the request starts, not when it ends: siblings get their seeds in the order of the calls.

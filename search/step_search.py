@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from decoding.core import SamplingParams
@@ -15,6 +16,7 @@ from decoding.validation import (
     shorten,
 )
 from search.allocation import validate_normalisation
+from search.tree import SearchTree
 from search.voting import TOURNAMENT, validate_aggregation, validate_unscored, validate_voting_rule
 
 
@@ -35,7 +37,8 @@ class StepSearch:
     merge_extra   further continuations of a merged branch for each member beyond the first, as a share of its own; at
                   most as many again (0.5 in FETCH). They come on top of `n`
     early_stop    ends the search when the lead of the first answer is at least this share of the votes still to come:
-                  with 1 the vote is decided, 0.5 is SPEX's; None never ends it
+                  with 1 the vote is decided, 0.5 is SPEX's; None never ends it. `astar` and `mcts` count one vote for
+                  each solution still to come, although several branches may end with it: 1 is no proof there
     give_up       path score below which a branch is hopeless; None: none is by its score alone
     give_up_share  the same as a share of the best score of a finished solution with an answer so far; None: none is
     give_up_after  successive steps after which a hopeless branch is pruned, whatever width is left
@@ -88,6 +91,11 @@ class StepSearch:
         if share is not None and self.select in ("best", TOURNAMENT):
             why = "one better score overturns the best" if self.select == "best" else "a judge may choose any answer"
             raise ValueError(f"early_stop needs select=weighted or select=majority: {why}")
+
+    def find_parts(self, tree: SearchTree, nodes: Sequence[int]) -> list[int]:
+        """Returns for each node the part of the search that it is in; branches of different parts do not merge."""
+        del tree
+        return [0] * len(nodes)
 
     @property
     def needs_embedder(self) -> bool:

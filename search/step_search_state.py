@@ -43,6 +43,7 @@ class StepSearchState:
         self._compared: set[int] = set()  # nodes that are in it
         self._num_seen = 0  # nodes of the tree that had a chance to be in it
         self.given_up: list[int] = []
+        self._refused: list[int] = []  # open branches that the budget did not continue, of the last expansion
         self._turns: dict[int, list[int]] = {}  # representative of a merged branch -> its members, the next one first
         self._representatives: dict[int, int] = {}  # member of a merged branch -> its representative
         step_tokens = resources.step_rule.max_tokens or strategy.step_tokens
@@ -86,6 +87,7 @@ class StepSearchState:
         )
         if not may_decide:
             open_leaves = self._take_open(leaves, members)
+        self._note_refused(members[: len(leaves)], members[len(leaves) :])
         return open_leaves if self.is_decided else await self._merge_siblings(self._drop_hopeless(open_leaves))
 
     async def look_ahead(self, nodes: Sequence[int], num_steps: int) -> list[int]:
@@ -109,15 +111,16 @@ class StepSearchState:
     def start_batch(self, parents: Sequence[int]) -> ExpansionBatch:
         """Starts one step of each parent without waiting; pass the batch to `collect_batch`.
 
-        If the budget affords only some of them now, the others are not requested again.
+        Empty where the budget may afford all of them once others are collected. Where none is running and it affords
+        only some now, `collect_batch` requests the others.
         """
-        members = [self._next_member(parent) for parent in self._add_extra(parents)]
-        batch = self.expander.start_batch(
-            members, self._step_sampling, one_step=True, path_tokens=self.strategy.sampling.max_tokens
+        return self._start_steps([self._next_member(parent) for parent in self._add_extra(parents)])
+
+    def _start_steps(self, members: Sequence[int]) -> ExpansionBatch:
+        path_tokens = self.strategy.sampling.max_tokens
+        return self.expander.start_batch(
+            members, self._step_sampling, one_step=True, path_tokens=path_tokens, whole=True
         )
-        if 0 < len(batch) < len(parents):
-            self.expander.mark_budget_exhausted()
-        return batch
 
     def start_solution(self, parent: int) -> ExpansionBatch:
         """Starts a continuation of one node to the end of its solution, without waiting."""
@@ -128,8 +131,15 @@ class StepSearchState:
 
     async def collect_batch(self, batch: ExpansionBatch) -> list[int]:
         """Waits for a batch; returns the open branches among its results, in order. *Mutates*."""
-        leaves = await self.expander.collect_batch(batch)
-        parents = [expansion.parent for expansion in batch.pending]
+        leaves, parents, refused = list[int](), list[int](), batch.refused
+        while batch:
+            leaves += await self.expander.collect_batch(batch)
+            parents += [expansion.parent for expansion in batch.pending]
+            refused = batch.refused
+            if not refused:
+                break
+            batch = self._start_steps(refused)  # with what these have left of the budget
+        self._note_refused(parents, refused)
         return await self._merge_siblings(self._drop_hopeless(self._take_open(leaves, parents)))
 
     def is_open(self, node: int) -> bool:
@@ -225,6 +235,8 @@ class StepSearchState:
     def build_result(self, still_open: Sequence[int] = ()) -> SearchResult:
         """Builds the result from the ended nodes and those still open; without the latter if the vote was decided."""
         reason = "decided" if self.is_decided else self.expander.stop_reason
+        if reason == "budget":
+            still_open = list(dict.fromkeys([*still_open, *self._refused]))
         if reason != "done" and (pruned := self._undecided_leaves()):
             self.record_decision(pruned, [0] * len(pruned), reasons=dict.fromkeys(pruned, reason))
         nodes = self.ended_nodes if self.is_decided else [*self.ended_nodes, *still_open]
@@ -235,6 +247,20 @@ class StepSearchState:
         ]
         result = build_result(self.expander, candidates, self.strategy.select, self.strategy.unscored)
         return replace(result, stop_reason="decided") if self.is_decided else result
+
+    def keep_answered(self, nodes: Iterable[int]) -> list[int]:
+        """Returns the open nodes with an answer; where nothing has an answer, the one with the best score."""
+        nodes = list(nodes)
+        answered = [node for node in nodes if self.find_answer(node) is not None]
+        if answered or not nodes or any(self.find_answer(node) is not None for node in self.ended_nodes):
+            return answered
+        scores = self.scores_of_nodes(nodes)
+        return [nodes[scores.index(max(scores))]]
+
+    def _note_refused(self, continued: Sequence[int], refused: Sequence[int]) -> None:
+        """Remembers branches that end here because the budget did not continue them. *Mutates*."""
+        left = set(refused).difference(continued) - {SearchTree.ROOT}
+        self._refused = [] if self.is_decided else sorted(left)
 
     def _undecided_leaves(self) -> list[int]:
         """Open leaves that no decision has pruned and that are no candidates."""
@@ -320,7 +346,12 @@ class StepSearchState:
         if not self.strategy.merge or len(leaves) < 2:
             return leaves
         kept_nodes = []
-        for _, group in groupby(sorted(leaves, key=self._merged_parent), key=self._merged_parent):
+        parts = dict(zip(leaves, self.strategy.find_parts(self.tree, leaves), strict=True))
+
+        def find_siblings(leaf: int) -> tuple[int, int]:
+            return self._merged_parent(leaf), parts[leaf]
+
+        for _, group in groupby(sorted(leaves, key=find_siblings), key=find_siblings):
             siblings = list(group)
             labels = await cluster_steps(self.expander, siblings, self.embedder)
             for cluster in dict.fromkeys(labels):

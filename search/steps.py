@@ -47,6 +47,11 @@ class StepRule(ABC):
         return 0
 
     @property
+    def ends_before_tokens(self) -> bool:
+        """Whether a step ends before a token that was generated already, which is taken off again."""
+        return False
+
+    @property
     def stretch_tokens(self) -> int | None:
         """Tokens to generate before it is asked again; None: the engine stops where a step may end."""
         return None

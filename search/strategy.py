@@ -66,7 +66,9 @@ class Budget:
     tokens    generated tokens
     seconds   wall clock from the start of the search
     calls     requests sent to the engine
-    forwards  target forward passes, summed over branches; passes that only prefill a prompt may exceed the limit
+    forwards  target forward passes, summed over branches; passes that only prefill a prompt may exceed the limit. How
+              many a text takes depends on the drafts that are accepted, and so on the branches that run beside it: two
+              runs with speculation may end at different tokens
 
     Raises: ValueError naming the limit.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -110,8 +111,15 @@ class FunctionEngine:
             messages.append({"role": "assistant", "content": begun})
         params = request.params
         options = {"temperature": params.temperature, "max_tokens": params.max_tokens, "stop": list(params.stop)}
-        async with self._running:
-            text = await self._call(messages, **options, seed=request.seed)
+        left_s = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
+        try:
+            async with asyncio.timeout(left_s), self._running:
+                text = await self._call(messages, **options, seed=request.seed)
+        except TimeoutError:
+            if request.deadline is None or time.monotonic() < request.deadline:
+                raise  # the function's own
+            usage = Usage(calls=1, prompt_tokens=len(request.prefix))
+            return Generation(tokens=(), logprobs=(), finish="deadline", usage=usage)
         if not isinstance(text, str):
             raise ValueError(f"engine.function must return the text of an answer, got {text!r:.80}")
         text, finish = _end_at_stop(text, params.stop)

@@ -38,32 +38,46 @@ FEATURE_NAMES = (
 )  # fmt: skip
 
 
-def step_features(path: Sequence[Floats]) -> Floats:
-    """Returns the features `FEATURE_NAMES` of a path's last step, `[F]`.
+def path_features(path: Sequence[Floats]) -> Floats:
+    """Returns the features `FEATURE_NAMES` of each step of a path, with the steps before it, `[K, F]`.
 
     `path` holds `[T, 3]` per step: log p(token), log max p and entropy at each token.
 
-    >>> features = step_features([np.log([[0.5, 0.5, 2.0], [0.1, 0.8, 1.5]])])  # the second token is unexpected
+    >>> (features,) = path_features([np.log([[0.5, 0.5, 2.0], [0.1, 0.8, 1.5]])])  # the second token is unexpected
     >>> [float(features[FEATURE_NAMES.index(name)]) for name in ("tokens not the likeliest", "place of the worst")]
     [1.0, 1.0]
     """
-    *earlier, step = path
+    own_KF = np.array([_own_features(step) for step in path])
+    # of all steps before each: a thought may have hundreds
+    worst_K, sum_K = own_KF[:, FEATURE_NAMES.index("worst ratio")], own_KF[:, FEATURE_NAMES.index("log max p, sum")]
+    earlier_KF = np.array(
+        [
+            np.arange(len(path)), np.minimum.accumulate(_shift(worst_K)), _shift(worst_K),
+            np.cumsum(_shift(worst_K < np.log(0.2))), np.cumsum(_shift(np.array([len(step) for step in path]))),
+            np.cumsum(_shift(sum_K)),
+        ]
+    ).T  # fmt: skip
+    return np.concatenate([own_KF, earlier_KF], axis=1)
+
+
+def _own_features(step: Floats) -> list[float]:
+    """Returns the features of a step that do not depend on the steps before it."""
     log_p, log_max, entropy = step.T
     ratio = log_p - log_max
     worst = int(ratio.argmin())
     second = np.delete(ratio, worst).min(initial=0.0)
     before, after = slice(None, worst), slice(worst + 1, None)
-    ratios = np.array([(rows[:, 0] - rows[:, 1]).min() for rows in earlier])
-    return np.array(
-        [
-            ratio[worst], second, (ratio < 0).sum(), log_p.sum(), log_max.sum(), log_max.min(),
-            entropy.sum(), entropy.max(), len(ratio), worst, log_p[worst], log_max[worst],
-            entropy[worst], log_max[before].sum(), log_max[before].min(initial=0.0),
-            entropy[before].sum(), log_max[after].sum(), entropy[after].sum(),
-            len(earlier), ratios.min(initial=0.0), ratios[-1] if earlier else 0.0, (ratios < np.log(0.2)).sum(),
-            sum(map(len, earlier)), sum(rows[:, 1].sum() for rows in earlier),
-        ]
-    )  # fmt: skip
+    return [
+        ratio[worst], second, (ratio < 0).sum(), log_p.sum(), log_max.sum(), log_max.min(),
+        entropy.sum(), entropy.max(), len(ratio), worst, log_p[worst], log_max[worst],
+        entropy[worst], log_max[before].sum(), log_max[before].min(initial=0.0),
+        entropy[before].sum(), log_max[after].sum(), entropy[after].sum(),
+    ]  # fmt: skip
+
+
+def _shift(values_K: Floats) -> Floats:
+    """Returns the value of the step before each step; 0 before the first."""
+    return np.concatenate([[0.0], values_K[:-1]])
 
 
 def signed_log(features: Floats) -> Floats:
@@ -121,7 +135,6 @@ class StepFeatureAdapter(ExpectationPrm):
 
         def predict_gains(outputs: Sequence[Floats]) -> Floats:
             """Predicts for each step, with the steps before it."""
-            features_KF = np.array([step_features(outputs[:end]) for end in range(1, len(outputs) + 1)])
-            return self.step_head.predict_gain(features_KF)
+            return self.step_head.predict_gain(path_features(outputs))
 
         return SharedTokenFormat(predict_gains)

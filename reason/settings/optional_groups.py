@@ -13,10 +13,11 @@ from reason.runs.allocation import SampleAllocation
 from reason.runs.sample_rounds import require_divisible
 from reason.scorers.base import LoadableEmbedder
 from reason.scorers.embedders.measured_threshold import MeasuredThreshold
+from search.steps import StepRule
 from search.strategy import Strategy
 
 
-def make_embedder(config: Settings, choices: Mapping[str, str]) -> LoadableEmbedder:
+def make_embedder(config: Settings, choices: Mapping[str, str], step_rule: StepRule | None) -> LoadableEmbedder:
     """Returns the embedder of a search that compares steps. Raises: ConfigError."""
     embedder: LoadableEmbedder = instantiate("embedder", config["embedder"])
     with as_config_error("embedder"):
@@ -27,6 +28,11 @@ def make_embedder(config: Settings, choices: Mapping[str, str]) -> LoadableEmbed
         raise ConfigError(
             "embedder=hidden_states cannot compare the steps of two models, which router="
             f"{choices['router']} has; choose embedder=words or embedder=sentence_transformers"
+        )
+    if embedder.needs_hidden_states and step_rule is not None and step_rule.ends_before_tokens:
+        raise ConfigError(
+            f"embedder=hidden_states has no state of the end of a step where step={choices.get('step', '')} takes off "
+            "what was written behind it; choose embedder=words or embedder=sentence_transformers"
         )
     return embedder
 

@@ -44,7 +44,7 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
     with as_config_error("budget"):
         budget = Budget(**config["budget"])
     validate_needs(config, choices, strategy, scorer, thinking, engine)
-    embedder = make_embedder(config, choices) if strategy.needs_embedder else None
+    embedder = make_embedder(config, choices, step_rule) if strategy.needs_embedder else None
     checkpoint = find_model(config["model"]["path"])
     with as_config_error("scorer"):
         scorer.validate()

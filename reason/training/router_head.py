@@ -20,7 +20,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from decoding.validation import require_count, require_not_negative, require_share
 from reason.models.checkpoint import find_model
-from reason.routing.features import FEATURE_NAMES, StepFeatureHead, signed_log, step_features
+from reason.routing.features import FEATURE_NAMES, StepFeatureHead, path_features, signed_log
 from reason.routing.pairs import StepPair
 from reason.scorers.base import Floats
 from reason.scorers.heads import TokenStatisticsHead
@@ -62,7 +62,7 @@ def read_features(base: str, pairs: Sequence[StepPair], device: str, *, batch_si
             starts = [len(pair.prefix) - sum(pair.step_lengths) for pair in batch]
             outputs = await reader.encode([pair.prefix + pair.small_step for pair in batch], starts)
             for pair, rows in zip(batch, outputs, strict=True):
-                features.append(step_features(np.split(rows.astype(np.float64), np.cumsum(pair.step_lengths))))
+                features.append(path_features(np.split(rows.astype(np.float64), np.cumsum(pair.step_lengths)))[-1])
         return features
 
     source = find_model(base, key="--base").source

@@ -45,6 +45,11 @@ class EntropySteps(StepRule):
         """See `StepRule`."""
         return min(self.max_tokens, self.min_tokens + _STRETCH)
 
+    @property
+    def ends_before_tokens(self) -> bool:
+        """See `StepRule`."""
+        return True
+
     def find_end(self, tokens: Tokens, start: int, decode: Decode, entropies: Vector | None = None) -> int | None:
         """See `StepRule`. Raises: ValueError without entropies."""
         if entropies is None:

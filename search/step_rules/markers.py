@@ -38,6 +38,11 @@ class MarkerSteps(StepRule):
         """See `StepRule`."""
         return tuple(f"{space}{marker}" for marker in self.markers for space in (" ", "\n"))
 
+    @property
+    def ends_before_tokens(self) -> bool:
+        """See `StepRule`."""
+        return True
+
     def find_end(self, tokens: Tokens, start: int, decode: Decode, entropies: Vector | None = None) -> int | None:
         """See `StepRule`."""
         width = max(64, 2 * self.min_tokens)

@@ -74,7 +74,7 @@ class AStar(StepSearch):
                     break
                 num_expansions += 1
                 if node != SearchTree.ROOT:
-                    state.record_decision([node], [len(batch)], still_open=queue.open_paths)
+                    state.record_decision([node], [self.branching], still_open=queue.open_paths)
                 running.append(batch)
             if not running or state.update_decided(self.n - num_solutions):
                 break
@@ -87,7 +87,8 @@ class AStar(StepSearch):
             endings = [state.start_solution(node) for node in queue.pop_open(self.n - num_solutions)]
             for ending in endings:
                 await state.collect_batch(ending)
-        return state.build_result()
+        is_cut = state.expander.stop_reason == "budget" and not state.is_decided
+        return state.build_result(still_open=state.keep_answered(queue.pop_open(len(queue))) if is_cut else ())
 
 
 @dataclass(eq=False)

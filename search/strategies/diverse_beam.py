@@ -47,14 +47,13 @@ class DiverseBeam(LevelSearch):
 
     async def allocate_widths(self, frontier: Frontier, width: int) -> Allocation:
         tree, closed = frontier.state.tree, [*frontier.state.ended_nodes, *frontier.state.given_up]
-        first_steps = [i for i, node in enumerate(tree.nodes) if node.parent == SearchTree.ROOT]
-        group_of = {node: i * self.num_groups // self.n for i, node in enumerate(first_steps)}
         room = Counter(i * self.num_groups // self.n for i in range(self.n))
         if not self.keep_width:
-            room.subtract(group_of[tree.path_nodes(node)[0]] for node in closed)
+            room.subtract(self.find_parts(tree, closed))
+            room = +room  # `merge_extra` may end more branches than a group has width
         groups: dict[int, list[int]] = {}
-        for i, node in enumerate(frontier.nodes):
-            groups.setdefault(group_of[tree.path_nodes(node)[0]], []).append(i)
+        for i, group in enumerate(self.find_parts(tree, frontier.nodes)):
+            groups.setdefault(group, []).append(i)
         scores = normalise_scores(
             fill_unscored([tree.path_score(node, self.agg_strategy) for node in frontier.nodes]), self.normalise
         )
@@ -67,6 +66,12 @@ class DiverseBeam(LevelSearch):
                 widths[i] = count
             chosen.append([ngrams[i] for i in members if widths[i]])
         return Allocation(widths)
+
+    def find_parts(self, tree: SearchTree, nodes: Sequence[int]) -> list[int]:
+        """Returns the group of each node; the first steps are divided among the groups, in order."""
+        first_steps = [i for i, node in enumerate(tree.nodes) if node.parent == SearchTree.ROOT]
+        group_of = {node: i * self.num_groups // self.n for i, node in enumerate(first_steps)}
+        return [group_of[tree.path_nodes(node)[0]] for node in nodes]
 
 
 def find_ngrams(tokens: Tokens, size: int) -> Set[Tokens]:

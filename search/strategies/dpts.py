@@ -71,8 +71,7 @@ class Dpts(StepSearch):
         while focus.choose_paths() and await focus.continue_paths():
             pass
         await focus.finish_paths()
-        # what is open is better than no answer at all
-        return focus.state.build_result(still_open=() if focus.state.ended_nodes else focus.exploits)
+        return focus.state.build_result(still_open=focus.find_still_open())
 
 
 @dataclass
@@ -102,7 +101,7 @@ class Focus:
         """Fills the places beside the paths in focus; returns whether the search goes on. *Mutates*."""
         strategy, state = self.strategy, self.state
         missing = strategy.n - len(state.ended_nodes)
-        if missing <= 0 or state.update_decided(missing) or state.expander.stop_reason == "budget":
+        if missing <= 0 or state.update_decided(self._max_votes_to_come()) or state.expander.stop_reason == "budget":
             return False
         preferred = [*self._by_value(self.exploits), *sorted(self.waiting, key=self._rank_waiting)]
         lengths = [0 if node == SearchTree.ROOT else state.tree.nodes[node].num_path_tokens for node in preferred]
@@ -135,20 +134,33 @@ class Focus:
                 return False
             self.num_expanded += 1
             running.append((node, batch))
-        while running and not self.state.update_decided(self.strategy.n - len(self.state.ended_nodes)):
+        while running and not self.state.update_decided(self._max_votes_to_come()):
             await self._collect(*running.popleft(), exploits)
         self.state.expander.cancel_pending()
         return True
+
+    def _max_votes_to_come(self) -> int:
+        """Returns the most solutions that may still end: every step of the last paths may be one, beyond `n`."""
+        missing = self.strategy.n - len(self.state.ended_nodes)
+        return max(0, missing - 1) + self.strategy.parallel * self.strategy.branching
 
     async def finish_paths(self) -> None:
         """Writes the best open paths to their ends where no more may be expanded, for `n` solutions. *Mutates*."""
         if self.num_expanded < self.strategy.expansions or self.state.is_decided:
             return
         missing = self.strategy.n - len(self.state.ended_nodes)
-        best = self._by_value([node for node in (*self.exploits, *self.waiting) if node != SearchTree.ROOT])[:missing]
+        best = self._by_value([node for node in (*self.exploits, *self.waiting) if node != SearchTree.ROOT])
+        best = best[: max(0, missing)]
         self.exploits = [node for node in self.exploits if node not in best]
         for batch in [self.state.start_solution(node) for node in best]:
             await self.state.collect_batch(batch)
+
+    def find_still_open(self) -> list[int]:
+        """Returns the open paths that vote: where the budget ended, those with an answer."""
+        state = self.state
+        if state.expander.stop_reason == "budget" and not state.is_decided:
+            return state.keep_answered(node for node in (*self.exploits, *self.waiting) if node != SearchTree.ROOT)
+        return [] if state.ended_nodes else self.exploits  # what is open is better than no answer at all
 
     async def _collect(self, node: int, batch: ExpansionBatch, exploits: set[int]) -> None:
         """Adds the steps behind a node, and follows the best of them where its value allows. *Mutates*."""

@@ -6,6 +6,7 @@ Diverse verifier tree search, from the search-and-learn code base (Beeching, Tun
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decoding.validation import require_count
@@ -36,18 +37,21 @@ class Dvts(LevelSearch):
 
     async def allocate_widths(self, frontier: Frontier, width: int) -> Allocation:
         tree = frontier.state.tree
-        # The first `beam_width` steps below the prompt found subtree 0, the next ones subtree 1, and so on.
-        first_steps = [i for i, node in enumerate(tree.nodes) if node.parent == SearchTree.ROOT]
-        subtree_of = {node: i // self.beam_width for i, node in enumerate(first_steps)}
-        closed = [*frontier.state.ended_nodes, *frontier.state.given_up]
-        num_closed = Counter(subtree_of[tree.path_nodes(node)[0]] for node in closed)
+        num_closed = Counter(self.find_parts(tree, [*frontier.state.ended_nodes, *frontier.state.given_up]))
         branches: dict[int, list[int]] = {}
-        for i, node in enumerate(frontier.nodes):
-            branches.setdefault(subtree_of[tree.path_nodes(node)[0]], []).append(i)
+        for i, subtree in enumerate(self.find_parts(tree, frontier.nodes)):
+            branches.setdefault(subtree, []).append(i)
         widths = [0] * len(frontier.nodes)
         for subtree, indices in branches.items():
-            remaining = self.beam_width - (0 if self.keep_width else num_closed[subtree])
+            # `merge_extra` may end more branches than a subtree has width
+            remaining = max(0, self.beam_width - (0 if self.keep_width else num_closed[subtree]))
             allocated = allocate_to_best([frontier.scores[i] for i in indices], remaining, num_kept=1)
             for i, count in zip(indices, allocated, strict=True):
                 widths[i] = count
         return Allocation(widths)
+
+    def find_parts(self, tree: SearchTree, nodes: Sequence[int]) -> list[int]:
+        """Returns the subtree of each node: the first `beam_width` steps found subtree 0, the next ones subtree 1."""
+        first_steps = [i for i, node in enumerate(tree.nodes) if node.parent == SearchTree.ROOT]
+        subtree_of = {node: i // self.beam_width for i, node in enumerate(first_steps)}
+        return [subtree_of[tree.path_nodes(node)[0]] for node in nodes]

@@ -118,7 +118,16 @@ class SimulationRunner:
                 break
             await self._resume(self._waiting.popleft())
         self.state.expander.cancel_pending()
-        return self.state.build_result()
+        is_cut = self.state.expander.stop_reason == "budget" and not self.state.is_decided
+        return self.state.build_result(still_open=self.state.keep_answered(self._open_leaves()) if is_cut else ())
+
+    def _open_leaves(self) -> list[int]:
+        """Returns the nodes that can be continued and have not been."""
+        return [
+            node
+            for node in self.stats
+            if node != SearchTree.ROOT and node not in self.children and self.state.is_open(node)
+        ]
 
     @property
     def _is_exhausted(self) -> bool:
@@ -132,7 +141,7 @@ class SimulationRunner:
             # Open and ended children, in the order of their node numbers, so that ties between them are stable.
             new = sorted({*await self.state.collect_batch(batch), *self.state.ended_nodes[num_ended:]})
             node = simulation.path[-1]
-            self.num_pending[node] -= len(batch)
+            self.num_pending[node] -= len(batch) + len(batch.refused)
             if simulation.is_rollout:
                 for leaf in new:
                     self._follow_rollout(simulation, leaf)
@@ -183,10 +192,11 @@ class SimulationRunner:
         node = simulation.path[-1]
         if batch:
             simulation.batch = batch
-            self.num_requested[node] += len(batch)
-            self.num_pending[node] += len(batch)
+            num_children = len(batch) + len(batch.refused)  # collected with the others, as far as the budget goes
+            self.num_requested[node] += num_children
+            self.num_pending[node] += num_children
             if node != SearchTree.ROOT:
-                self.state.record_decision([node], [len(batch)], still_open=self._open_paths)
+                self.state.record_decision([node], [num_children], still_open=self._open_paths)
         elif not any(other.batch for other in self._waiting):
             # The budget affords nothing, and no batch is pending whose commit could change that.
             self._gave_up = True

@@ -45,7 +45,7 @@ def select_child(children: Sequence[ChildStats], rule: str, exploration: float) 
     uct   mean + c sqrt(ln(1 + N) / (1 + n)), after UCB1 (Kocsis, Szepesvari 2006); the 1 stands for the initial value
     puct  mean + c prior sqrt(1 + N) / (1 + n), as in AlphaZero (Silver et al. 2017); priors are normalised
 
-    N are the visits of all children, n of this one, virtual ones included. Means are in [0, 1].
+    N are the visits of all these children, n of this one, virtual ones included. Means are in [0, 1].
     """
     total_visits = sum(child.num_visits for child in children)
     total_prior = math.fsum(child.prior for child in children) or 1.0

@@ -162,14 +162,21 @@ class Planner:
         (expansion,) = batch.pending
         route.end.solution = leaf
         self._engine.given.pop(expansion.seed, None)
+        ends = [route.end]
         for prefix, generation in self._engine.parts.pop(expansion.seed, []):
-            self._add_generation(prefix, generation, leaf)
+            ends.append(self._add_generation(prefix, generation, leaf))
+        for end in (ends[0], ends[-1]):
+            if end.finish is None and end.next_tokens is None:
+                end.finish = "length"  # cut by the context window or the budget: nothing will be known behind it
         if leaf != expansion.parent:
             self.candidates.append(make_candidate(self.expander, leaf, self.strategy.agg_strategy))
         route.back_up(self._find_value(leaf))
 
-    def _add_generation(self, prefix: Tokens, generation: Generation, leaf: int) -> None:
-        """Adds what a generation passed to the tree of tokens; `leaf` is the solution that it is a part of."""
+    def _add_generation(self, prefix: Tokens, generation: Generation, leaf: int) -> Place:
+        """Adds what a generation passed to the tree of tokens; `leaf` is the solution that it is a part of.
+
+        Returns the place behind its last token.
+        """
         written, place = list[int](), self._top
         for token in prefix[len(self._root) :]:
             written.append(token)
@@ -183,6 +190,7 @@ class Planner:
             place.logprob, place.solution = logprob, leaf
         if generation.finish in ("eos", "stop"):
             place.finish = generation.finish
+        return place
 
     def _find_below(self, above: Place, tokens: list[int]) -> Place:
         """Returns the place behind these tokens, of which the last one is below `above`; adds it if it is new."""

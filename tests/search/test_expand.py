@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from decoding.core import Generation, GenerationRequest, SamplingParams, Usage
-from search.expand import Expander
+from search.expand import Expander, ExpansionBatch
+from search.step_rules.markers import MarkerSteps
+from search.steps import DelimiterSteps
 from search.strategy import Budget, ScoredPaths
 from search.tree import SearchTree, Step, round_score
 from tests.support.toy_search import ROOT, ToyEngine, ToyScorer, UnsteadyEngine, toy_resources
@@ -252,3 +256,53 @@ def test_ancestor_keeps_its_first_score() -> None:
     run.resources.scorer.scores = [0.9, 0.1]  # type: ignore[union-attr]
     asyncio.run(run.sample_continuations([node], SAMPLING, one_step=True))
     assert [n.score for n in run.tree.nodes] == [0.5, 0.1]
+
+
+def test_step_that_ends_before_a_written_token_has_no_hidden_state() -> None:
+    """The engine's is that of the last token it wrote."""
+
+    class HiddenEngine(ToyEngine):
+        def continue_prefix(self, request: GenerationRequest) -> Generation:
+            return replace(super().continue_prefix(request), hidden=np.ones(2, dtype=np.float32))
+
+    engine = HiddenEngine(lambda seed, prefix: "So it is four. Wait, no.")
+    cut, whole = (
+        Expander(ROOT, toy_resources(engine=engine, step_rule=rule), embed=True)
+        for rule in (MarkerSteps(markers=("Wait",), min_tokens=0), DelimiterSteps())
+    )
+    for expander in (cut, whole):
+        asyncio.run(expander.sample_continuations([SearchTree.ROOT], SAMPLING, one_step=True))
+    assert cut.tree.nodes[0].step.text == "So it is four. "
+    assert not cut.hidden_states
+    assert whole.hidden_states.keys() == {0}
+
+
+def test_cancelled_requests_are_counted() -> None:
+    async def scenario() -> Expander:
+        expander = Expander(ROOT, toy_resources(budget=Budget(tokens=10_000)))
+        batches = [expander.start_batch([SearchTree.ROOT] * 3, SAMPLING, one_step=True) for _ in range(2)]
+        await expander.collect_batch(batches[0])
+        expander.cancel_pending()
+        expander.cancel_pending()
+        return expander
+
+    expander = asyncio.run(scenario())
+    assert (expander.usage.calls, expander.usage.cancelled) == (6, 3)
+    assert len(expander.start_batch([], SAMPLING, one_step=True).pending) == 0
+
+
+def test_batch_beside_others_is_whole_or_waits() -> None:
+    async def scenario() -> list[int]:
+        expander = Expander(ROOT, toy_resources(budget=Budget(tokens=5 * SAMPLING.max_tokens)))
+
+        def start(count: int) -> ExpansionBatch:
+            return expander.start_batch([SearchTree.ROOT] * count, SAMPLING, one_step=True, whole=True)
+
+        alone = start(3)
+        sizes = [len(alone), len(start(3)), len(start(2))]
+        expander.cancel_pending()
+        late = start(9)
+        expander.cancel_pending()
+        return [*sizes, len(late), len(late.refused)]
+
+    assert asyncio.run(scenario()) == [3, 0, 2, 5, 4]

@@ -69,3 +69,16 @@ def test_wrong_knobs_are_refused_by_name() -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             BeamSearch(**knobs)
+
+
+@pytest.mark.parametrize("name", ["dvts", "diverse_beam"])
+@pytest.mark.parametrize("extra", [0.0, 0.5])
+def test_independent_parts_of_a_search_do_not_merge(name: str, extra: float) -> None:
+    """They used to: a part whose first steps were all merged into others lost its width."""
+    strategy = search_classes()[name](n=16, merge=True, merge_extra=extra)
+    result = run(strategy, engine=SAME)
+    first = result.selections[0]
+    assert sorted(strategy.find_parts(result.tree, first.nodes)) == [0, 1, 2, 3]
+    assert sum(first.widths) == 16
+    assert all(width >= 0 for selection in result.selections for width in selection.widths)
+    assert len(result.candidates) >= 16

@@ -47,12 +47,13 @@ def last_digit(text: str) -> str:
 class TestMerging:
     def test_selection_has_one_branch_per_meaning(self, name: str) -> None:
         """Steps of the toy have the same meaning if they end with the same digit."""
-        result = run(STRATEGIES[name](n=8, merge=True))
+        strategy = STRATEGIES[name](n=8, merge=True)
+        result = run(strategy)
         tree = result.tree
         for decision in result.selections:
-            by_parent: dict[int, list[str]] = {}
-            for node in decision.nodes:
-                by_parent.setdefault(tree.nodes[node].parent, []).append(last_digit(tree.nodes[node].step.text))
+            by_parent: dict[tuple[int, int], list[str]] = {}
+            for node, part in zip(decision.nodes, strategy.find_parts(tree, decision.nodes), strict=True):
+                by_parent.setdefault((tree.nodes[node].parent, part), []).append(last_digit(tree.nodes[node].step.text))
             for meanings in by_parent.values():
                 assert len(meanings) == len(set(meanings))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,11 @@ from reason.engines.function import FunctionEngine
 from reason.models.byte_tokenizer import ByteTokenizer
 
 MODULE = """
+import asyncio
+import threading
+
+done = threading.Event()
+
 def write(messages, *, temperature, max_tokens, stop, seed):
     last = messages[-1]
     if "Is this solution correct" in last["content"]:
@@ -30,6 +36,15 @@ async def write_later(messages, **options):
 
 def write_number(messages, **options):
     return 42
+
+def write_never(messages, **options):
+    done.wait(300)
+
+async def write_never_later(messages, **options):
+    await asyncio.sleep(300)
+
+def give_up(messages, **options):
+    raise TimeoutError("its own")
 
 def rate(question, steps):
     return [0.5] * len(steps)
@@ -170,3 +185,19 @@ def test_calls_beyond_the_limit_wait() -> None:
         engine.close()
     assert most == 2
     assert {(ByteTokenizer().decode(g.tokens), g.finish) for g in generations} == {("Done", "stop")}
+
+
+def test_call_that_is_too_slow_ends_with_the_budget_of_the_search(module: list[str]) -> None:
+    begin = time.monotonic()
+    for name in ("write_never", "write_never_later"):
+        search = ["search=self_consistency", "search.n=2", "engine.max_calls=1", "budget.seconds=0.3"]
+        with reason.load(*module, f"engine.function=my_model:{name}", *search) as solver:
+            result = solver.solve("6*7?").result
+        assert result.stop_reason == "budget"
+        assert result.best is None
+    assert time.monotonic() - begin < 60
+
+
+def test_timeout_of_the_function_itself_is_its_error(module: list[str]) -> None:
+    with pytest.raises(TimeoutError, match="its own"):
+        solve(*module, "engine.function=my_model:give_up", "search=self_consistency", "budget.seconds=600")

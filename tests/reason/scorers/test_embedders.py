@@ -156,6 +156,13 @@ def test_every_shipped_threshold_names_what_it_was_measured_on(
     config, choices = compose_settings([*search, *settings])
     assert config["embedder"]["measured_on"] == measured
     with patch("importlib.util.find_spec"):  # the package need not be there
-        make_embedder(config, choices)
+        make_embedder(config, choices, None)
     assert caplog.text.count("was measured on") == (used is not None)
     assert used is None or f"measured on {measured}, not on {used}" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["markers", "entropy"])
+def test_steps_that_end_before_a_written_token_refuse_hidden_states(step: str) -> None:
+    with pytest.raises(ConfigError, match=rf"step={step} takes off .*; choose embedder=words"):
+        reason.load("search=ets", "embedder=hidden_states", f"step={step}")
+    reason.load("search=ets", "embedder=words", f"step={step}").close()

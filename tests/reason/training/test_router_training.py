@@ -21,7 +21,7 @@ import reason
 from decoding.core import SamplingParams, Tokens, Usage
 from reason.models.byte_tokenizer import ByteTokenizer
 from reason.routing.base import score_step
-from reason.routing.features import FEATURE_NAMES, StepFeatureAdapter, StepFeatureHead, step_features
+from reason.routing.features import FEATURE_NAMES, StepFeatureAdapter, StepFeatureHead, path_features
 from reason.routing.pairs import StepPair, append_pairs, read_pairs
 from reason.routing.rollouts import measure_truth
 from reason.scorers.incremental import IncrementalScorer
@@ -205,7 +205,7 @@ class TestStepFeatures:
             ]
             whole = log_p.double().numpy()
             steps = [of_step(whole[a - 1 : b - 1], tokens[0, a:b]) for a, b in pairwise(path)]
-            assert np.allclose(row, step_features(steps), atol=1e-4)
+            assert np.allclose(row, path_features(steps)[-1], atol=1e-4)
             assert row[FEATURE_NAMES.index("worst ratio")] == pytest.approx(
                 (steps[-1][:, 0] - steps[-1][:, 1]).min(), abs=1e-4
             )
