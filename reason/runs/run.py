@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
@@ -99,13 +100,14 @@ class TaskRun:
         """
         next_page = 0.0
         try:
-            for problem, outcome in self._solve_rounds():
-                result = self._save_outcome(problem, outcome)
-                if (begin := time.monotonic()) >= next_page and self._goes_on():
-                    self._write_live_index()
-                    took = time.monotonic() - begin
-                    next_page = begin + max(_LIVE_PAGE_S, took / _LIVE_PAGE_SHARE)
-                yield result
+            with closing(self._solve_rounds()) as outcomes:  # what runs is cancelled first
+                for problem, outcome in outcomes:
+                    result = self._save_outcome(problem, outcome)
+                    if (begin := time.monotonic()) >= next_page and self._goes_on():
+                        self._write_live_index()
+                        took = time.monotonic() - begin
+                        next_page = begin + max(_LIVE_PAGE_S, took / _LIVE_PAGE_SHARE)
+                    yield result
         except OutputError:
             raise
         except BaseException:
@@ -133,7 +135,7 @@ class TaskRun:
         for problem, future in solved:
             self._save_outcome(problem, future.result())
 
-    def _solve_rounds(self) -> Iterator[SolveOutcome]:
+    def _solve_rounds(self) -> Generator[SolveOutcome, None, None]:
         """Solves the problems without a result, or those that the allocation gives more samples, round by round."""
         if self.rounds is None:
             missing = [problem for problem in self.problems if problem.id not in self.results]
