@@ -91,7 +91,7 @@ def read_recordings(file: Path) -> list[RecordedProblem]:
 
     Raises: ValueError naming a wrong line.
     """
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = file.read_text(encoding="utf-8").split("\n")  # texts may hold other line breaks
     recordings = [_parse_recording(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not recordings:
         raise ValueError(f"{file} holds no lines")

@@ -169,6 +169,16 @@ def load_option(group: str, name: str) -> Settings:
     return resolve_settings(OmegaConf.create(file.read_text(encoding="utf-8")))
 
 
+def _find_aggregation(scorer: str) -> str:
+    """Returns the `agg_strategy` of an option of conf/scorer; `last` where it says nothing, or is none of ours."""
+    file = files("reason.conf").joinpath("scorer", f"{scorer}.yaml")
+    return str(load_option("scorer", scorer).get("agg_strategy", "last")) if file.is_file() else "last"
+
+
+# for `${scorer_aggregation:NAME}` in a yaml
+OmegaConf.register_new_resolver("scorer_aggregation", _find_aggregation, replace=True)
+
+
 def instantiate(key: str, node: Mapping[str, Any], **more: object) -> Any:
     """Returns the object that the settings at `key` describe, if its class is ours or a plugin's.
 

@@ -22,13 +22,19 @@ _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\!\s*", ""),
+        (r"(?<=\d)(?<!\d{4})(?:\\,|\\ |~)(?=\d{3}(?!\d))", ""),  # groups of thousands
+        ("\u00bd", r"\\frac{1}{2}"),
+        ("\u221e", r"\\infty "),
+        ("\u222a", r"\\cup "),
+        ("\u03c0", r"\\pi "),
+        (r"\u221a ?(?:\(([^()]*)\)|(\d+|[a-z]))", r"\\sqrt{\1\2}"),
         (r"\{,\}", ","),
         (r"(?<!\\)\\(?:[,;: ]|q?quad(?![a-zA-Z]))|[~\s]", " "),
         (r"\\?\$", ""),
         (r"(?<!\\)%", r"\\%"),
         ("\u2212", "-"),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
-        (r"\\(?:left|right)(?![a-zA-Z])(?:\s*\.)?", ""),
+        (r"\\(?:left|right)(?![a-zA-Z])(?:\s*\.)?|\\[bB]igg?[lrm]?(?![a-zA-Z])", ""),
         (r"\\displaystyle(?![a-zA-Z])", ""),
         (r"\\leq(?![a-zA-Z])", r"\\le"),
         (r"\\geq(?![a-zA-Z])", r"\\ge"),
@@ -47,6 +53,11 @@ _UNIT = re.compile(
     r"(.*?) ?(?:\^\{?\\circ\}?|\u00b0|\\(?:text|mbox|mathrm|textrm)\{"
     r"(?! ?(?:or|and|hundred|thousand|million|billion|trillion|dozen|percent)\b)[A-Za-z. ]*\}(?:\^\d)?)"
 )
+_MULTIPLES = {"dozen": 12} | {
+    name: 10**zeros
+    for name, zeros in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
+}
+_MULTIPLE = re.compile(rf"(.*?) ?(?:\\(?:text|mbox|mathrm|textrm)\{{ ?)?({'|'.join(_MULTIPLES)}) ?\}}?")
 _FRACTION = re.compile(r"([+-]?)(\d*)\\frac\{([+-]?\d+)\}\{([+-]?\d+)\}")
 _PLAIN_FRACTION = re.compile(r"([+-]?\d+)/(\d+)")
 _DECIMAL = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d*)(?:\.(\d*))?")
@@ -102,14 +113,27 @@ def _exact(text: str) -> str | None:
         return None
 
 
+def _strip_end(text: str) -> str:
+    """Strips punctuation from the end of a text, and the commands that LaTeX has for spaces."""
+    while True:
+        end = text.rstrip(".,;: \n")
+        if end.endswith("\\") and not end.endswith("\\\\"):
+            end = end[:-1]  # what was stripped behind it made it a space
+        if end == text:
+            return text
+        text = end
+
+
 def _pass(text: str) -> str:
-    text = text.strip().rstrip(".,;: ").removesuffix("\\\\").strip()
+    text = _strip_end(text.strip()).removesuffix("\\\\").strip()
     if wrapped := _WRAPPED.fullmatch(text):
         text = next(group for group in wrapped.groups() if group is not None).strip()
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     if (value := canonical_number(text)) is not None:
         return value
+    if (counted := _MULTIPLE.fullmatch(text)) and (value := canonical_number(counted[1])) is not None:
+        return str(Fraction(value) * _MULTIPLES[counted[2]])
     if (unit := _UNIT.fullmatch(text)) and (value := canonical_number(unit[1])) is not None:
         return value
     if letter := _LETTER.fullmatch(text):

@@ -14,6 +14,7 @@ MAX_TOWER = 2  # exponents on top of each other: 2^{3^4} may be evaluated, 2^{3^
 _INTEGER = re.compile(r"-?\d+")
 _LETTER = re.compile(r"[A-Z]")
 _WORDS = re.compile(r"[a-z]{2}[a-z ]*[a-z]")
+_RELATION = re.compile(r"\\(?:ge|le|ne)(?![a-z])|[<>]")  # alone before a value: at least 7 is not 7
 _IN_BASE = re.compile(r"(\d+)_\{?(\d+)\}?")
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOWER_TOKEN = re.compile(r"\*\*|\\[A-Za-z]+|\\.|\d+|\S", re.DOTALL)
@@ -35,6 +36,8 @@ def grade_by_rules(gold: str, answer: str, *, text: bool = False) -> Grade | Non
         if plain.fullmatch(gold) and plain.fullmatch(answer):
             return WRONG
     if _WORDS.fullmatch(gold) and _WORDS.fullmatch(answer) and (text or sorted(gold) != sorted(answer)):
+        return WRONG
+    if bool(_RELATION.match(gold)) != bool(_RELATION.match(answer)):
         return WRONG
     bases = [_IN_BASE.fullmatch(number) for number in (gold, answer)]
     if bases[0] and bases[1] and bases[0].groups() != bases[1].groups():

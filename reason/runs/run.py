@@ -20,7 +20,7 @@ from reason.runs.pages import index_page, tree_page
 from reason.runs.pages.records import TreeRecord
 from reason.runs.result import ProblemResult, ResultFile
 from reason.runs.resume import load_origin, require_rows_of_run
-from reason.runs.sample_rounds import ALLOCATED, SampleRounds, count_allocated
+from reason.runs.sample_rounds import ALLOCATED, SampleRounds, count_allocated, drop_failed_round, mark_failed_round
 from reason.runs.summary import RunSummary
 from reason.solver import Solver
 from reason.tasks.base import Task
@@ -69,11 +69,12 @@ class TaskRun:
         self.file = ResultFile(folder / RESULTS)
         earlier = self.file.read_results()
         require_same_questions(earlier, self.problems)
-        self.results: dict[str, ProblemResult] = {
-            problem.id: earlier[problem.id]
-            for problem in self.problems
-            if problem.id in earlier and earlier[problem.id].error is None
-        }
+        rows = {problem.id: earlier[problem.id] for problem in self.problems if problem.id in earlier}
+        self._retried: list[ProblemResult] = []  # rows without their last round, which failed
+        if allocation is not None:
+            self._retried = [drop_failed_round(row) for row in rows.values() if row.error is not None and row.samples]
+            rows |= {row.id: row for row in self._retried}
+        self.results: dict[str, ProblemResult] = {name: row for name, row in rows.items() if row.error is None}
         self.num_resumed = len(self.results)
         self.rounds = None if allocation is None else SampleRounds(allocation, solver, folder / TREES)
         self._allocated: Mapping[str, int] = {}
@@ -99,6 +100,8 @@ class TaskRun:
         Raises: OutputError as soon as a result cannot be saved.
         """
         next_page = 0.0
+        while self._retried:  # they may get no further samples, and are then as they would be without the failure
+            self.file.append_result(self._retried.pop(0))
         try:
             with closing(self._solve_rounds()) as outcomes:  # what runs is cancelled first
                 for problem, outcome in outcomes:
@@ -201,6 +204,8 @@ class TaskRun:
         metadata = {**self.run_metadata, **allocated}
         if isinstance(outcome, Exception):
             log.error("%s failed", problem.id, exc_info=outcome)
+            if self.rounds is not None and (earlier := self.results.get(problem.id)) is not None:
+                return mark_failed_round(earlier, outcome)
             return ProblemResult.from_error(problem, outcome, metadata)
         result = ProblemResult.from_solution(outcome, self.task.grade_text, metadata)
         record = tree_record(outcome)

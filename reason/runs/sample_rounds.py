@@ -103,6 +103,16 @@ def describe_samples(row: ProblemResult | None) -> GivenSamples:
     return GivenSamples([sample.answer for sample in row.samples], count_allocated(row), is_closed)
 
 
+def mark_failed_round(row: ProblemResult, error: Exception) -> ProblemResult:
+    """Returns the row of a problem whose next round has failed: with the samples of the rounds before."""
+    return replace(row, stopped="error", error=f"{type(error).__name__}: {error}")
+
+
+def drop_failed_round(row: ProblemResult) -> ProblemResult:
+    """Returns a row without the failure of its last round, which may then be tried again."""
+    return replace(row, stopped="done", error=None)
+
+
 def count_allocated(row: ProblemResult) -> int:
     """Returns how many samples a problem was given; 0 in a run that divides none."""
     count = row.metadata.get(ALLOCATED, 0)

@@ -39,5 +39,7 @@ def format_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     >>> format_markdown(["a", "b"], [["1", "2"]])
     '| a | b |\\n|---|---|\\n| 1 | 2 |'
     """
-    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
+    # a setting in a cell may hold what ends it
+    escaped = ([cell.replace("|", "\\|").replace("\n", " ") for cell in cells] for cells in (header, *rows))
+    lines = ["| " + " | ".join(cells) + " |" for cells in escaped]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])

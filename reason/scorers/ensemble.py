@@ -231,4 +231,6 @@ def _make_member(member: str | Mapping[str, Any]) -> Scorer:
         raise ValueError("members cannot hold an ensemble")
     changes = {key: value for key, value in member.items() if key != "scorer"} if isinstance(member, Mapping) else {}
     scorer: Scorer = instantiate(f"scorer.members.{name}", {**load_option("scorer", name), **changes})
+    if getattr(scorer, "reads_gold", False):
+        raise ValueError(f"members cannot hold {name}, which knows the gold answers")
     return scorer

@@ -118,8 +118,10 @@ def learn_weights(runs: Mapping[str, Path]) -> EnsembleWeights:
 def _read_solutions(file: Path) -> dict[tuple[object, ...], tuple[str, float | None]]:
     """Returns grade and score of each graded solution of a run: by problem, place, answer and length."""
     solutions: dict[tuple[object, ...], tuple[str, float | None]] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    data = file.read_bytes()
+    # as bytes: a text may hold what is a line break in Unicode alone; the last line may be half written
+    rows = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    for row in {row["id"]: row for row in rows}.values():  # of several rows of a problem the last one counts
         for sample in row.get("samples") or []:
             if sample["grade"] in ("right", "wrong"):
                 key = (row["id"], sample["node"], sample["answer"], sample["tokens"])

@@ -7,10 +7,11 @@ cross entropy, AdamW with warm-up and linear decay, the larger class thinned out
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +139,8 @@ def train_router(
     device: str,
     encode: EncodePair = read_shared_tokens,
 ) -> Any:
-    """Returns the trained model, which reads what `encode` gives. A killed run continues with the epoch it was in.
+    """Returns the trained model, which reads what `encode` gives. A killed run continues with the epoch it was in,
+    where it had the same base, pairs and recipe.
 
     *Mutates* `folder`.
     """
@@ -156,7 +158,9 @@ def train_router(
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     checkpoint = folder / "checkpoint.pt"
-    first = _resume_training(checkpoint, model, optimizer, schedule, device)
+    inputs = repr((base, asdict(recipe), list(pairs), [example.ids for example in examples[0]]))
+    key = hashlib.sha256(inputs.encode()).hexdigest()
+    first = _resume_training(checkpoint, key, model, optimizer, schedule, device)
     for number, epoch in enumerate(epochs):
         if number < first:
             continue
@@ -174,8 +178,9 @@ def train_router(
         parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
         state = {name: part.state_dict() for name, part in parts.items()}
         save_atomically(
-            checkpoint, state | {"epochs": number + 1, "noise": torch.get_rng_state()}
+            checkpoint, state | {"key": key, "epochs": number + 1, "noise": torch.get_rng_state()}
         )  # noise of the head's dropout
+    checkpoint.unlink(missing_ok=True)  # a training that has ended is not continued
     return model.eval()
 
 
@@ -234,11 +239,15 @@ def _label_tensor(batch: Sequence[StepPair], recipe: RouterRecipe) -> torch.Tens
     return torch.from_numpy(label_better(batch, recipe).astype(np.int64))
 
 
-def _resume_training(checkpoint: Path, model: Any, optimizer: Any, schedule: Any, device: str) -> int:
-    """Loads a checkpoint, if there is one, and returns its number of epochs. *Mutates* its arguments."""
+def _resume_training(checkpoint: Path, key: str, model: Any, optimizer: Any, schedule: Any, device: str) -> int:
+    """Loads the checkpoint of this training, if there is one, and returns its number of epochs. *Mutates* its
+    arguments."""
     if not checkpoint.exists():
         return 0
     saved = torch.load(checkpoint, map_location=device, weights_only=True)
+    if saved.get("key") != key:
+        logger.warning("%s is of another training (base, pairs or recipe): this one begins anew", checkpoint)
+        return 0
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     schedule.load_state_dict(saved["schedule"])

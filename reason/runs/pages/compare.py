@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from reason.runs.compare import PairedRuns, list_common_problems
 from reason.runs.gather import FoundRun
-from reason.runs.pages.embed import fill_template
+from reason.runs.pages.embed import fill_template, link_page
 from reason.runs.pages.index import MAX_QUESTION_CHARS
 from reason.runs.pages.records import GRADE_LABELS, grade_label_of
 from reason.runs.result import ProblemResult
@@ -22,9 +21,7 @@ def compare_page(runs: Sequence[FoundRun], pairs: Sequence[PairedRuns], home: Pa
     """
     data = {
         "title": f"{len(runs)} runs compared",
-        "runs": [
-            {"label": run.label, "href": None if run.page is None else os.path.relpath(run.page, home)} for run in runs
-        ],
+        "runs": [{"label": run.label, "href": None if run.page is None else link_page(run.page, home)} for run in runs],
         "pairs": [_pair_data(pair, runs) for pair in pairs],
         "labels": {kind: label._asdict() for kind, label in GRADE_LABELS.items()},
         "rows": [_row_data(rows) for rows in list_common_problems(runs)],

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from urllib.parse import quote
 
 PLACE = "__DATA__"
 PART = re.compile(r"__INCLUDE\((.+?)\)__")
@@ -46,3 +49,8 @@ def _finite(data: object) -> object:
     if isinstance(data, list | tuple):
         return [_finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def link_page(page: Path, home: Path) -> str:
+    """Returns the address of a page in a page that will be in the folder `home`."""
+    return quote(Path(os.path.relpath(page, home)).as_posix())  # a folder may be called `n=4#2`

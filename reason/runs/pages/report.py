@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reason.runs.gather import COSTS, FoundRun, RunMeasurement, pareto_front
-from reason.runs.pages.embed import fill_template
+from reason.runs.pages.embed import fill_template, link_page
 from reason.runs.pages.report_names import name_runs
 
 
@@ -36,7 +36,7 @@ def _row_data(run: FoundRun, home: Path) -> dict[str, object]:
     return {
         "label": run.label,
         "folder": os.path.relpath(run.folder, home),
-        "href": None if run.page is None else Path(os.path.relpath(run.page, home)).as_posix(),
+        "href": None if run.page is None else link_page(run.page, home),
         "state": run.state,
         "lossy": run.lossy,
         "broken": run.broken,

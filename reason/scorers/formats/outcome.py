@@ -46,8 +46,8 @@ class OutcomeReward(PrmAdapter):
         turns = [{"role": "user", "content": question}, {"role": "assistant", "content": solution.strip()}]
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=False)
         assert isinstance(text, str)
-        # some templates put a line break behind the last turn, which the models did not see in training
-        return encode_text(tokenizer, text.rstrip("\n"))
+        # as it is, also where the template puts a line break behind the last turn: published scores are read there
+        return encode_text(tokenizer, text)
 
     def score_output(self, outputs: Floats) -> float:
         """Returns the score in [0, 1] of the outputs at the last token, `[1 or 2]`."""

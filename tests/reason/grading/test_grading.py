@@ -85,6 +85,9 @@ DIFFERENT = [
     ("7", r"\text{seven}"),
     (r"2\sqrt{2}", r"2\sqrt{3}"),
     ("7", "I do not know"),
+    ("5", r"5 \text{ million}"),
+    ("7", r"\ge 7"),
+    (r"< 7", "7"),
 ]
 
 
@@ -96,6 +99,11 @@ def test_equal_answers_are_graded_right(grader: Grader, gold: str, answer: str) 
 @pytest.mark.parametrize(("gold", "answer"), DIFFERENT)
 def test_different_answers_are_graded_wrong(grader: Grader, gold: str, answer: str) -> None:
     assert grader.grade(gold, answer).value == "wrong"
+
+
+def test_text_and_thousands_are_graded_by_their_value(grader: Grader) -> None:
+    assert grader.grade("5000000", r"5 \text{ million}") == RIGHT
+    assert grader.grade("(-1,6)", r"\bigl(-1,\,6\bigr)\,") == RIGHT
 
 
 def test_grader_compares_gold_first() -> None:

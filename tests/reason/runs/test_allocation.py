@@ -200,3 +200,25 @@ def test_wrong_settings_are_refused_before_a_model_loads(settings: list[str], er
 def test_solver_alone_refuses_a_budget_for_a_run() -> None:
     with pytest.raises(ConfigError, match="divided among the problems of a run"):
         load("search=self_consistency", "allocation.samples=4")
+
+
+def test_failed_round_keeps_the_samples_of_the_rounds_before(tmp_path: Path) -> None:
+    """The problem has its answer so far, and goes on from there when the run is resumed."""
+
+    class FailsLater(ToyEngine):
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+            if len(self.requests) >= 2 * NUM_PROBLEMS:
+                raise RuntimeError("the server is gone")
+            return await super().generate(requests)
+
+    broken = solve_task(tmp_path / "broken", engine=FailsLater())
+    failed = [row for row in broken if row.error is not None]
+    assert failed
+    for row in failed:
+        assert row.stopped == "error"
+        assert len(row.samples) == 2
+        assert row.answer is not None
+    engine = ToyEngine()
+    resumed, whole = solve_task(tmp_path / "broken", engine=engine), solve_task(tmp_path / "whole")
+    assert stable(resumed) == stable(whole)
+    assert len(engine.requests) == ALLOCATION.samples * NUM_PROBLEMS - 2 * NUM_PROBLEMS

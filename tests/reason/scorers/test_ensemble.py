@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from decoding.core import Usage
 from reason import ConfigError
 from reason.config.compose import compose_settings, instantiate, load_option
+from reason.runs.json_files import format_json_line
 from reason.scorers.ensemble import EnsemblePaths, EnsembleScorer
 from reason.scorers.ensemble_weights import EnsembleWeights, fit_weights, learn_weights, main
 from reason.settings.validate import validate_settings
@@ -214,3 +215,32 @@ def test_runs_that_cannot_be_learned_from_are_refused(tmp_path: Path) -> None:
         learn_weights({"a": right, "b": other})
     with pytest.raises(SystemExit):
         main([f"a={right}", "--out", str(tmp_path / "w")])
+
+
+def test_oracle_is_no_member() -> None:
+    with pytest.raises(ConfigError, match="members cannot hold oracle, which knows the gold answers"):
+        ensemble(members=["oracle", "likelihood"])
+
+
+def test_weights_are_learned_from_the_last_whole_row_of_each_problem(tmp_path: Path) -> None:
+    """A text may hold line breaks that are none in a file of rows."""
+
+    def row(number: int, score: float) -> bytes:
+        right = number % 2
+        sample = {"node": 1, "answer": "1", "grade": "right" if right else "wrong", "score": score, "tokens": 5}
+        return format_json_line({"id": f"p{number}", "text": "a\u2028b", "samples": [sample]})
+
+    folders = {"prm": tmp_path / "prm", "likelihood": tmp_path / "likelihood"}
+    for name, folder in folders.items():
+        folder.mkdir()
+        rng = np.random.default_rng(len(name))
+        rows = [row(number, 0.3 + 0.4 * (number % 2) + 0.1 * rng.random()) for number in range(30)]
+        (folder / "results.jsonl").write_bytes(b"".join([row(3, 0.01), *rows, rows[0][:20]]))
+    weights = learn_weights(folders).weights
+    assert all(weight > 0 for weight in weights.values())
+
+
+def test_servers_aggregate_as_the_format_does_in_this_process() -> None:
+    for name, expected in (("expectation", "min"), ("prm", "last")):
+        config, _ = compose_settings(["search=beam_search", "scorer=sglang_prm", f"scorer.format={name}"])
+        assert config["search"]["agg_strategy"] == config["scorer"]["agg_strategy"] == expected

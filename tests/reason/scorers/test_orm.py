@@ -53,7 +53,7 @@ def scorer(model: tiny.Tiny) -> Iterator[OutcomeScorer]:
 def expected(model: tiny.Tiny, solution: list[str], temperature: float = 1.0) -> float:
     """The score by transformers' model on the whole conversation."""
     turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "".join(solution).strip()}]
-    ids = model.tokenizer.apply_chat_template(turns, tokenize=False).rstrip("\n")
+    ids = model.tokenizer.apply_chat_template(turns, tokenize=False)
     logits = model.outputs(model.tokenizer.encode(ids))[0].astype(np.float64) / temperature
     odds = logits[0] if len(logits) == 1 else logits[1] - logits[0]
     return float(1 / (1 + np.exp(-odds)))

@@ -263,6 +263,17 @@ class TestTraining:
         assert judged["own doubt"].auc < 0.75
         assert judged["own score, negated"].auc == 1.0  # it gives the label away in these pairs
 
+    def test_training_of_other_pairs_or_another_recipe_does_not_continue_an_earlier_one(
+        self, base: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "unlink", lambda *_, **__: None)  # as if it had been killed after its last epoch
+            first = train_router(base, pairs(60), RECIPE, tmp_path, "cpu")
+        other = train_router(base, pairs(60), replace(RECIPE, seed=RECIPE.seed + 1), tmp_path, "cpu")
+        assert "is of another training" in caplog.text
+        same = [torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True)]
+        assert not all(same)
+
     def test_killed_training_resumes_to_the_same_end(self, base: str, tmp_path: Path) -> None:
         some = pairs(60)
         for name in ("whole", "parts"):
@@ -287,6 +298,7 @@ class TestTraining:
             with pytest.raises(Killed):
                 train_router(base, some, RECIPE, tmp_path / "parts", "cpu")
         again = train_router(base, some, RECIPE, tmp_path / "parts", "cpu")
+        assert not list(tmp_path.rglob("checkpoint.pt")), "an ended training is not continued"
         for (name, one), other in zip(whole.state_dict().items(), again.state_dict().values(), strict=True):
             assert torch.allclose(one, other, atol=1e-6), name
 
