@@ -74,8 +74,7 @@ def make_problem_text(
         return problem.prompt is not None and problem.prompt == prompt.encode_text(problem.question)
 
     closing = "" if reader.thinking is None else reader.thinking.closing
-    # a template may have written an empty thought already
-    can_skip = ends_thoughts and closing not in prompt.decode_last_turn(root)
+    begins_behind = bool(closing) and closing in prompt.decode_last_turn(root)  # by the template
     return ProblemText(
         question=problem.question,
         render_question=render_question,
@@ -83,5 +82,6 @@ def make_problem_text(
         encode=prompt.encode_continuation,
         split=reader.split,
         closing=closing,
-        skipped_thought=reader.skipped_thought if can_skip else "",
+        skipped_thought=reader.skipped_thought if ends_thoughts and not begins_behind else "",
+        begins_behind=begins_behind,
     )

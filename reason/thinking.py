@@ -93,6 +93,8 @@ class ThinkingFormat:
     def split(self, solution: str, *, starts_inside: bool) -> SplitText:
         """Splits a solution at the end of its first thought; without any tag all of it is text.
 
+        An opening tag counts at the beginning alone: further on, a model may write about tags.
+
         >>> form = ThinkingFormat(opening="<think>", closing="</think>", forced_end="</think>")
         >>> form.split("<think>1 and 1</think>2", starts_inside=False)
         SplitText(thought='1 and 1', text='2', is_finished=True)
@@ -100,11 +102,12 @@ class ThinkingFormat:
         (SplitText(thought='1 and', text='', is_finished=False), '2')
         """
         before, tag, after = solution.partition(self.closing)
-        _, opening, inside = before.partition(self.opening)
-        thought = inside if opening else before
+        begun = before.lstrip()
+        is_opened = begun.startswith(self.opening)
+        thought = begun.removeprefix(self.opening) if is_opened else before
         if tag:
             return SplitText(thought, after, True)
-        if opening or starts_inside:
+        if is_opened or starts_inside:
             return SplitText(thought, "", False)
         return SplitText("", solution, True)
 

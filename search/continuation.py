@@ -145,6 +145,8 @@ class ContinuationWriter:
             unused = Usage(unused_tokens=len(generation.tokens) - end)
             # the hidden state is that of the last token, which was taken off
             generation = replace(generation, usage=generation.usage + unused, hidden=None)
+        if generation.finish == "stop" and end is None and more.tokens and not has_stop:
+            generation = replace(generation, finish="length")  # a text that might have ended a step came with its limit
         is_complete = end is not None and (end < len(generation.tokens) or generation.finish in ("stop", "length"))
         is_open = (is_complete or (may_go_on and generation.finish == "length")) and not has_stop
         return await self._score(generation, [step] if step.tokens else [], path, progress, is_open=is_open)

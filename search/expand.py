@@ -24,6 +24,8 @@ from search.tree import Context, SearchTree, Step
 
 log = logging.getLogger(__name__)
 
+_LEAST_ANSWER = 4  # the part of `answer_tokens` in which an answer may be written
+
 
 @dataclass(frozen=True)
 class ExpansionPlan:
@@ -32,6 +34,7 @@ class ExpansionPlan:
     reserved        tokens reserved for each of them
     limit           of these, tokens that are not for probes of its thought
     thought_tokens  tokens that each thought may still have where the budget nears its end; None: it does not
+    is_level        whether all paths of the search are in the batch, and share what is left of the budget
     """
 
     sampling: SamplingParams
@@ -43,6 +46,7 @@ class ExpansionPlan:
     reserved: int
     limit: int
     thought_tokens: int | None
+    is_level: bool
 
 
 @dataclass(frozen=True)
@@ -224,19 +228,27 @@ class Expander:
         More may be affordable later, when pending requests turn out shorter than their reservation. *Mutates* the
         budget, not the tree. Each batch must be passed to `collect_batch`, or `cancel_pending` must be called.
         """
-        num_reserved = self._budget.num_reserved
+        num_reserved, is_level = self._budget.num_reserved, one_step and not whole
         thought = (resources or self.resources).thought
         probes = None if thought is None or thought.probes is None else thought.probes.rule
         with_probes = sampling.max_tokens if probes is None else probes.add_probes(sampling.max_tokens)
         limit, thought_tokens = with_probes, None
         if one_step and thought is not None and (share := self._share_budget(len(parents), with_probes, thought)):
-            thought_tokens = max(0, share - thought.answer_tokens)
+            for_thought = share - thought.answer_tokens
+            thought_tokens = max(0, for_thought)
+            if probes is not None:  # those are of the thought, and not of its answer
+                thought_tokens = probes.without_probes(for_thought) if for_thought > 0 else 0
             limit = min(with_probes, max(share, thought.answer_tokens))
-        is_too_late = thought is not None and self._is_too_late(parents, thought)
+        is_too_late = thought is not None and self._is_too_late(parents, thought, is_level=is_level)
         limits = [] if is_too_late else self._budget.reserve(len(parents), max_tokens=limit, whole=whole)
         if not limits and not num_reserved:  # no commit can free any
             self._budget_exhausted = True
         reserved = limits[0] if limits else limit  # the same for all of them
+        without_probes = reserved
+        if probes is not None and thought is not None and thought_tokens is not None:
+            without_probes = min(sampling.max_tokens, thought_tokens + thought.answer_tokens, reserved)
+        elif probes is not None:
+            without_probes = min(sampling.max_tokens, probes.without_probes(reserved))
         plan = ExpansionPlan(
             sampling=sampling,
             writer=self._writer if resources is None else ContinuationWriter(resources, self._budget.thinking_time),
@@ -245,8 +257,9 @@ class Expander:
             path_tokens=path_tokens,
             pauses=pauses,
             reserved=reserved,
-            limit=reserved if probes is None else min(sampling.max_tokens, probes.without_probes(reserved)),
+            limit=without_probes,
             thought_tokens=thought_tokens,
+            is_level=is_level,
         )
         started, refused = parents[: len(limits)], parents[len(limits) :]
         # read once for all its continuations: a parent has several, the prompt all of a best-of-N
@@ -270,7 +283,7 @@ class Expander:
             deadline=self._budget.deadline,
             hidden=self._embed,
             num_top=self.resources.num_top,
-            question_length=len(prefix) - num_tokens,
+            question_length=self.tree.count_question_tokens(parent),
         )
         may_go_on = plan.sampling.max_tokens <= min(plan.limit, room - 1)
         return ParentPath(parent, nodes, steps, num_tokens, room, request, may_go_on)
@@ -286,10 +299,16 @@ class Expander:
             return None
         return max(1, remaining // num_paths)
 
-    def _is_too_late(self, parents: Sequence[int], thought: ThoughtBudget) -> bool:
-        """Returns whether the last tokens of the budget are too few for an answer, and all these paths still think."""
-        remaining = self._budget.remaining_tokens
-        if remaining is None or remaining >= thought.answer_tokens or not len(self.tree):
+    def _is_too_late(self, parents: Sequence[int], thought: ThoughtBudget, *, is_level: bool) -> bool:
+        """Returns whether the last tokens of the budget are too few for an answer, and all these paths still think.
+
+        Most answers need far less than the room that is kept for them: the thoughts of a level are ended in what is
+        left of it, and none is begun.
+        """
+        remaining, least = self._budget.remaining_tokens, thought.answer_tokens
+        if is_level and SearchTree.ROOT not in parents:
+            least = max(1, least // _LEAST_ANSWER)
+        if remaining is None or remaining >= least or not len(self.tree):
             return False
         return all(thought.is_open(self.tree.path_text(parent)) for parent in parents)
 
@@ -434,6 +453,9 @@ class Expander:
         # Cut short by the budget, not by the context window: the window limits `max_tokens` below the reservation.
         # A step that ended with its thought is open: the forced end and the answer have room left.
         is_cut = path.request.params.max_tokens == plan.limit < plan.sampling.max_tokens and not result.is_open
+        if is_cut and plan.is_level and plan.thought is not None and plan.thought_tokens is not None:
+            # by its share: the other paths of the level have theirs
+            is_cut = (self._budget.remaining_tokens or 0) < plan.thought.answer_tokens
         self._budget_exhausted |= (finish == "deadline" and not result.is_late) or (is_cut and finish == "length")
         self.has_late_thoughts |= result.is_late
 

@@ -20,6 +20,7 @@ class ProblemText:
     closing          text that ends a thought; "" for a model without thoughts
     skipped_thought  text that a model with thoughts finds at the beginning of its turn when it is to write none; "" for
                      a model without thoughts, and where the engine cannot begin a turn
+    begins_behind    whether the prompt has an empty thought already, so that none is written
     """
 
     question: str
@@ -29,3 +30,4 @@ class ProblemText:
     split: Callable[[str], tuple[str, str, bool]]
     closing: str = ""
     skipped_thought: str = ""
+    begins_behind: bool = False

@@ -100,7 +100,7 @@ class RevisionState:
         The list is shorter than `prompts` if the budget ran out. *Mutates* the tree and the usage.
         """
         # A thought that could not be skipped needs its room.
-        thinks = bool(self.texts.closing) and not self.texts.skipped_thought
+        thinks = bool(self.texts.closing) and not self.texts.skipped_thought and not self.texts.begins_behind
         room = self.strategy.sampling.max_tokens if thinks else max_tokens
         part = replace(self.strategy.sampling, max_tokens=room)
         leaves = await self._sample(prompts, part, resources=self._plain)
@@ -110,7 +110,7 @@ class RevisionState:
     async def write_feedback(self, prompts: Sequence[int], max_tokens: int) -> list[tuple[int, str]]:
         """Writes a text behind each prompt, after a thought if the model thinks; otherwise as `write_notes`."""
         sampling, thought = self.strategy.sampling, self.resources.thought
-        if not self.texts.closing:
+        if not self.texts.closing or self.texts.begins_behind:
             sampling = replace(sampling, max_tokens=max_tokens)
         if thought is not None:
             end = self.texts.encode(f"\n{self.texts.closing}\n\n")

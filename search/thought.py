@@ -19,7 +19,8 @@ class ThoughtBudget:
     is_open        whether a solution with this text is still inside its thought
     forced_end     tokens put in behind an unfinished thought: its closing tag, and the beginning of the answer
     max_tokens     tokens of a thought; None: as many as leave room for the answer
-    answer_tokens  room left for `forced_end` and the answer within all limits of a solution, at most a quarter of it
+    answer_tokens  room left for `forced_end` and the answer within all limits of a solution, at most a quarter of it,
+                   and at least `forced_end` and a token; 0: none is left
     closing        text of the closing tag; where it is "" `is_open` reads the whole text more often
     probes         how it is found out that a thought may end before its budget; None: it is not
     waits          how many times a thought that would end before its budget goes on
@@ -45,7 +46,9 @@ class ThoughtBudget:
         >>> budget.remaining(70, 500), budget.remaining(70, 35), budget.remaining(100, 500)
         (30, 15, 0)
         """
-        left = room - min(self.answer_tokens, (used + room) // 4)
+        kept = min(self.answer_tokens, (used + room) // 4)
+        # also of a small room: behind the forced end there is one token at least
+        left = room - (max(kept, len(self.forced_end) + 1) if self.answer_tokens else 0)
         return left if self.max_tokens is None else min(left, self.max_tokens - used)
 
     def put_in_end(self, thought: Generation) -> Generation:

@@ -116,7 +116,11 @@ class ThoughtProgress:
         return 0 if self._is_out_of_time(written) else self._remaining_tokens(written)
 
     def _remaining_tokens(self, written: Generation) -> int:
-        return self._thought.remaining - len(written.tokens)
+        left = self._thought.remaining - len(written.tokens)
+        if not self.num_lost:
+            return left
+        room = self._thought.room - len(written.tokens) - self.num_lost  # what was taken off is not the answer's
+        return min(left, self._thought.budget.remaining(self._position(written), room))
 
     @property
     def _answer_tokens(self) -> int:

@@ -241,6 +241,13 @@ class SearchTree:
             tokens += step.tokens  # copies a tuple as a whole; a chain of iterators takes its tokens one by one
         return tuple(tokens)
 
+    def count_question_tokens(self, node: int) -> int:
+        """Number of ids in the prompt with which the prefix of a node begins: before all that was written."""
+        context = self.find_context(node)
+        if context is None:
+            return len(self.root)
+        return len(context.tokens) if context.after is None else self.count_question_tokens(context.after)
+
     def count_prefix_tokens(self, node: int) -> int:
         """Number of ids in the prefix of a node."""
         context, tokens = self.find_context(node), self.nodes[node].num_path_tokens if node >= 0 else 0

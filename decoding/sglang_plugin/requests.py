@@ -85,11 +85,14 @@ class RequestReader:
 
 def _read_constants(request: SGLangRequest) -> _Constants:
     sampling, id_checksum = request.sampling_params, zlib.crc32(str(request.rid).encode())
+    # what a client wrote: a wrong value must not end the process that all requests share
+    custom = sampling.custom_params if isinstance(sampling.custom_params, Mapping) else {}
+    seed = sampling.sampling_seed if isinstance(sampling.sampling_seed, int) else id_checksum
     return _Constants(
         request,
         id_checksum,
-        str((sampling.custom_params or {}).get(PROBLEM_KEY, "")),
-        id_checksum if sampling.sampling_seed is None else sampling.sampling_seed,
+        str(custom.get(PROBLEM_KEY, "")),
+        seed,
         _make_params(sampling.max_new_tokens, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p),
         sampling.max_new_tokens,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -89,3 +89,15 @@ async def _cancel_all_tasks() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
+
+
+async def gather_or_cancel(work: Sequence[Coroutine[object, object, T]]) -> list[T]:
+    """Returns the results, in order. Raises: the first error, after cancelling the rest."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        # `gather` leaves the others running after an error; they must be gone before the caller sees it.
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

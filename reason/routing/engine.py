@@ -7,11 +7,11 @@ model does not run for it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from decoding.core import Engine, Generation, GenerationRequest, StepOrigin, TokenGenerator, Tokens, Usage
+from reason.engines.event_loop import gather_or_cancel
 from reason.routing.base import BoundRouter, Router, RoutingContext, RoutingDecision, StepAuthor
 from reason.routing.handover import HandoverEngine, HandoverRouter
 from reason.routing.step_authors import StepAuthors
@@ -100,7 +100,7 @@ class BoundRoutedEngine:
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """See `core.TokenGenerator`. `origins` of a generation hold each step's author and routing score."""
-        return list(await asyncio.gather(*(self._generate_one(request) for request in requests)))
+        return await gather_or_cancel([self._generate_one(request) for request in requests])
 
     async def _generate_one(self, request: GenerationRequest) -> Generation:
         # A request that stops at the delimiter wants one step; any other wants steps up to the end of the solution.
@@ -151,18 +151,22 @@ class BoundRoutedEngine:
         steps_read = self._router.steps_read
         small = target = None
         if steps_read == "both":
-            proposals = self._propose_step(step_request), parts.target.generate([step_request])
-            small, (target,) = await asyncio.gather(*proposals)
+            small, target = await gather_or_cancel([self._propose_step(step_request), self._write_step(step_request)])
         elif steps_read == "small":
             small = await self._propose_step(step_request)
         decision = await self._route_step(step_request, previous_steps, small, target)
         if decision.author == "target" and target is None:
-            (target,) = await parts.target.generate([step_request])
+            target = await self._write_step(step_request)
         accepted, discarded = (target, small) if decision.author == "target" else (small, target)
         assert accepted is not None
         self._record_step(progress, accepted, discarded, small, decision)
         self._authors.record(previous_steps, progress.steps[-1])
         return accepted
+
+    async def _write_step(self, request: GenerationRequest) -> Generation:
+        """Generates the step with the target model."""
+        (target,) = await self._parts.target.generate([request])
+        return target
 
     async def _propose_step(self, request: GenerationRequest) -> Generation:
         """Generates the step with the small model; its forward passes are counted apart from the target model's."""

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decoding.core import Generation
+from decoding.core import MAX_NUM_TOP, Generation
 from decoding.validation import require_count, require_not_negative
 from reason.routing.base import StepAuthor
 from reason.routing.handover import HandoverRouter, Review, Turn
@@ -32,7 +32,8 @@ class EntropyAdaptiveRouter(HandoverRouter):
     window: int = 8
     min_stay: int = 8
     chunk: int = 1
-    num_top: ClassVar[int] = 1  # entropies come with it
+    # A server sends likely tokens, and the entropy is that of these: one alone never has more than .37 nats.
+    num_top: ClassVar[int] = MAX_NUM_TOP
 
     def __post_init__(self) -> None:
         require_not_negative("threshold", self.threshold)
@@ -72,7 +73,10 @@ class _RollingEntropy:
     def review_turn(self, generation: Generation, text: str) -> Review:
         """See `Handover`."""
         del text
-        assert generation.entropies is not None, "the engine returned no entropies"
+        if not generation.tokens:  # the deadline came first
+            return Review(0, self.begin())
+        if generation.entropies is None:
+            raise ValueError("router=entropy_adaptive reads entropies, and these tokens came without log-probabilities")
         mean = None
         for i, entropy in enumerate(generation.entropies.tolist()):
             self._latest.append(entropy)

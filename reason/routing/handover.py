@@ -5,13 +5,13 @@ Turns may end anywhere, so that a model can take over inside a step (`routing.en
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from decoding.core import Generation, GenerationRequest, StepOrigin, TokenGenerator, Tokens, Usage
+from reason.engines.event_loop import gather_or_cancel
 from reason.routing.base import StatelessRouter, StepAuthor
 from search.uncertainty import join_uncertainty, make_certain
 
@@ -95,7 +95,7 @@ class HandoverEngine:
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """See `core.TokenGenerator`. `origins` of a generation hold each turn's author and score."""
-        return list(await asyncio.gather(*(self._generate_one(request) for request in requests)))
+        return await gather_or_cancel([self._generate_one(request) for request in requests])
 
     async def _generate_one(self, request: GenerationRequest) -> Generation:
         writing = _Writing()

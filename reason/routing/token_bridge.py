@@ -82,7 +82,9 @@ class BoundTokenBridge:
     def _translate_generation(self, generation: Generation, request: GenerationRequest) -> Generation:
         small_prompt, target_prompt = self._bridge.small_prompt, self._bridge.target_prompt
         ended = generation.finish == "eos"
-        small_tokens = generation.tokens[:-1] if ended else generation.tokens
+        # a server without log-probabilities of its end leaves that out
+        has_end = ended and not small_prompt.decode(generation.tokens[-1:])
+        small_tokens = generation.tokens[:-1] if has_end else generation.tokens
         whole_text = small_prompt.decode(small_tokens)
         text = _cut_at_stop(whole_text.rstrip(_REPLACEMENT), request.params.stop)
         if text == whole_text:  # else the ids hold more than the step, and it is encoded anew

@@ -36,6 +36,14 @@ def test_text_may_mention_the_tags() -> None:
     assert split == ("a", "The tags <think> and </think>.", True)
 
 
+def test_opening_tag_counts_at_the_beginning_alone() -> None:
+    inside = "Count <b>. The tag <think> is there. So 4</think>It is 4"
+    assert FORM.split(inside, starts_inside=True) == (inside.partition("</think>")[0], "It is 4", True)
+    text = "The tag is <think>. So \\boxed{4}."
+    assert FORM.split(text, starts_inside=False) == ("", text, True)
+    assert FORM.split("\n <think>so", starts_inside=False) == ("so", "", False)
+
+
 def test_prompt_decides_whether_a_solution_begins_inside_a_thought() -> None:
     assert FORM.is_open_after("earlier: <think>a</think>b. Now: <think>\n")
     assert not FORM.is_open_after("enable_thinking=false: <think>\n\n</think>\n\n")

@@ -10,7 +10,7 @@ from typing import TypeVar
 import httpx2
 
 from decoding.core import OversizedRequest
-from reason.engines.event_loop import EventLoopThread
+from reason.engines.event_loop import EventLoopThread, gather_or_cancel
 from reason.engines.http.bounded_http import BoundedHttp
 from reason.engines.http.errors import (
     Overloaded,
@@ -128,7 +128,7 @@ class HttpSession:
     def probe_all(self, probes: Sequence[Coroutine[object, object, T]]) -> list[T]:
         """Returns the results of the first requests to all servers; blocks. Raises: the first error, after closing."""
         try:
-            return self._loop.run(_gather_or_cancel(probes))
+            return self._loop.run(gather_or_cancel(probes))
         except BaseException:
             self.close()
             raise
@@ -183,7 +183,7 @@ class HttpSession:
         assert task is not None
         self._running.add(task)
         try:
-            return await _gather_or_cancel(work)
+            return await gather_or_cancel(work)
         finally:
             self._running.discard(task)
 
@@ -197,15 +197,3 @@ async def _end_within(seconds: float, tasks: Iterable[asyncio.Task[T]], *, cance
         _, late = await asyncio.wait(pending, timeout=seconds)
         for task in late:
             task.cancel()
-
-
-async def _gather_or_cancel(work: Sequence[Coroutine[object, object, T]]) -> list[T]:
-    """Returns the results, in order. Raises: the first error, after cancelling the rest."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        # `gather` leaves the others running after an error; they must be gone before the caller sees it.
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -49,9 +49,10 @@ class CompletionCall:
         self._text, params = codec.decode_prefix(request.prefix), request.params
         # tool calls come in whole replies; there it makes no difference what ended the text
         wants_stream = settings.streams(params.max_tokens) or (bool(params.stop) and streams_steps)
-        self._is_streamed = wants_stream and not self._format.has_tools(self._text)
+        self._is_streamed = wants_stream and not self._format.has_field(self._text, "tools")
         is_long = settings.streams(params.max_tokens)  # a step costs little, and begins anew
-        self._can_resume = is_long and settings.continues_text and request.json_schema is None
+        has_schema = request.json_schema is not None or self._format.has_field(self._text, "response_format")
+        self._can_resume = is_long and settings.continues_text and not has_schema
         self.received: CompletionResponse | None = None
 
     async def send(self, server: OpenAIServer, in_flight: InFlightRequest) -> CompletionResponse:
@@ -92,7 +93,7 @@ class CompletionCall:
                 later = server.hide_key(later)
                 self.received = later if earlier is None else earlier.extend(later, ())
                 # a text that is thrown away is no progress: a server that never ends one would be asked for ever
-                in_flight.num_received += (later.tokens or 0) if self._can_resume else 0
+                in_flight.num_received += (later.tokens or 0) if self._continues(later) else 0
             raise
 
     def _find_tags(self, text: str) -> tuple[str, str] | None:
@@ -105,7 +106,7 @@ class CompletionCall:
         received = self.received
         if received is None:
             return None
-        if not self._can_resume:
+        if not self._continues(received):
             self._arrivals.add(-self._arrivals.count)
             self.received = None
             return None
@@ -113,6 +114,10 @@ class CompletionCall:
         log.warning("a generation goes on behind its %d tokens; the rest is sampled with other noise", count)
         self._arrivals.stats.record_resumed(count)
         return received
+
+    def _continues(self, received: CompletionResponse) -> bool:
+        """Returns whether a server can go on behind what has come."""
+        return self._can_resume and not received.has_thought_apart and bool(received.text)
 
     def _count_tokens(self, received: CompletionResponse | None) -> int:
         """Returns how many of the requested tokens a text took, by the events in which it came."""

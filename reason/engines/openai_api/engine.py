@@ -94,7 +94,9 @@ class OpenAIEngine(HttpEngine):
         except TimeoutError:
             if call.received is None:
                 return empty_generation(request, in_flight)
-            return self._build_generation(request, call.received, in_flight.elapsed_s, finish="deadline")
+            response = call.received
+            if response.end_cause == "unknown":
+                return self._build_generation(request, response, in_flight.elapsed_s, finish="deadline")
         finish = _to_finish_reason(response.end_cause, bool(request.params.stop))
         return self._build_generation(request, response, in_flight.elapsed_s, finish=finish)
 

@@ -58,9 +58,9 @@ class RequestFormat:
         messages = [*conversation, {"role": "assistant", "content": answer}]
         return {**fields, "messages": messages, "continue_final_message": True, "add_generation_prompt": False}
 
-    def has_tools(self, text: str) -> bool:
-        """Returns whether the conversation with which this text begins offers tools."""
-        return self.chat and (parsed := parse_conversation(text)) is not None and bool(parsed[0].get("tools"))
+    def has_field(self, text: str, name: str) -> bool:
+        """Returns whether the conversation with which this text begins has such a field of the request, as `tools`."""
+        return self.chat and (parsed := parse_conversation(text)) is not None and bool(parsed[0].get(name))
 
     def build_body(
         self,

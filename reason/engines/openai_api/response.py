@@ -45,6 +45,7 @@ class CompletionResponse:
     token_logprobs       the text by tokens, with log-probabilities; empty where they were not requested
     top_logprobs         for each of these the log-probabilities of the most likely tokens; empty where there are none
     has_dropped_thought  whether the server sent a thought that is not in the text
+    has_thought_apart    whether it sent a thought apart, dropped or not: it would not know one in a text to continue
     """
 
     text: str
@@ -55,6 +56,7 @@ class CompletionResponse:
     token_logprobs: tuple[tuple[str, float], ...] = ()
     top_logprobs: tuple[tuple[float, ...], ...] = ()
     has_dropped_thought: bool = False
+    has_thought_apart: bool = False
 
     def extend(self, later: CompletionResponse, stop: Sequence[str]) -> CompletionResponse:
         """Returns this response, that broke off, with the one that goes on behind it, up to the first stop string."""
@@ -134,7 +136,8 @@ def first_choice(body: object) -> ChoiceJson:
         choices = cast(CompletionJson, body)["choices"]
         if not choices:
             raise ResponseLost("the reply has no choices")
-        choice = choices[0]
+        # some servers send more than was asked for, in any order
+        choice = next((one for one in choices if isinstance(one, dict) and not one.get("index")), choices[0])
         if not isinstance(choice, dict):
             raise TypeError(f"its choice is a {type(choice).__name__}")
         return choice

@@ -11,6 +11,7 @@ from reason.engines.http.client import JsonHttpClient
 from reason.engines.http.errors import (
     Overloaded,
     ReplyBrokenOff,
+    ReplyTimeout,
     RequestRejected,
     ResponseLost,
     find_error_message,
@@ -46,7 +47,7 @@ class OpenAIServer(JsonHttpClient):
 
         try:
             await self.read_events(path, body, add_event, count_tokens=lambda: stream.num_events, timeout_s=timeout_s)
-        except ReplyBrokenOff:
+        except (ReplyBrokenOff, ReplyTimeout):
             if not stream.is_finished:
                 raise
         return self.hide_key(stream.build_response())

@@ -52,7 +52,8 @@ class CompletionStream:
             reply = cast(CompletionJson, event)
             if reply.get("usage"):
                 self._counts = parse_usage(reply, self._requested)
-            is_complete = any(self._add_choice(choice) for choice in reply.get("choices") or ())
+            choices = [choice for choice in reply.get("choices") or () if not choice.get("index")]  # one was requested
+            is_complete = any(map(self._add_choice, choices))
             self._requested.require_length(self.text)
             return is_complete
 
@@ -68,13 +69,10 @@ class CompletionStream:
         return self._build(self._end_cause)
 
     def build_partial(self) -> CompletionResponse | None:
-        """Returns what has come of a stream that broke off; None without text, or with a thought that was sent apart.
-
-        A server that takes thoughts out of its text would not know a begun one in a text that it is to continue.
-        """
-        if not self.text or self._has_thought:
+        """Returns what has come of a stream that broke off; None where nothing has."""
+        if not self.num_events:
             return None
-        partial = self._build("unknown")
+        partial = self._build(self._end_cause or "unknown")
         # some servers put several tokens into an event
         count = max(partial.tokens or 0, len(partial.token_logprobs), self.num_events)
         return replace(partial, tokens=min(count, self._requested.max_tokens))
@@ -92,6 +90,7 @@ class CompletionStream:
             token_logprobs=tuple(self._token_logprobs),
             top_logprobs=tuple(self._top_logprobs),
             has_dropped_thought=self._has_dropped_thought,
+            has_thought_apart=self._has_thought,
         )
 
     def _add_choice(self, choice: ChoiceJson) -> bool:

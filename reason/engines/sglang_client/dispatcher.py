@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from reason.engines.http.client import HttpSession
-from reason.engines.http.errors import RequestRejected, ResponseLost, TransientError
+from reason.engines.http.errors import NoServer, RequestRejected, ResponseLost, TransientError
 from reason.engines.http.in_flight import InFlightRequest
 from reason.engines.http.retry_policy import RetryPolicy
 from reason.engines.http.server_pool import PooledServer, ServerPool
@@ -84,7 +84,7 @@ class Dispatcher:
                     # Not cancelled at once: the server answers the abort with the tokens generated so far.
                     await asyncio.wait({work}, timeout=_ABORT_GRACE_S)
             return work.result() if work.done() else None
-        except TransientError:
+        except (TransientError, NoServer):
             if request.is_expired:
                 return None
             raise

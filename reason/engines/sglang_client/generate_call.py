@@ -52,6 +52,7 @@ class GenerateCall:
         self._request, self._capabilities, self._vocab_size = request, capabilities, vocab_size
         self._settings, self._stop_rule, self._arrivals = settings, stop_rule, arrivals
         self._received: GenerateResponse | None = None
+        self._whole: GenerateResponse | None = None  # all tokens are there, and the prefill is missing
         params = request.params
         self._is_streamed = settings.streams(params.max_tokens)
         self._can_resume = request.json_schema is None
@@ -59,6 +60,8 @@ class GenerateCall:
 
     async def __call__(self, server: SGLangServer, in_flight: AbortableRequest[GenerateResponse]) -> GenerateResponse:
         """Returns the whole reply, with what came before. Raises: a TransientError, RequestRejected."""
+        if self._whole is not None:
+            return await self._with_original_logprobs(server, in_flight, self._whole)
         received, max_tokens = self._take_received(), self._max_new_tokens()
         if received is not None and (end := self._find_end(received, max_tokens)) is not None:
             return await self._with_original_logprobs(server, in_flight, end)  # only the end of the reply was lost
@@ -145,6 +148,7 @@ class GenerateCall:
         """
         if not (self._needs_prefill and response.tokens):
             return response
+        self._whole = response
         prefix, num_top, count = self._request.prefix, self._request.num_top, len(response.tokens)
         # From one token earlier: the first entry of the reply has no context and is null.
         body = build_prefill_body(prefix + response.tokens, len(prefix) - 1, in_flight.renew_id(), num_top)
