@@ -46,7 +46,11 @@ def load(
             raise ConfigError(f"load takes settings as texts, load('search.n=4', ...), got {shorten(override)}")
     register_display()
     given = function_overrides(overrides, scorer=scorer, engine=engine, judge=judge)
-    return validate_settings(*compose_settings(given)).load_solver()
+    config, choices = compose_settings(given)
+    for name in ("limit", "question", "resume", "log_to"):
+        if config.get(name):
+            raise ConfigError(f"{name} is a setting of the command `reason solve`: a solver gets its problems from you")
+    return validate_settings(config, choices).load_solver()
 
 
 def solve(question: str | Problem, *overrides: str, **functions: Callable[..., Any] | None) -> Solution:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from decoding.core import Engine, TokenGenerator, Tokens
+from decoding.validation import MAX_INT, require_count
 from reason.concurrency import ConcurrencyWindow, SolveOutcome
 from reason.engines.constrained import ConstrainedGenerator
 from reason.engines.event_loop import EventLoopThread
@@ -175,7 +176,15 @@ class Solver:
         ...     other = solver.with_options(strategy=solver.strategy, seed=1)
         >>> other.engine is solver.engine, other.seed, solver.seed
         (True, 1, 0)
+
+        Raises: ValueError for a wrong seed; TypeError for what is no search or no budget.
         """
+        if seed is not None:
+            require_count("seed", seed, at_most=MAX_INT)
+        if strategy is not None and not callable(strategy):
+            raise TypeError(f"strategy must be a search, such as BestOfN(n=8), got {strategy!r}")
+        if budget is not None and not isinstance(budget, Budget):
+            raise TypeError(f"budget must be a Budget, such as Budget(tokens=4000), got {budget!r}")
         other = copy.copy(self)
         other.strategy = self.strategy if strategy is None else strategy
         other.budget = self.budget if budget is None else budget

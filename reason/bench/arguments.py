@@ -73,9 +73,19 @@ def add_torch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="auto")
 
 
+def report_path(text: str) -> Path:
+    """The file of a report, whose folder is made at once: a bench may run for hours before it writes."""
+    path = Path(text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentTypeError(f"{text}: its folder cannot be made ({error.strerror})") from None
+    return path
+
+
 def add_report_argument(parser: argparse.ArgumentParser) -> None:
     """Adds `--out`. *Mutates* the parser."""
-    parser.add_argument("--out", type=Path, help="write the report to this file")
+    parser.add_argument("--out", type=report_path, help="write the report to this file")
 
 
 class _RenamedFlag(argparse.Action):

@@ -82,6 +82,8 @@ def solve_task(cfg: DictConfig) -> None:
 
     if about is not None:
         metadata |= {"config": about.get("config")}  # the hash under the names of settings that the run began with
+    else:
+        resume.require_new_folder(folder)
     with compose.as_config_error():
         check_saved_rows(folder, list(task)[: config["limit"]], metadata)
     if about is None:
@@ -160,14 +162,14 @@ def settings_to_run(cfg: DictConfig) -> tuple[Settings, dict[str, str], dict[str
     Raises: ConfigError where settings beside `resume` differ from the saved ones.
     """
     config, choices = compose.resolve_settings(cfg), dict(HydraConfig.get().runtime.choices)
-    if choices["search"] == AUTO or compose.drafts_by_default(choices, compose.list_overrides()):
+    if choices.get("search") == AUTO or compose.drafts_by_default(choices, compose.list_overrides()):
         config, choices = compose.compose_settings(compose.list_overrides())
     if config["resume"] is None:
         return config, choices, None
     old, old_choices, about = resume.load_settings(Path(config["resume"]))
     given = [override.lstrip("+~").partition("=")[0] for override in compose.list_overrides()]
     if set(given) - set(resume.NON_SEMANTIC):
-        resume.require_same_settings(old, config)
+        resume.require_same_settings(old, config, given)
     if missing := sorted(config.keys() - old.keys()):
         log.warning("%s are settings of this release; the run to resume gets their defaults", ", ".join(missing))
     changed = {key: config[key] for key in given if key in resume.NON_SEMANTIC}

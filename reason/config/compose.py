@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
@@ -27,7 +28,7 @@ from omegaconf.errors import (
 
 from decoding.compiled import explain_absent_numba
 from reason.config import plugins
-from reason.config.errors import ConfigError, rejected_setting, unknown_key, unknown_option
+from reason.config.errors import ConfigError, rejected_setting, suggest_name, unknown_key, unknown_option
 from reason.config.front import AUTO, choose_overrides
 from reason.config.prefix import installed_name
 from reason.config.renamed_settings import OURS, is_ours, rename_arguments, rename_overrides, rename_settings
@@ -187,14 +188,22 @@ def instantiate(key: str, node: Mapping[str, Any], **more: object) -> Any:
     check_trusted_targets(key, node)
     with as_config_error(key):
         settings = dict(node)
+        target = load_target(settings) if "_target_" in settings else None
         if not is_ours(settings.get("_target_")):
-            settings = rename_arguments(key, settings, load_target(settings))
+            settings = rename_arguments(key, settings, target)
         return hydra_instantiate(_name_installed(settings), _convert_="all", **more)
 
 
 def load_target(node: Mapping[str, Any]) -> Any:
-    """Returns the class that `_target_` names; `check_trusted_targets` comes first."""
-    return get_object(installed_name(node["_target_"]))
+    """Returns the class that `_target_` names; `check_trusted_targets` comes first. Raises: ConfigError."""
+    target = installed_name(node["_target_"])
+    try:
+        return get_object(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        module, _, name = target.rpartition(".")
+        names = dir(sys.modules[module]) if module in sys.modules else []
+        hint = suggest_name(name, [one for one in names if not one.startswith("_")])
+        raise ConfigError(f"_target_={node['_target_']} cannot be loaded: {module} has no {name}{hint}") from error
 
 
 def check_trusted_targets(key: str, node: object) -> None:
@@ -244,6 +253,8 @@ def explain_error(error: BaseException, key: str = "") -> str:
         return f"{text.splitlines()[0]}; to run one after the other add -m"
     if text.startswith(("Could not override 'task'", "Could not override 'task.")):
         return f"a task is added with +task=NAME (then task.KNOB=...); tasks are: {', '.join(list_options('task'))}"
+    if twice := re.match(r"Multiple values for (\w+)\. ", text):
+        return f"{twice[1]} is chosen already; write {twice[1]}=NAME, without +"
     no_group = re.match(r"Could not override '(\w+)'\..*No match in the defaults list", text, re.DOTALL)
     if no_group and (options := list_options(no_group[1])):
         return f"{no_group[1]} is added with +{no_group[1]}=NAME; choose one of: {', '.join(options)}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from decoding.core import Generation, GenerationRequest, Tokens, Usage
+from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens, Usage
 from decoding.stats import EngineStats
 from reason.config.errors import ConfigError
 from reason.engines.base import EngineSettings, EngineUse, SpeculationFactory
@@ -63,7 +63,24 @@ class RecordedSettings(EngineSettings):
             raise ConfigError(
                 f"{use.key}=recorded writes nothing new, so it cannot judge; name a judge with scorer.model=small"
             )
+        self._require_sampling(use.sampling)
         return super().adapt_to(use)
+
+    def _require_sampling(self, sampling: SamplingParams | None) -> None:
+        """Raises ConfigError where the solutions were drawn with other settings than those that would be recorded."""
+        file = Path(self.run or "") / "run.json"
+        if sampling is None or not file.is_file():
+            return
+        try:
+            saved = json.loads(file.read_bytes())["config"]["search"]["sampling"]
+        except (ValueError, KeyError, TypeError):  # of an earlier release, or no run of ours
+            return
+        for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens"):
+            if name in saved and saved[name] != getattr(sampling, name):
+                raise ConfigError(
+                    f"the solutions of engine.run={self.run} were drawn with search.sampling.{name}={saved[name]}; "
+                    f"give that, not {getattr(sampling, name)}"
+                )
 
     def open_engine(
         self, checkpoint: Checkpoint, *, tokenizer: PretrainedTokenizer, speculation: SpeculationFactory | None

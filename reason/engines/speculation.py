@@ -103,8 +103,8 @@ class SpeculationSpec:
         """
         from decoding.round import Speculation
 
-        if not self.drafts_tokens:
-            return Speculation(instantiate("speculation", self.node), acceptance=self.acceptance)
+        if not self.drafts_tokens:  # tokens are the target's own: no rule decides about any
+            return Speculation(instantiate("speculation", self.node))
         saving: SavingSchedule | None = None
         if "source" in self.node:
             model = {"target_tokenizer": tokenizer, "target_path": target_path, "target_backend": target_backend}

@@ -136,6 +136,8 @@ def read_pairs(file: Path) -> Iterator[StepPair]:
 
     Raises: ValueError naming any other broken line; OutputError for a link.
     """
+    if not file.exists():
+        raise ValueError(f"{file}: there is no such file of pairs")
     for number, line in enumerate(read_whole_lines(file), 1):
         try:
             yield StepPair.from_json(json.loads(line))

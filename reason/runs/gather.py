@@ -104,11 +104,14 @@ def find_runs(folders: Iterable[Path], where: Mapping[str, str] | None = None) -
     return [_read_run(home, differing) for home, differing in zip(unique, differences, strict=True)]
 
 
+WIDTH = "search.n"
+
+
 def find_differences(
     runs: Sequence[tuple[Mapping[str, object], Mapping[str, str]]],
 ) -> list[dict[str, object]]:
     """Returns what differs, per (settings, choices): options of the groups that differ, then single settings that
-    differ between runs with the same option.
+    differ between runs with the same option, and the width of the search between all.
 
     >>> find_differences([({"search": {"n": 4}}, {"search": "ets"}), ({"search": {"n": 8}}, {"search": "ets"})])
     [{'search.n': 4}, {'search.n': 8}]
@@ -121,7 +124,8 @@ def find_differences(
         parts: dict[str, object] = {group: chosen[group] for group in groups if group in chosen}
         for key, value in flat.items():
             group = key.split(".")[0]
-            peers = [s for s, c in zip(settings, choices, strict=True) if c.get(group) == chosen.get(group)]
+            same = [s for s, c in zip(settings, choices, strict=True) if c.get(group) == chosen.get(group)]
+            peers = settings if key == WIDTH else same  # searches of two widths are not alike
             if any(peer.get(key, value) != value for peer in peers):
                 parts[key] = value
         named.append(parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +59,12 @@ def save_settings(
     origin = {"started": datetime.now(UTC).isoformat(" ", "minutes").replace("+00:00", " UTC"), "command": command}
     run = {"config": dict(config), "choices": dict(choices), "about": dict(about), **origin, **hashes}
     if not OutputFolder(folder).create(FILE, format_json(run)):
+        raise ConfigError(f"{folder} holds a run already; finish it with resume={folder}, or give another folder")
+
+
+def require_new_folder(folder: Path) -> None:
+    """Raises ConfigError where the folder holds a run."""
+    if (folder / FILE).exists():
         raise ConfigError(f"{folder} holds a run already; finish it with resume={folder}, or give another folder")
 
 
@@ -142,8 +148,10 @@ def require_rows_of_run(results: Iterable[ProblemResult], about: Mapping[str, ob
         raise ConfigError(f"{folder}: the row of problem {row.id} is not of this run ({which}); {hint}")
 
 
-def require_same_settings(then: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Raises ConfigError naming every difference that could change a row.
+def require_same_settings(
+    then: Mapping[str, object], now: Mapping[str, object], given: Sequence[str] | None = None
+) -> None:
+    """Raises ConfigError naming every difference that could change a row; with `given`, of these settings alone.
 
     >>> require_same_settings({"search": {"n": 4}, "limit": 2}, {"search": {"n": 8}, "limit": None})
     Traceback (most recent call last):
@@ -153,6 +161,7 @@ def require_same_settings(then: Mapping[str, object], now: Mapping[str, object])
     changed = [
         f"{key} was {_format_setting(old, key)}, now {_format_setting(new, key)}"
         for key in sorted(old.keys() | new.keys())
+        if given is None or any(f"{key}.".startswith(f"{name}.") for name in given)
         if key.split(".")[0] not in NON_SEMANTIC and _format_setting(old, key) != _format_setting(new, key)
     ]
     if changed:

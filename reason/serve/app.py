@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
+import reason
 from reason.serve import question, request_id
 from reason.serve.errors import ApiError, install_error_handlers
 from reason.serve.gate import RequestGate
@@ -32,7 +33,7 @@ def make_application(service: SearchService) -> RequestMiddleware:
 
     CORS is outside the gate: browsers ask for permission without a key, and read refusals too.
     """
-    app = FastAPI(title="reason", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="reason", version=reason.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     install_error_handlers(app)
     _add_completions(app, service)
     _add_models(app, service)

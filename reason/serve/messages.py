@@ -87,6 +87,8 @@ class ResponseFormat(StrictModel):
 
     @model_validator(mode="after")
     def _has_schema(self) -> Self:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise unsupported("type json_schema needs a json_schema", field="response_format.json_schema")
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise unsupported("json_schema goes with type json_schema", field="response_format.json_schema")
         return self

@@ -47,8 +47,13 @@ def validate_run_settings(config: Settings) -> None:
     for key in config.keys() - SETTINGS:
         raise ConfigError(unknown_key(key, SETTINGS))
     for group in GROUPS:
+        if config.get(group) is not None and not isinstance(config[group], dict):
+            raise ConfigError(f"{group} has settings of its own, as {group}.NAME=VALUE; got {group}={config[group]!r}")
         if not isinstance(config.get(group), dict):
             raise ConfigError(f"{group} is not set; choose {group}=..., it cannot be left out")
+    for key in ("seed", "concurrency", "limit", "scorer_timeout"):
+        if key not in config:
+            raise ConfigError(f"{key} is not set; it cannot be left out")
     with as_config_error():
         require_text("", config)
         require_count("seed", config["seed"], at_most=MAX_INT)

@@ -35,6 +35,9 @@ def validate_settings(config: Settings, choices: Mapping[str, str]) -> SolveSpec
             require_package("the interval beside a paper's figure", "scipy")
     plugins.load_plugins(config.get("plugins", []))
     engine = validate_engine("engine", config["engine"])
+    if not isinstance(config["search"].get("sampling", {}), dict):
+        given = config["search"]["sampling"]
+        raise ConfigError(f"search.sampling has settings of its own, as search.sampling.temperature=0.7; got {given!r}")
     strategy: Strategy = instantiate("search", config["search"])
     prompt_format: PromptFormat = instantiate("model.prompt", config["model"]["prompt"])
     # None in a run of the last release, which has no such group: the solver ends steps at the prompt's delimiter

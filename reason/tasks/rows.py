@@ -119,6 +119,9 @@ def _csv(file: Path) -> Iterator[tuple[int, object]]:
         reader = csv.DictReader(lines, restkey="")
         try:
             for fields in reader:
+                if isinstance(surplus := fields.get(""), list) and any(surplus):
+                    where = f"{file}, line {reader.line_num}"
+                    raise InvalidRow(f"{where}: more fields than the header names; put texts with commas in quotes")
                 yield reader.line_num, {name: value for name, value in fields.items() if name and value != ""}
         except csv.Error as error:
             raise InvalidRow(f"{file}, line {reader.line_num}: not CSV ({error})") from None
