@@ -46,9 +46,9 @@ class ThoughtBudget:
         >>> budget.remaining(70, 500), budget.remaining(70, 35), budget.remaining(100, 500)
         (30, 15, 0)
         """
-        kept = min(self.answer_tokens, (used + room) // 4)
+        reserve = min(self.answer_tokens, (used + room) // 4)
         # also of a small room: behind the forced end there is one token at least
-        left = room - (max(kept, len(self.forced_end) + 1) if self.answer_tokens else 0)
+        left = room - (max(reserve, len(self.forced_end) + 1) if self.answer_tokens else 0)
         return left if self.max_tokens is None else min(left, self.max_tokens - used)
 
     def put_in_end(self, thought: Generation) -> Generation:

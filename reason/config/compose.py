@@ -189,7 +189,7 @@ def instantiate(key: str, node: Mapping[str, Any], **more: object) -> Any:
     with as_config_error(key):
         settings = dict(node)
         target = load_target(settings) if "_target_" in settings else None
-        if not is_ours(settings.get("_target_")):
+        if target is not None and not is_ours(settings.get("_target_")):
             settings = rename_arguments(key, settings, target)
         return hydra_instantiate(_name_installed(settings), _convert_="all", **more)
 

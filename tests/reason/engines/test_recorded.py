@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import reason
+from reason.config.compose import compose_settings
+from reason.runs.resume import save_settings
 from reason.runs.run import tree_record
 
 QUESTIONS = [
@@ -88,3 +91,14 @@ def test_a_broken_tree_is_named(tmp_path: Path) -> None:
     (tmp_path / "trees" / "one.json").write_text('{"root": [1], "nodes": [{"parent": 5}]}')
     with pytest.raises(reason.ConfigError, match=r"one\.json is no tree of a run"):
         reason.load("engine=recorded", f"engine.run={tmp_path}")
+
+
+def test_solutions_drawn_with_other_settings_are_refused(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    config, choices = compose_settings(["search.n=6"])
+    save_settings(folder, config=config, choices=choices, about={}, command="")
+    engine = ["engine=recorded", f"engine.run={folder}", "search.n=6"]
+    reason.load(*engine).close()
+    with pytest.raises(reason.ConfigError, match=r"search\.sampling\.temperature=.*; give that, not 0\.5"):
+        reason.load(*engine, "search.sampling.temperature=0.5")

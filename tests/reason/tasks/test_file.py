@@ -12,6 +12,7 @@ from reason import ConfigError
 from reason.config.compose import compose_settings
 from reason.settings.validate import validate_settings
 from reason.tasks.base import Task
+from reason.tasks.rows import InvalidRow, read_rows
 from reason.tasks.selection import select_task
 
 ROWS: list[dict[str, Any]] = [
@@ -68,3 +69,13 @@ def test_error_names_file_line_and_field(
 ) -> None:
     with pytest.raises(ConfigError, match=error):
         load(f"task.path={write(tmp_path, rows)}", *settings)
+
+
+def test_table_row_with_more_fields_than_its_header_is_refused(tmp_path: Path) -> None:
+    """A comma without quotes would cut the question, and make an answer of its end."""
+    file = tmp_path / "rows.csv"
+    file.write_text(",question,answer\n0,1+1?,2\n1,x0 = 3, modulo 19. Find x3.,15\n")
+    with pytest.raises(InvalidRow, match=r"rows\.csv, line 3: more fields than the header names; put texts"):
+        read_rows(file)
+    file.write_text(",question,answer\n0,1+1?,2,,\n")
+    assert [row.fields for row in read_rows(file)] == [{"question": "1+1?", "answer": "2"}]
