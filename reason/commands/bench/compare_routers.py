@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from reason import ConfigError
-from reason.bench.arguments import accept_old_flag, describe_length, positive_int
+from reason.bench.arguments import accept_old_flag, describe_length, positive_int, report_path
 from reason.bench.routing import SWEPT_VALUES, RouterPoint, RouterSetting, load_point, minimum_seconds
 from reason.bench.routing_report import ENDS, RouterSpeedRun, draw_router_curves, format_report
 from reason.commands import typed
@@ -49,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     repeats = top.add_argument("--timing-repeats", type=positive_int, default=3)
     top.add_argument("--folder", type=Path, default=Path("outputs/routers"), help="folder of the runs")
-    top.add_argument("--out", type=Path, help="write the report here, its plot beside it")
+    top.add_argument("--out", type=report_path, help="write the report here, its plot beside it")
     accept_old_flag(top, "--race", timed)
     accept_old_flag(top, "--laps", repeats)
     return top

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from reason.bench.arguments import accept_old_flag, positive_int, positive_ints
+from reason.bench.arguments import accept_old_flag, positive_int, positive_ints, report_path
 from reason.bench.engine import describe_machine
 from reason.bench.servers import PLAIN, SERVER_FLAGS, ServedModel, ServerRun, compare_servers
 from reason.bench.servers_report import format_report, judge_lengths, make_tables
@@ -57,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--repeats", type=positive_int, default=6)
     top.add_argument("--minutes", type=positive_int, default=12, help="begin no further repetition after that")
-    top.add_argument("--out", type=Path, help="write the report to this file")
+    top.add_argument("--out", type=report_path, help="write the report to this file")
     return top
 
 

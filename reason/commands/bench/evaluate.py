@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from reason.bench.arguments import describe_length, positive_int, run_comparison
+from reason.bench.arguments import describe_length, positive_int, report_path, run_comparison
 from reason.commands import typed
 from reason.config.compose import list_options, load_option
 from reason.config.errors import ConfigError
@@ -74,7 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--report-only", action="store_true", help="run nothing: report on what the ledger has")
     older = "read runs of the ledger also where defaults of settings have changed since"
     top.add_argument("--accept-older", action="store_true", help=older)
-    top.add_argument("--out", type=Path, help="write the report here, its plots beside it")
+    top.add_argument("--out", type=report_path, help="write the report here, its plots beside it")
     return top
 
 

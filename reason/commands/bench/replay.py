@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from reason.bench.arguments import name_list, positive_ints
+from reason.bench.arguments import name_list, positive_ints, report_path
 from reason.commands import typed
 
 
@@ -28,7 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--drafters", type=name_list, help="NAME,NAME; default: all")
     top.add_argument("--limit", type=int, help="only the first so many problems")
     top.add_argument("--plot", type=Path, help="draw accepted length by trajectory to this file")
-    top.add_argument("--out", type=Path, help="write a report to this file")
+    top.add_argument("--out", type=report_path, help="write a report to this file")
     return top
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from reason.bench.arguments import describe_length, positive_int, run_comparison
+from reason.bench.arguments import describe_length, positive_int, report_path, run_comparison
 from reason.commands import typed
 
 
@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--seeds", nargs="+", type=int, default=[0])
     top.add_argument("--problems", type=positive_int, default=100)
     top.add_argument("--folder", type=Path, default=Path("outputs/single_thoughts"), help="where the runs are kept")
-    top.add_argument("--out", type=Path, help="write the report here")
+    top.add_argument("--out", type=report_path, help="write the report here")
     return top
 
 

@@ -11,17 +11,16 @@ import argparse
 import json
 import logging
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
-from reason.bench.arguments import accept_old_flag, limit_threads, positive_int
+from reason.bench.arguments import accept_old_flag, limit_threads, positive_int, report_path
 from reason.commands import typed
 
 
 def make_parser() -> argparse.ArgumentParser:
     top = typed.make_parser("bench tune_tree", __doc__)
-    top.add_argument("--out", type=Path, help="write the template to this file")
+    top.add_argument("--out", type=report_path, help="write the template to this file")
     setup = top.add_argument(
         "--drafter-setup",
         default="stand_rejection",
