@@ -214,7 +214,8 @@ class RoundRunner:
         for arrival, draft in drafts.items():
             if len(draft):
                 # each its share of what is left, so that all of it is given
-                nodes = len(draft) * spare // num_drafted
+                # (none of independent draws: how many nodes they are depends on what was drawn)
+                nodes = 0 if draft.is_iid else len(draft) * spare // num_drafted
                 shorter[arrival] = draft.truncate_to(nodes=nodes, depth=len(draft))
                 spare, num_drafted = spare - nodes, num_drafted - len(draft)
         return scheduled, shorter

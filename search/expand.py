@@ -35,6 +35,7 @@ class ExpansionPlan:
     limit           of these, tokens that are not for probes of its thought
     thought_tokens  tokens that each thought may still have where the budget nears its end; None: it does not
     is_level        whether all paths of the search are in the batch, and share what is left of the budget
+    whole           whether it waits beside others until the budget affords all of it
     """
 
     sampling: SamplingParams
@@ -47,6 +48,7 @@ class ExpansionPlan:
     limit: int
     thought_tokens: int | None
     is_level: bool
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,12 @@ class Expander:
         are. *Mutates* the tree and the usage. Raises: what the engine and the scorer raise.
         """
         start = partial(
-            self.start_batch, one_step=one_step, path_tokens=path_tokens, pauses=pauses, resources=resources
+            self.start_batch,
+            one_step=one_step,
+            path_tokens=path_tokens,
+            pauses=pauses,
+            resources=resources,
+            is_level=one_step,
         )
         decided = False
 
@@ -220,15 +227,17 @@ class Expander:
         pauses: bool = False,
         resources: Resources | None = None,
         whole: bool = False,
+        is_level: bool = False,
     ) -> ExpansionBatch:
         """Starts as many of these continuations as the budget affords now, the first ones first, without waiting.
 
         The arguments are those of `sample_continuations`, and `whole` as in `BudgetTracker.reserve`.
+        `is_level` says that all paths of the search are in the batch.
 
         More may be affordable later, when pending requests turn out shorter than their reservation. *Mutates* the
         budget, not the tree. Each batch must be passed to `collect_batch`, or `cancel_pending` must be called.
         """
-        num_reserved, is_level = self._budget.num_reserved, one_step and not whole
+        num_reserved = self._budget.num_reserved
         thought = (resources or self.resources).thought
         probes = None if thought is None or thought.probes is None else thought.probes.rule
         with_probes = sampling.max_tokens if probes is None else probes.add_probes(sampling.max_tokens)
@@ -260,6 +269,7 @@ class Expander:
             limit=without_probes,
             thought_tokens=thought_tokens,
             is_level=is_level,
+            whole=whole,
         )
         started, refused = parents[: len(limits)], parents[len(limits) :]
         # read once for all its continuations: a parent has several, the prompt all of a best-of-N

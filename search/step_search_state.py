@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -129,6 +129,20 @@ class StepSearchState:
         remaining = replace(self.strategy.sampling, max_tokens=max(1, room))
         return self.expander.start_batch([parent], remaining, one_step=False)
 
+    async def finish_solutions(self, nodes: Iterable[int]) -> list[int]:
+        """Continues nodes to the ends of their solutions, all at once as far as the budget allows; returns the nodes
+        for which it had nothing left. *Mutates*."""
+        waiting, running = deque(nodes), deque[ExpansionBatch]()
+        while waiting or running:
+            if waiting and (batch := self.start_solution(waiting[0])):
+                running.append(batch)
+                waiting.popleft()
+            elif running:  # what it leaves over may be enough for the next one
+                await self.collect_batch(running.popleft())
+            else:
+                break
+        return list(waiting)
+
     async def collect_batch(self, batch: ExpansionBatch) -> list[int]:
         """Waits for a batch; returns the open branches among its results, in order. *Mutates*."""
         leaves, parents, refused = list[int](), list[int](), batch.refused
@@ -136,7 +150,7 @@ class StepSearchState:
             leaves += await self.expander.collect_batch(batch)
             parents += [expansion.parent for expansion in batch.pending]
             refused = batch.refused
-            if not refused:
+            if not refused or not batch.plan.whole:
                 break
             batch = self._start_steps(refused)  # with what these have left of the budget
         self._note_refused(parents, refused)
@@ -236,7 +250,7 @@ class StepSearchState:
         """Builds the result from the ended nodes and those still open; without the latter if the vote was decided."""
         reason = "decided" if self.is_decided else self.expander.stop_reason
         if reason == "budget":
-            still_open = list(dict.fromkeys([*still_open, *self._refused]))
+            still_open = [*still_open, *(node for node in self._refused if node not in still_open)]
         if reason != "done" and (pruned := self._undecided_leaves()):
             self.record_decision(pruned, [0] * len(pruned), reasons=dict.fromkeys(pruned, reason))
         nodes = self.ended_nodes if self.is_decided else [*self.ended_nodes, *still_open]
@@ -259,7 +273,8 @@ class StepSearchState:
 
     def _note_refused(self, continued: Sequence[int], refused: Sequence[int]) -> None:
         """Remembers branches that end here because the budget did not continue them. *Mutates*."""
-        left = set(refused).difference(continued) - {SearchTree.ROOT}
+        branches = {self._representatives.get(node, node) for node in continued} | {SearchTree.ROOT}
+        left = {node for node in refused if self._representatives.get(node, node) not in branches}
         self._refused = [] if self.is_decided else sorted(left)
 
     def _undecided_leaves(self) -> list[int]:

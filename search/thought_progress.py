@@ -117,7 +117,8 @@ class ThoughtProgress:
 
     def _remaining_tokens(self, written: Generation) -> int:
         left = self._thought.remaining - len(written.tokens)
-        if not self.num_lost:
+        # above its room only where it pauses, and the budget does not end it
+        if not self.num_lost or self._thought.remaining > self._thought.room:
             return left
         room = self._thought.room - len(written.tokens) - self.num_lost  # what was taken off is not the answer's
         return min(left, self._thought.budget.remaining(self._position(written), room))

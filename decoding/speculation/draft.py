@@ -154,6 +154,11 @@ class Draft:
         """The depth of each node; 1 = child of the root."""
         return count_depths(self.parents)
 
+    @property
+    def is_iid(self) -> bool:
+        """Whether its nodes are independent draws, of which a repeated one is a single node."""
+        return self.sampling_record is not None and self.sampling_record.sampling == "iid"
+
     def path_to(self, node: int) -> tuple[int, ...]:
         """Returns the node indices from the first level down to `node`, `node` included; empty for -1."""
         path: list[int] = []
@@ -217,7 +222,7 @@ class Draft:
         """
         if len(self) <= nodes and (not self.depths or max(self.depths) <= depth):
             return self
-        if len(self) > nodes and self.sampling_record is not None and self.sampling_record.sampling == "iid":
+        if len(self) > nodes and self.is_iid:
             return Draft()
         return self.select_nodes(i for i, node_depth in enumerate(self.depths[:nodes]) if node_depth <= depth)
 

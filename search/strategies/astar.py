@@ -83,12 +83,12 @@ class AStar(StepSearch):
             for leaf in [*await state.collect_batch(running.popleft()), *state.ended_nodes[num_ended:]]:
                 queue.push_node(leaf)
         state.expander.cancel_pending()
+        left: list[int] = []
         if num_expansions == self.expansions and not state.is_decided:
-            endings = [state.start_solution(node) for node in queue.pop_open(self.n - num_solutions)]
-            for ending in endings:
-                await state.collect_batch(ending)
-        is_cut = state.expander.stop_reason == "budget" and not state.is_decided
-        return state.build_result(still_open=state.keep_answered(queue.pop_open(len(queue))) if is_cut else ())
+            left = await state.finish_solutions(queue.pop_open(self.n - num_solutions))
+        if state.expander.stop_reason != "budget" or state.is_decided:
+            return state.build_result()
+        return state.build_result(still_open=state.keep_answered([*left, *queue.pop_open(len(queue))]))
 
 
 @dataclass(eq=False)

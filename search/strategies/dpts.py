@@ -151,9 +151,9 @@ class Focus:
         missing = self.strategy.n - len(self.state.ended_nodes)
         best = self._by_value([node for node in (*self.exploits, *self.waiting) if node != SearchTree.ROOT])
         best = best[: max(0, missing)]
-        self.exploits = [node for node in self.exploits if node not in best]
-        for batch in [self.state.start_solution(node) for node in best]:
-            await self.state.collect_batch(batch)
+        left = await self.state.finish_solutions(best)
+        self.exploits = [node for node in self.exploits if node not in best] + left
+        self.waiting = [node for node in self.waiting if node not in best]
 
     def find_still_open(self) -> list[int]:
         """Returns the open paths that vote: where the budget ended, those with an answer."""

@@ -126,7 +126,10 @@ class SimulationRunner:
         return [
             node
             for node in self.stats
-            if node != SearchTree.ROOT and node not in self.children and self.state.is_open(node)
+            if node != SearchTree.ROOT
+            and node not in self.children
+            and self.state.is_open(node)
+            and not self.state.has_ended(node)
         ]
 
     @property
@@ -155,8 +158,8 @@ class SimulationRunner:
             node = simulation.path[-1]
             if node != SearchTree.ROOT and (self.state.has_ended(node) or not self.state.is_open(node)):
                 return self._back_up(simulation)
-            if self._needs_rollout(node):
-                simulation.is_rollout = True
+            simulation.is_rollout = self._needs_rollout(node)  # it may have been visited while this one waited
+            if simulation.is_rollout:
                 return self._wait(simulation, self.state.start_solution(node))
             children = self._unexplored_children(node)
             if num_missing := self._num_missing(node, has_children=bool(children)):

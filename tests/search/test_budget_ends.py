@@ -66,3 +66,28 @@ def test_decided_vote_of_dpts_is_that_of_the_whole_search(seed: int) -> None:
     assert stopped.best is not None
     assert stopped.stop_reason in ("done", "decided")
     assert max(stopped.votes, key=stopped.votes.__getitem__) == max(whole.votes, key=whole.votes.__getitem__)
+
+
+@pytest.mark.parametrize("kind", [AStar, Dpts])
+@pytest.mark.parametrize("tokens", range(40, 220, 20))
+def test_endings_that_wait_for_each_other_are_written_or_vote_as_they_are(kind: Any, tokens: int) -> None:
+    """After the last expansion every step has the answer already: none of the four may be lost."""
+    tokenizer = ToyTokenizer()
+    sampling = SamplingParams(max_tokens=400)
+    result = run(
+        kind(n=4, branching=4, expansions=1, step_tokens=10, sampling=sampling, select="majority"),
+        engine=ScriptedEngine(["answer 7\n\n"] * 4 + ["and 10 more"] * 9),
+        decode=tokenizer.decode,
+        extract_answer=lambda text: "7" if "answer 7" in text else None,
+        budget=Budget(tokens=tokens),
+    )
+    assert result.votes == {"7": 4.0}
+    paths = [set(result.tree.path_nodes(candidate.node)) for candidate in result.candidates]
+    assert all(len(path & other) == 0 for i, path in enumerate(paths) for other in paths[:i]), "two votes of one branch"
+
+
+@pytest.mark.parametrize("tokens", range(60, 700, 40))
+def test_rollouts_that_wait_for_the_budget_do_not_mix_with_steps(tokens: int) -> None:
+    for n in (2, 4, 8):
+        strategy = Mcts(n=n, step_tokens=STEP_TOKENS, value="rollout", sampling=SamplingParams(max_tokens=300))
+        assert run(strategy, budget=Budget(tokens=tokens)).usage.tokens <= tokens

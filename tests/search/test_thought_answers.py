@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from decoding.core import GenerationRequest, SamplingParams, Tokens
 from search.early_exit.certain import CertainAnswer
+from search.expand import Expander
 from search.probes import ThoughtProbes
 from search.step_rules.fixed_length import FixedLengthSteps
 from search.step_rules.markers import MarkerSteps
@@ -17,8 +19,9 @@ from search.strategies.best_of_n import BestOfN
 from search.strategies.rebase import Rebase
 from search.strategy import Budget, SearchResult
 from search.thought import ThoughtBudget
+from search.tree import SearchTree
 from tests.support.scripted_thinker import FORCED_END, PROBE, limit_thoughts
-from tests.support.toy_search import ToyEngine, extract_answer, run_search
+from tests.support.toy_search import ROOT, ToyEngine, extract_answer, run_search, toy_resources
 
 CLOSING = "</think>"
 
@@ -115,3 +118,20 @@ def test_forced_end_and_answer_fit_the_context_window(answer_tokens: int, window
     result = search(engine, thought, BestOfN(n=2, sampling=SamplingParams(max_tokens=4000)), context_window=window)
     for candidate in result.candidates:
         assert FORCED_END in result.tree.path_text(candidate.node)
+
+
+@pytest.mark.parametrize("waits", [1, 9])
+def test_pause_in_a_thought_that_was_made_to_wait_leaves_it_open(waits: int) -> None:
+    text = "abc \n\n" * 5 + CLOSING + "So 1."
+
+    def write(seed: int, prefix: Tokens) -> str:
+        written = bytes(prefix).decode("latin-1").partition("\n")[2].replace("Wait, ", "")
+        return (text if len(written) < 30 else "abc \n\n" * 90)[len(written) if len(written) < 30 else 0 :]
+
+    thought = replace(limit_thoughts(waits=waits, wait=tuple(b"Wait, ")), answer_tokens=20)
+    expander = Expander(ROOT, toy_resources(engine=ToyEngine(write), thought=thought))
+    part = SamplingParams(max_tokens=60)
+    (leaf,) = asyncio.run(expander.sample_continuations([SearchTree.ROOT], part, one_step=False, pauses=True))
+    assert FORCED_END not in expander.tree.path_text(leaf)
+    assert "Wait, " in expander.tree.path_text(leaf)
+    assert expander.tree.nodes[leaf].finish is None
