@@ -7,6 +7,7 @@ import copy
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
+from numbers import Integral
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -180,7 +181,8 @@ class Solver:
         Raises: ValueError for a wrong seed; TypeError for what is no search or no budget.
         """
         if seed is not None:
-            require_count("seed", seed, at_most=MAX_INT)
+            seed = int(seed) if isinstance(seed, Integral) else seed  # NumPy's too
+            require_count("seed", seed, at_least=-MAX_INT - 1, at_most=MAX_INT)
         if strategy is not None and not callable(strategy):
             raise TypeError(f"strategy must be a search, such as BestOfN(n=8), got {strategy!r}")
         if budget is not None and not isinstance(budget, Budget):

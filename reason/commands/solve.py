@@ -169,7 +169,7 @@ def settings_to_run(cfg: DictConfig) -> tuple[Settings, dict[str, str], dict[str
     old, old_choices, about = resume.load_settings(Path(config["resume"]))
     given = [override.lstrip("+~").partition("=")[0] for override in compose.list_overrides()]
     if set(given) - set(resume.NON_SEMANTIC):
-        resume.require_same_settings(old, config, given)
+        resume.require_same_settings(old, config, resume.find_keys(given, old, config))
     if missing := sorted(config.keys() - old.keys()):
         log.warning("%s are settings of this release; the run to resume gets their defaults", ", ".join(missing))
     changed = {key: config[key] for key in given if key in resume.NON_SEMANTIC}

@@ -201,9 +201,11 @@ def load_target(node: Mapping[str, Any]) -> Any:
         return get_object(target)
     except (ImportError, AttributeError, ValueError) as error:
         module, _, name = target.rpartition(".")
-        names = dir(sys.modules[module]) if module in sys.modules else []
-        hint = suggest_name(name, [one for one in names if not one.startswith("_")])
-        raise ConfigError(f"_target_={node['_target_']} cannot be loaded: {module} has no {name}{hint}") from error
+        why = str(error.__cause__ or error).splitlines()[0]
+        if module in sys.modules and not hasattr(sys.modules[module], name):
+            names = [one for one in dir(sys.modules[module]) if not one.startswith("_")]
+            why = f"{module} has no {name}{suggest_name(name, names)}"
+        raise ConfigError(f"_target_={node['_target_']} cannot be loaded: {why}") from error
 
 
 def check_trusted_targets(key: str, node: object) -> None:

@@ -75,6 +75,8 @@ class RecordedSettings(EngineSettings):
             saved = json.loads(file.read_bytes())["config"]["search"]["sampling"]
         except (ValueError, KeyError, TypeError):  # of an earlier release, or no run of ours
             return
+        if not isinstance(saved, dict):
+            return
         for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens"):
             if name in saved and saved[name] != getattr(sampling, name):
                 raise ConfigError(

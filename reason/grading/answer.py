@@ -19,11 +19,12 @@ _TOKEN = re.compile(
 )
 _STATED = re.compile(
     r"\b[Aa]nswer\s*(?:is|:)[\s:*]*"
-    # a closing dollar does not follow a space unless the opening one has one too: else they are amounts of money
-    r"(?:\$(?P<math>\s[^$\n]{1,199}|[^$\s](?:[^$\n]{0,198}[^$\s])?)\$"
+    # no space before the closing dollar of what begins with a digit: else two amounts of money are a formula
+    r"(?:\$(?P<math>\s[^$\n]{1,199}|[^$\s\d][^$\n]{0,199}|\d(?:[^$\n]{0,198}[^$\s])?)\$"
     # not the first number of a formula: 5x^2 + 3 is not 5
-    r"|(?P<number>[-+]?\$?\.?\d[\d,./]*+)(?!\s?[A-Za-z]?\s?\^|[A-Za-z]\s?[-+*/=]))"
+    r"|(?P<number>[-+]?\$?\.?\d[\d,./]*+)(?![ \t]?[A-Za-z]?[ \t]?\^|[A-Za-z][ \t]?[-+=][ \t]?\d))"
 )
+_NUMBER_LINE = re.compile(r"[-+]?\$?\.?\d[\d,./]*%?")
 _LETTER_FIRST = re.compile(r"\(?([A-J])(?:\)|[.:,\s]|$)")
 _LETTER_STATED = re.compile(
     r"(?:[Aa]nswer|ANSWER|[Cc]hoice|[Oo]ption)\s*+"
@@ -68,7 +69,7 @@ def boxed_content(text: str) -> str | None:
 def find_answer(text: str) -> str | None:
     r"""Returns the final answer as written: the last box, else what follows the last `####` or "the answer is".
 
-    A line with `####` is a heading where an answer is stated below it.
+    A line with `####` that is no number is a heading where an answer is stated below it.
 
     >>> find_answer(r"3 + 4 = \boxed{7}"), find_answer("... 18.\n#### 1,800"), find_answer("The answer is $x^2$.")
     ('7', '1,800', 'x^2')
@@ -80,9 +81,13 @@ def find_answer(text: str) -> str | None:
     if (box := boxed_content(text)) is not None:
         return box
     _, marker, rest = text.rpartition("####")
-    stated = _last(_STATED, rest)
-    if marker and stated is None and (line := rest.strip().partition("\n")[0].strip()):
+    line = rest.strip().partition("\n")[0].strip() if marker else ""
+    if _NUMBER_LINE.fullmatch(line):
         return line
+    stated = _last(_STATED, rest)
+    if line and stated is None:
+        return line
+    stated = stated or _last(_STATED, text)
     return ((stated["math"] or stated["number"]).strip() or None) if stated else None
 
 

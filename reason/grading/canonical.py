@@ -51,9 +51,9 @@ _REWRITES = [
 ]
 _UNIT = re.compile(
     r"(.*?) ?(?:\^\{?\\circ\}?|\u00b0|\\(?:text|mbox|mathrm|textrm)\{"
-    r"(?! ?(?:or|and|hundred|thousand|million|billion|trillion|dozen|percent)\b)[A-Za-z. ]*\}(?:\^\d)?)"
+    r"(?! ?(?:or|and|hundred|thousand|million|billion|trillion|percent)\b)[A-Za-z. ]*\}(?:\^\d)?)"
 )
-_MULTIPLES = {"dozen": 12} | {
+_MULTIPLES = {
     name: 10**zeros
     for name, zeros in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
 }

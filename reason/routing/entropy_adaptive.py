@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar
 
 from decoding.core import MAX_NUM_TOP, Generation
 from decoding.validation import require_count, require_not_negative
@@ -21,6 +20,7 @@ class EntropyAdaptiveRouter(HandoverRouter):
     min_stay    tokens that a model writes before it can hand over
     chunk       tokens that are generated at once where fewer are certain to stay; what of them is beyond a handover is
                 discarded, and counted as `discarded_tokens`. With 1 there are none
+    num_top     likely tokens that a server sends, of which the entropy is: one alone never has more than .37 nats
 
     As in EAD nothing that was written before a handover is changed, so its text is that of both models token by token,
     whatever the chunk. Up to `min_stay`, and while the target model's last entropies keep the mean above the threshold
@@ -32,13 +32,13 @@ class EntropyAdaptiveRouter(HandoverRouter):
     window: int = 8
     min_stay: int = 8
     chunk: int = 1
-    # A server sends likely tokens, and the entropy is that of these: one alone never has more than .37 nats.
-    num_top: ClassVar[int] = MAX_NUM_TOP
+    num_top: int = MAX_NUM_TOP  # type: ignore[misc]  # a setting of this router alone
 
     def __post_init__(self) -> None:
         require_not_negative("threshold", self.threshold)
         for name in ("window", "min_stay", "chunk"):
             require_count(name, getattr(self, name), at_least=1)
+        require_count("num_top", self.num_top, at_least=1, at_most=MAX_NUM_TOP)
 
     def start(self, path_text: str) -> _RollingEntropy:
         """See `HandoverRouter`."""

@@ -47,6 +47,8 @@ def path_features(path: Sequence[Floats]) -> Floats:
     >>> [float(features[FEATURE_NAMES.index(name)]) for name in ("tokens not the likeliest", "place of the worst")]
     [1.0, 1.0]
     """
+    if not path:
+        return np.empty((0, len(FEATURE_NAMES)))
     own_KF = np.array([_own_features(step) for step in path])
     # of all steps before each: a thought may have hundreds
     worst_K, sum_K = own_KF[:, FEATURE_NAMES.index("worst ratio")], own_KF[:, FEATURE_NAMES.index("log max p, sum")]

@@ -224,7 +224,7 @@ class ProblemResult:
     @property
     def is_correct(self) -> bool:
         """True where the chosen answer equals the gold answer; a failed problem is not correct."""
-        return self.grade.value == "right"
+        return self.grade.value == "right" and self.error is None
 
     @property
     def lossy(self) -> str | None:

@@ -168,6 +168,17 @@ def require_same_settings(
         raise ConfigError("these settings are not those of the run to resume: " + "; ".join(changed))
 
 
+def find_keys(given: Sequence[str], *configs: Mapping[str, object]) -> list[str] | None:
+    """Returns the settings that were typed under the names that they have in a config; None where one has none there.
+
+    `thinking@model.thinking` is `model.thinking`; `effort` or a preset chooses settings of several groups.
+    """
+    names = [name.partition("@")[2] or name for name in given]
+    known = [key for config in configs for key in flatten_settings(config)]
+    is_known = (any(f"{key}.".startswith(f"{name}.") for key in known) for name in names if name not in NON_SEMANTIC)
+    return names if all(is_known) else None
+
+
 def flatten_settings(node: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Flattens nested settings to one level of dotted names.
 

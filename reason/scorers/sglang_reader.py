@@ -33,7 +33,7 @@ class SglangPrmScorer(PrmScorer):
     path        the checkpoint, of which config.json and tokenizer are read; None for that of the format
     max_tokens  longest path that is scored; None for the limit of model, format and servers
     adapter     how the model is read; None for that of the format
-    group, agg_strategy  see `PrmScorer`; None: the aggregation of the format
+    group, agg_strategy  see `PrmScorer`; conf/scorer/sglang_prm.yaml gives that of the format
 
     The other settings are the fields of `SGLangSettings`. Making one checks the knobs and contacts no server.
     Raises: ValueError naming the knob.
@@ -48,7 +48,7 @@ class SglangPrmScorer(PrmScorer):
         max_tokens: int | None = None,
         adapter: PrmAdapter | None = None,
         group: str = "scorer",
-        agg_strategy: str | None = None,
+        agg_strategy: str = "last",
         **server_settings: Any,
     ) -> None:
         local = load_local_scorer(format)
@@ -58,7 +58,7 @@ class SglangPrmScorer(PrmScorer):
             path=local.path if path is None else path,
             max_tokens=local.max_tokens if max_tokens is None else max_tokens,
             group=group,
-            agg_strategy=local.agg_strategy if agg_strategy is None else agg_strategy,
+            agg_strategy=agg_strategy,
         )
 
     @property
