@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+
+_BAR = re.compile(r"(?<!\\)\|")  # one that is not escaped
 
 
 class ResultTable(NamedTuple):
@@ -40,6 +43,6 @@ def format_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     '| a | b |\\n|---|---|\\n| 1 | 2 |'
     """
     # a setting in a cell may hold what ends it
-    escaped = ([cell.replace("|", "\\|").replace("\n", " ") for cell in cells] for cells in (header, *rows))
+    escaped = ([_BAR.sub(r"\\|", cell).replace("\n", " ") for cell in cells] for cells in (header, *rows))
     lines = ["| " + " | ".join(cells) + " |" for cells in escaped]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])

@@ -223,4 +223,4 @@ def test_bundled_models_write_in_turns(router: str) -> None:
 )
 def test_wrong_settings_are_named(settings: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        reason.load("question=1+1?", *settings)
+        reason.load(*settings)

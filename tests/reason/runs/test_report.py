@@ -75,9 +75,16 @@ def test_run_labels_hold_the_settings_that_differ() -> None:
     def labels(runs: list[tuple[dict[str, Any], dict[str, str]]]) -> list[str]:
         return [format_label(differences) for differences in find_differences(runs)]
 
-    assert labels([(one, {"search": "rebase"}), (other, {"search": "ets"})]) == ["search=rebase", "search=ets"]
+    assert labels([(one, {"search": "rebase"}), (other, {"search": "ets"})]) == [
+        "search=rebase search.n=4",
+        "search=ets search.n=8",
+    ]
     more = [(one, {"search": "rebase"}), ({**one, "seed": 1}, {"search": "rebase"}), (other, {"search": "ets"})]
-    assert labels(more) == ["search=rebase seed=0", "search=rebase seed=1", "search=ets seed=0"]
+    assert labels(more) == [
+        "search=rebase search.n=4 seed=0",
+        "search=rebase search.n=4 seed=1",
+        "search=ets search.n=8 seed=0",
+    ]
     assert labels([(one, {"search": "rebase"})]) == ["run"]
 
 
@@ -109,7 +116,7 @@ def test_report_script_writes_page_and_table(runs: Path, tmp_path: Path) -> None
     command = [sys.executable, str(ROOT / "scripts" / "report.py")]
     done = subprocess.run([*command, str(runs)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert "| search=ets | done | 0.800 |" in (runs / "report.md").read_text()
+    assert "| search=ets search.n=8 | done | 0.800 |" in (runs / "report.md").read_text()
     assert (runs / "report.html").stat().st_size > 5000
     for wrong, message in ((tmp_path / "none", "there is no such folder"), (runs / "4" / "..", None)):
         done = subprocess.run([*command, str(wrong)], capture_output=True, text=True, timeout=120, check=False)
