@@ -104,6 +104,11 @@ class ExpansionBatch:
     def __len__(self) -> int:
         return len(self.pending)
 
+    @property
+    def num_asked(self) -> int:
+        """Number of continuations that were asked for, those included that the budget did not afford at once."""
+        return len(self.pending) + len(self.refused)
+
 
 class Expander:
     """Expands the tree of one search and tracks its token budget.

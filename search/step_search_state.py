@@ -55,6 +55,11 @@ class StepSearchState:
         return self.expander.tree
 
     @property
+    def is_out_of_budget(self) -> bool:
+        """Whether the budget ended the search before its vote was decided."""
+        return self.expander.stop_reason == "budget" and not self.is_decided
+
+    @property
     def embedder(self) -> StepEmbedder:
         """Embedder that compares steps. Raises: ValueError if the search was given none."""
         if self.expander.resources.embedder is None:

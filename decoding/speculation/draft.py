@@ -193,7 +193,7 @@ class Draft:
             return self
         record = self.sampling_record
         new = {-1: -1} | {old: i for i, old in enumerate(order)}  # the root stays -1
-        if record is not None and record.sampling == "iid":
+        if record is not None and self.is_iid:
             families = [{child in new for child in record.children[node]} for node in new if node in record.children]
             assert all(len(is_kept) == 1 for is_kept in families), "an iid draft must not lose some children of a node"
         if record is not None:

@@ -59,13 +59,17 @@ def save_settings(
     origin = {"started": datetime.now(UTC).isoformat(" ", "minutes").replace("+00:00", " UTC"), "command": command}
     run = {"config": dict(config), "choices": dict(choices), "about": dict(about), **origin, **hashes}
     if not OutputFolder(folder).create(FILE, format_json(run)):
-        raise ConfigError(f"{folder} holds a run already; finish it with resume={folder}, or give another folder")
+        raise _used_folder(folder)
 
 
 def require_new_folder(folder: Path) -> None:
     """Raises ConfigError where the folder holds a run."""
     if (folder / FILE).exists():
-        raise ConfigError(f"{folder} holds a run already; finish it with resume={folder}, or give another folder")
+        raise _used_folder(folder)
+
+
+def _used_folder(folder: Path) -> ConfigError:
+    return ConfigError(f"{folder} holds a run already; finish it with resume={folder}, or give another folder")
 
 
 def load_origin(folder: Path) -> dict[str, str]:

@@ -86,7 +86,7 @@ class AStar(StepSearch):
         left: list[int] = []
         if num_expansions == self.expansions and not state.is_decided:
             left = await state.finish_solutions(queue.pop_open(self.n - num_solutions))
-        if state.expander.stop_reason != "budget" or state.is_decided:
+        if not state.is_out_of_budget:
             return state.build_result()
         return state.build_result(still_open=state.keep_answered([*left, *queue.pop_open(len(queue))]))
 

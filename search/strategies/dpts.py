@@ -158,7 +158,7 @@ class Focus:
     def find_still_open(self) -> list[int]:
         """Returns the open paths that vote: where the budget ended, those with an answer."""
         state = self.state
-        if state.expander.stop_reason == "budget" and not state.is_decided:
+        if state.is_out_of_budget:
             return state.keep_answered(node for node in (*self.exploits, *self.waiting) if node != SearchTree.ROOT)
         return [] if state.ended_nodes else self.exploits  # what is open is better than no answer at all
 

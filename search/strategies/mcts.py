@@ -118,8 +118,9 @@ class SimulationRunner:
                 break
             await self._resume(self._waiting.popleft())
         self.state.expander.cancel_pending()
-        is_cut = self.state.expander.stop_reason == "budget" and not self.state.is_decided
-        return self.state.build_result(still_open=self.state.keep_answered(self._open_leaves()) if is_cut else ())
+        if not self.state.is_out_of_budget:
+            return self.state.build_result()
+        return self.state.build_result(still_open=self.state.keep_answered(self._open_leaves()))
 
     def _open_leaves(self) -> list[int]:
         """Returns the nodes that can be continued and have not been."""
@@ -144,7 +145,7 @@ class SimulationRunner:
             # Open and ended children, in the order of their node numbers, so that ties between them are stable.
             new = sorted({*await self.state.collect_batch(batch), *self.state.ended_nodes[num_ended:]})
             node = simulation.path[-1]
-            self.num_pending[node] -= len(batch) + len(batch.refused)
+            self.num_pending[node] -= batch.num_asked
             if simulation.is_rollout:
                 for leaf in new:
                     self._follow_rollout(simulation, leaf)
@@ -195,11 +196,10 @@ class SimulationRunner:
         node = simulation.path[-1]
         if batch:
             simulation.batch = batch
-            num_children = len(batch) + len(batch.refused)  # collected with the others, as far as the budget goes
-            self.num_requested[node] += num_children
-            self.num_pending[node] += num_children
+            self.num_requested[node] += batch.num_asked
+            self.num_pending[node] += batch.num_asked
             if node != SearchTree.ROOT:
-                self.state.record_decision([node], [num_children], still_open=self._open_paths)
+                self.state.record_decision([node], [batch.num_asked], still_open=self._open_paths)
         elif not any(other.batch for other in self._waiting):
             # The budget affords nothing, and no batch is pending whose commit could change that.
             self._gave_up = True

@@ -69,7 +69,6 @@ def _verify_subtree(draft: Draft, p: P, stream: UniformStream, node: int, w: Any
     """
     p_V, drafted = p(node), children_of(draft, node)
     q_K, tried = drafted.q_K, set[int]()
-    is_independent = draft.sampling_record is not None and draft.sampling_record.sampling == "iid"
     for child, token, index in drafted.children:
         weighted = w * p_V[token]  # compared before the division: q may underflow to 0
         child_w = weighted / q_K[index] if weighted < q_K[index] else 1
@@ -81,7 +80,7 @@ def _verify_subtree(draft: Draft, p: P, stream: UniformStream, node: int, w: Any
             return path
         tried.add(child)
         p_V, w = _after_rejection(p_V, w, drafted.ids_K, q_K)
-        if not is_independent:
+        if not draft.is_iid:
             q_K = exclude_token(q_K, index)  # after p: its residual subtracts the q of this draw
     return _accept_node(draft, p_V, stream, node, w)
 
