@@ -22,7 +22,7 @@ _STATED = re.compile(
     # no space before the closing dollar of what begins with a digit: else two amounts of money are a formula
     r"(?:\$(?P<math>\s[^$\n]{1,199}|[^$\s\d][^$\n]{0,199}|\d(?:[^$\n]{0,198}[^$\s])?)\$"
     # not the first number of a formula: 5x^2 + 3 is not 5
-    r"|(?P<number>[-+]?\$?\.?\d[\d,./]*+)(?![ \t]?[A-Za-z]?[ \t]?\^|[A-Za-z][ \t]?[-+=][ \t]?\d))"
+    r"|(?P<number>[-+]?\$?\.?\d(?:[,./]*\d)*+)(?![ \t]?[A-Za-z]?[ \t]?\^|[A-Za-z][ \t]?[-+=][ \t]?\d))"
 )
 _NUMBER_LINE = re.compile(r"[-+]?\$?\.?\d[\d,./]*%?")
 _LETTER_FIRST = re.compile(r"\(?([A-J])(?:\)|[.:,\s]|$)")
