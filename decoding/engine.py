@@ -19,6 +19,7 @@ from decoding.request import Request
 from decoding.round import RoundRunner, Speculation
 from decoding.scheduler import Scheduler
 from decoding.speculation.controllers.seconds_saved import find_seconds_saved
+from decoding.speculation.interfaces import TrustsDrafter, is_trained
 from decoding.stats import EngineStats
 from decoding.stopping import Decode, StopRule
 from decoding.validation import require_token_ids
@@ -70,6 +71,8 @@ class LocalEngine:
         )
         self._stats = EngineStats(capacity_tokens=self._kv.pool.capacity, decoder=backend.decoder_kind)
         self._speculation = speculation or Speculation()
+        if is_trained(self._speculation.drafter) and isinstance(self._speculation.controller, TrustsDrafter):
+            self._speculation.controller.trust_drafter()
         self._round = RoundRunner(
             backend,
             self._kv,

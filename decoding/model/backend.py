@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decoding.model.attention_recorder import AttentionRecorder
+    from decoding.model.compiled_decoder import CompiledDecoder, CompiledHead
     from decoding.model.key_table import KeyTable
 
 Ints = npt.NDArray[np.int64]
@@ -137,6 +138,16 @@ class Backend(Protocol):
 
     def apply_head(self, hidden: Tensor) -> Tensor:
         """Returns the head's output `[W, outputs]`: logits of a language model, scores of a reward model."""
+        ...
+
+
+@runtime_checkable
+class RunsInLoops(Protocol):
+    """A backend whose decoder and head compiled loops can run, without a call from Python for each pass."""
+
+    @property
+    def compiled_parts(self) -> tuple[CompiledDecoder, CompiledHead] | None:
+        """Both; None where they are not compiled."""
         ...
 
 

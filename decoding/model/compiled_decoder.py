@@ -19,6 +19,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,12 +29,13 @@ from decoding.compiled import is_compiled_ahead, note_compiled
 from decoding.kv.pool_memory import allocate_zeros
 from decoding.kv.slots import NO_SLOTS
 from decoding.model.backend import Records, TokenBatch
-from decoding.model.compiled_attention import Numbers
+from decoding.model.compiled_attention import SCORES_PADDING, Numbers
 from decoding.model.compiled_layers import (
     LAYER_RECORD,
     SHAPE_RECORD,
     StackShape,
     run_layers,
+    size_rows,
     size_work,
 )
 from decoding.model.decoder_choice import explain_uncompiled
@@ -136,10 +138,44 @@ class CompiledDecoder:
             num_threads, run_layers,
             self._shapes, self._layers, self._matrices, self._vectors, embedding, cos_sin,
             tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
-            _view_numbers(pool), self._take_work(work), of_thread, capacity,
+            self.view_numbers(pool), self._take_work(work), of_thread, capacity,
             *self._take_packed(num_threads, capacity), self._zeros, hidden.reshape(-1),
         )  # fmt: skip
         return torch.from_numpy(hidden).to(self._dtype)
+
+    @staticmethod
+    def view_numbers(pool: Tensor) -> Numbers:
+        """Returns K and V of a pool as compiled code takes them."""
+        # NumPy has no bfloat16
+        numbers: Numbers = (pool if pool.dtype == torch.float32 else pool.view(torch.uint16)).numpy().reshape(-1)
+        return numbers
+
+    @property
+    def loops(self) -> str:
+        """Names the loops that are compiled for it: those for numbers of these types."""
+        return f"{self._matrices.dtype}-{self._dtype}"
+
+    @property
+    def fits_loops(self) -> bool:
+        """Whether compiled loops can run it: they look tokens up in float32."""
+        return self._float_embedding is not None
+
+    @property
+    def num_weights(self) -> int:
+        """Weights in matrices."""
+        return self._num_weights
+
+    def list_arrays(self, num_rows: int, num_keys: int, largest: int) -> tuple[Any, ...]:
+        """Returns what a compiled loop needs for passes of `num_rows` rows, `num_keys` keys and positions to `largest`.
+
+        In the order of the arguments of `compute_logits`. For one thread.
+        """
+        capacity = num_keys + SCORES_PADDING
+        size, _ = size_rows(self._shapes, 1, num_rows, capacity)
+        return (
+            self._shapes, self._layers, self._matrices, self._vectors, self._float_embedding,
+            self._find_cos_sin(largest), self._take_work(size), capacity, *self._take_packed(1, capacity), self._zeros,
+        )  # fmt: skip
 
     def _look_up(self, tokens_T: Ints) -> tuple[Floats, Ints]:
         """Returns an embedding in float32 and the tokens' rows in it: of a large one in bfloat16 these rows alone."""
@@ -177,7 +213,7 @@ class CompiledDecoder:
 
     def _compile(self) -> None:
         """Loads the machine code, which the first run on a machine compiles: not during the first request."""
-        loops = f"layers-{self._matrices.dtype}-{self._dtype}"
+        loops = f"layers-{self.loops}"
         is_first = not is_compiled_ahead(loops)
         if is_first:
             log.info("compiling layers for this machine, once ...")
@@ -218,8 +254,23 @@ class CompiledHead:
         # all tensors and arrays over this memory hold `result`
         self._works.result = weakref.ref(result)
         if self._columns > self._num_outputs:
-            return torch.from_numpy(np.ascontiguousarray(result[:, : self._num_outputs]))
+            # a copy always: a part of one row is contiguous as it is, and the next call writes over it
+            return torch.from_numpy(result[:, : self._num_outputs].copy())
         return torch.from_numpy(result)
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of its matrix."""
+        return len(self._panels)
+
+    @property
+    def loops(self) -> str:
+        """Names the loops that are compiled for it."""
+        return str(self._panels.dtype)
+
+    def list_arrays(self) -> tuple[Any, ...]:
+        """Returns what a compiled loop needs, in the order of the arguments of `compute_logits`."""
+        return self._panels, self._bias, self._num_outputs, self._num_pieces
 
     def _take_outputs(self, num_rows: int) -> Floats:
         """Returns memory for these rows, the same again once no tensor is left of the result before: new memory is slow
@@ -237,12 +288,6 @@ class CompiledHead:
 def count_pieces(dtype: torch.dtype) -> int:
     """Returns the pieces of a row in products of a model of this dtype."""
     return EXACT if dtype == torch.float32 else ROUNDED
-
-
-def _view_numbers(pool: Tensor) -> Numbers:
-    # NumPy has no bfloat16
-    numbers: Numbers = (pool if pool.dtype == torch.float32 else pool.view(torch.uint16)).numpy().reshape(-1)
-    return numbers
 
 
 def _lay_out_weights(weights: DecoderWeights, shape: StackShape) -> tuple[Panels, Floats, Records]:

@@ -125,17 +125,27 @@ def compile_attention() -> None:
 def size_work(shapes: Records, num_threads: int, positions_T: Ints, keys_T: Records) -> tuple[int, int, int, int]:
     """Returns the numbers of `run_layers` in memory: all of them, those of a thread, and those of a row of scores; and
     the largest position."""
-    shape, num_tokens = shapes[0], len(positions_T)
     capacity = largest = ZERO
-    for t in range(num_tokens):
+    for t in range(len(positions_T)):
         largest = max(largest, positions_T[t])
     for t in range(len(keys_T)):
         capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + SCORES_PADDING)
+    size, of_thread = size_rows(shapes, num_threads, len(positions_T), capacity)
+    return size, of_thread, capacity, largest
+
+
+@compiled_in_place
+def size_rows(shapes: Records, num_threads: int, num_tokens: int, capacity: int) -> tuple[int, int]:
+    """Returns the numbers of `run_layers` in memory, all of them and those of a thread, for rows of scores this long.
+
+    More rows or longer ones never need less of all.
+    """
+    shape = shapes[0]
     together = _count_together(num_tokens)
     of_thread = together * shape.hidden + 2 * MAX_GATHERED * shape.head + MAX_GATHERED * capacity
     q_width = shape.num_heads * shape.head
     shared = num_tokens * (shape.hidden + q_width) + together * (shape.hidden + _wide_size(shape))
-    return shared + num_threads * of_thread, of_thread, capacity, largest
+    return shared + num_threads * of_thread, of_thread
 
 
 @compiled_in_place

@@ -41,7 +41,7 @@ from decoding.threads import with_helper_threads
 from decoding.validation import require_choice
 
 if TYPE_CHECKING:
-    from decoding.model.compiled_decoder import CompiledDecoder  # needs Numba
+    from decoding.model.compiled_decoder import CompiledDecoder, CompiledHead  # needs Numba
     from decoding.model.key_table import KeyTable
     from decoding.model.round_graphs import RoundGraphs  # a CPU need not know of graphs
 
@@ -215,6 +215,19 @@ class HFBackend:
         view.decoder = self.decoder.view_layers(layers)
         view._run_batch, view._graphs = view.decoder.run_batch, None
         return view
+
+    @property
+    def compiled_parts(self) -> tuple[CompiledDecoder, CompiledHead] | None:
+        """The decoder and the head, where compiled loops can run both."""
+        if self.decoder_kind != "compiled" or not self._has_compiled_head:
+            return None
+        # here: it needs Numba, which may be absent
+        from decoding.model.compiled_decoder import CompiledDecoder, CompiledHead
+
+        # a bare decoder has no head
+        if not isinstance(self.decoder, CompiledDecoder) or not isinstance(self._head, CompiledHead):
+            return None
+        return (self.decoder, self._head) if self.decoder.fits_loops else None
 
     @property
     def row_counts(self) -> tuple[int, ...]:

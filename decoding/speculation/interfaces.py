@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -177,6 +177,7 @@ class Drafter(Protocol):
     """Proposes draft tokens. A bad draft costs time but never changes the output under a lossless rule.
 
     A drafter whose attribute `reads_hidden` is True gets the target's hidden states in its feedback.
+    One whose attribute `is_trained` is True drafts as well in the first round as in later ones.
     """
 
     @property
@@ -196,6 +197,11 @@ class Drafter(Protocol):
 def reads_hidden(drafter: object) -> bool:
     """Whether a drafter or a source reads the target's hidden states. A plug-in need not have the attribute."""
     return bool(getattr(drafter, "reads_hidden", False))
+
+
+def is_trained(drafter: object) -> bool:
+    """Whether a drafter or a source need not learn before it drafts well. A plug-in need not have the attribute."""
+    return bool(getattr(drafter, "is_trained", False))
 
 
 class Controller(Protocol):
@@ -219,6 +225,15 @@ class Controller(Protocol):
         `feedback` is empty for a round without drafts whose plan collects none, and of a drafter that never learns;
         `cost` is None for one with prefill.
         """
+        ...
+
+
+@runtime_checkable
+class TrustsDrafter(Protocol):
+    """Controller that would wait until a drafter has learned."""
+
+    def trust_drafter(self) -> None:
+        """Says that the drafter is trained: it may draft from the first rounds on. *Mutates*."""
         ...
 
 

@@ -106,7 +106,7 @@ def make_throughput(costs: MachineCosts) -> ThroughputController:
 
 
 published_stand = partial(Stand, max_order=4, mix=False, prompt=False, rejected=False, shared=False, recent=None)
-small_model = partial(DraftModelSource, "bundled:draft", kv_mib=32)
+small_model = partial(DraftModelSource, "bundled:tiny_draft", kv_mib=32)
 
 
 def stand_and_suffix() -> HybridSource:

@@ -24,6 +24,7 @@ class OracleDrafter:
     texts: Mapping[tuple[str, int], Tokens]
     depth: int = 20
     feedback_k: int = 0
+    is_trained: bool = True
 
     def propose(self, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
         drafts = [self._draft(branch, nodes) for branch, nodes in zip(branches, plan.max_nodes, strict=True)]

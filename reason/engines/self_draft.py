@@ -22,6 +22,7 @@ class SelfDraftModelSource(DraftModel):
     Raises: ValueError for a wrong setting, or a model that cannot run a part of its layers.
     """
 
+    is_trained = False  # it searches for its layers
     needs_model: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
 

@@ -115,7 +115,7 @@ def train_acceptance_head(
     """Returns the head, trained on texts of the target, and how well it tells accepted from refused held-out tokens."""
     noise = torch.Generator().manual_seed(recipe.seed)
     drawn = [mix_tokens(text, target, draft, recipe.target_share, noise) for text in texts]
-    cut = _first_held_out(texts)
+    cut = find_held_out(texts)
     hidden_WD, accepted_W = (torch.cat([each[i] for each in drawn[:cut]]) for i in range(2))
     torch.manual_seed(recipe.seed)
     size = hidden_WD.shape[1]
@@ -173,7 +173,7 @@ def train_judge(
         read_hidden(target, (*text.prompt, *text.tokens[: len(labels)]))[len(text.prompt) :].float().cpu()
         for text, labels in zip(texts, labelled, strict=True)
     ]
-    cut = _first_held_out(texts)
+    cut = find_held_out(texts)
     hidden_WD, right_W = torch.cat(hidden[:cut]), torch.cat(labelled[:cut])
     num_wrong = float((1 - right_W).sum())
     if not num_wrong:
@@ -262,7 +262,7 @@ def _descend(
         parameter.requires_grad_(False)
 
 
-def _first_held_out(texts: Sequence[WrittenText]) -> int:
+def find_held_out(texts: Sequence[WrittenText]) -> int:
     """Returns the index of the first text of a held-out problem, of which there are a tenth."""
     questions = list(dict.fromkeys(text.exercise.question for text in texts))
     held_out = set(questions[-(-len(questions) * 9 // 10) :])

@@ -33,8 +33,10 @@ from reason.tasks.synthetic import Synthetic
 from reason.tasks.synthetic.families import FAMILIES
 from reason.training.classifier import deepen_model
 from reason.training.contrast import ContrastLoss, digit_ids
+from reason.training.distillation import DistillationLoss, batch_texts, measure_agreement
 from reason.training.draft_heads import (
     DraftHeadRecipe,
+    find_held_out,
     open_pair,
     rank_ids,
     train_acceptance_head,
@@ -58,8 +60,20 @@ from reason.training.tokenizer import build_thinker_tokenizer, build_tokenizer
 from search.seeds import derive_seed
 
 BUNDLED = Path(reason.models.__file__).parent / "bundled"
-HEAD_STAGES = ("acceptance_head", "judge_head", "draft_vocabulary")
-STAGES = ("tokenizer", "target", "draft", "verifier", "prm", "report", "thinker", *HEAD_STAGES, "value_models", "ship")
+SPECULATION_STAGES = ("tiny_draft", "acceptance_head", "judge_head", "draft_vocabulary")
+"""Parts of speculation; they learn from texts of models that are there already."""
+STAGES = (
+    "tokenizer",
+    "target",
+    "draft",
+    "verifier",
+    "prm",
+    "report",
+    "thinker",
+    *SPECULATION_STAGES,
+    "value_models",
+    "ship",
+)
 
 THINKER_WINDOW = 4096  # tokens; its training texts are shorter, but a thought may run away
 
@@ -154,6 +168,7 @@ def run_stage(stage: str, plan: TrainingPlan) -> StageFigures:
         "prm": _train_prm,
         "report": _report_models,
         "thinker": _train_thinker,
+        "tiny_draft": _train_tiny_draft,
         "acceptance_head": _train_acceptance_head,
         "judge_head": _train_judge_head,
         "draft_vocabulary": _count_draft_vocabulary,
@@ -230,6 +245,27 @@ def _train_thinker(plan: TrainingPlan) -> dict[str, float]:
     return _save_model("thinker", plan, model, figures, folder)
 
 
+def _train_tiny_draft(plan: TrainingPlan) -> dict[str, float]:
+    """Trains a model that only drafts, on texts of the target alone."""
+    source = find_model(plan.heads.target, key="heads.target").source
+    recipe, tokenizer, device = plan.recipes["tiny_draft"], _load_tokenizer(Path(source)), plan.resolved_device
+    texts = write_texts(plan.heads.target, plan.weights, plan.heads, device)
+    cut = find_held_out(texts)
+    teacher = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).to(device)
+    model = LlamaForCausalLM(_make_config(tokenizer, plan.shapes["tiny_draft"]))
+
+    def make_stream(seed: int) -> Iterator[Batch]:
+        return batch_texts(texts[:cut], recipe.tokens_per_batch, tokenizer.pad_token_id, seed)
+
+    with limit_threads(recipe.threads):
+        folder = plan.folder / "tiny_draft"
+        figures = train_model(model, make_stream, recipe, folder, device, loss_of=DistillationLoss(teacher))
+    figures["accepted"] = round(measure_agreement(model, teacher, texts[cut:]), 4)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return figures
+
+
 def _train_acceptance_head(plan: TrainingPlan) -> dict[str, float]:
     target, draft, _ = open_pair(plan.heads, plan.resolved_device)
     texts = write_texts(plan.heads.target, plan.weights, plan.heads, plan.resolved_device)
@@ -299,7 +335,7 @@ def _report_models(plan: TrainingPlan) -> dict[str, AccuracyTable]:
 def _ship_models(plan: TrainingPlan) -> dict[str, float]:
     """Copies the models to where the package looks for them."""
     sizes = {}
-    for name in ("target", "draft", "verifier", "prm", "thinker", *HEAD_STAGES):
+    for name in ("target", "draft", "verifier", "prm", "thinker", *SPECULATION_STAGES):
         if not (plan.folder / name / "done.json").exists():
             continue
         to = plan.ship_to / name

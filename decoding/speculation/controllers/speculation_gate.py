@@ -29,6 +29,7 @@ _ALLOWANCE = 0.03  # share of the time of all rounds that trials may lose, for o
 _MANY_BRANCHES = 8  # of which the share is half, and of twice as many a fifth: the more rows, the less drafts can win
 _LEARNING = 0.008  # share of the time of plain rounds that learning from some of them may take
 _STAKE = 1.5  # plain rounds: what a trial may lose
+_STAKE_OF_TRAINED = 4.0  # of a trained drafter, whose first round computes all texts until then
 _CREDIT = 2.0  # plain rounds: the balance at the start, enough for a first trial where rounds become slower
 _LONG_CREDIT = 4.0  # the same where rounds are long
 _MOST_STAKE = 8.0  # plain rounds: savings beyond it go to the balance
@@ -101,7 +102,12 @@ class SpeculationGate:
     def __init__(self) -> None:
         self.balance = self.seconds_saved = 0.0
         self._records: dict[int, _LoadRecord] = {}
-        self._has_credit = False
+        self._has_credit = self._is_trusted = False
+        self._most_loss = _STAKE
+
+    def trust_drafter(self) -> None:
+        """Tries drafts after the first plain rounds: there is nothing to be learned before. *Mutates*."""
+        self._is_trusted, self._most_loss = True, _STAKE_OF_TRAINED
 
     def plan_round(self, branches: int, curve_seconds: float, node_seconds: float = 0.0) -> RoundKind:
         """Returns the kind of the next round. *Mutates*.
@@ -115,7 +121,7 @@ class SpeculationGate:
             record.since_plain += 1
             return "plain" if record.since_plain > _PLAIN_INTERVAL else "drafted"
         record.rest -= 1
-        stake = _STAKE * record.plain_factor * curve_seconds
+        stake = self._most_loss * record.plain_factor * curve_seconds
         can_try = self.balance >= stake
         if record.rest <= 0 and can_try:
             self.balance -= stake
@@ -135,7 +141,8 @@ class SpeculationGate:
             record.observe_plain(seconds / curve_seconds)
         plain = record.plain_factor * curve_seconds
         if not self._has_credit and record.num_plain == 2:  # one round may have been a slow one
-            self.balance, self._has_credit = (_LONG_CREDIT if record.is_long else _CREDIT) * plain, True
+            credit = _LONG_CREDIT if record.is_long else max(_CREDIT, self._most_loss)
+            self.balance, self._has_credit = credit * plain, True
         self._pay_in(branches, seconds, plain)
         if kind == "learning":
             record.observe_learning(seconds / plain)
@@ -155,7 +162,7 @@ class SpeculationGate:
         if record.num_plain <= 2 or record.stake is not None:
             return None
         plain = record.plain_factor * curve_seconds
-        until_paid = int((_STAKE * plain - self.balance) / (_allowance_of(branches, record.is_long) * plain))
+        until_paid = int((self._most_loss * plain - self.balance) / (_allowance_of(branches, record.is_long) * plain))
         until_learning = int(_learning_interval(record)) - record.since_learning
         rounds = min(max(record.rest - 2, until_paid - 1), until_learning - 1, _LONGEST_NAP)
         return Nap(branches, rounds, _MOST_CHANGE * plain) if rounds > 0 else None
@@ -197,6 +204,8 @@ class SpeculationGate:
             known = [other for other, record in self._records.items() if record.num_plain >= 2]
             near = min(known, key=lambda other: abs(other - size), default=None)
             record = _begin_record(branches, seconds, node_seconds)
+            if self._is_trusted:
+                record.rest = record.interval = _SHORT_REST
             self._records[size] = record if near is None else _copy_verdict(self._records[near], record)
         return self._records[size]
 

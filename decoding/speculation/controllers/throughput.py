@@ -73,6 +73,9 @@ class ThroughputController:
     def calibrate_cost(self, costs: Sequence[RoundCost], row_counts: Sequence[int] = ()) -> None:
         self.curve = CostCurve(tuple(costs), tuple(row_counts))
 
+    def trust_drafter(self) -> None:
+        self._gate.trust_drafter()
+
     def observe(self, feedback: Sequence[Feedback], cost: RoundCost | None) -> None:
         if cost is None:
             return

@@ -24,6 +24,7 @@ Counts = npt.NDArray[np.float64]
 
 _RANKS = 4
 _BANDS = 12
+NUM_BUCKETS = TRUST_LEVELS * _RANKS * _BANDS
 _PRIOR = 4.0  # weight of the estimate, in trials
 _MAX_PROBABILITY = 0.995  # below 1, so that a child is less likely than its parent
 
@@ -65,8 +66,7 @@ class AcceptanceCalibration:
     hits: Counts = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        buckets = TRUST_LEVELS * _RANKS * _BANDS
-        self.trials, self.hits = np.zeros(buckets), np.zeros(buckets)
+        self.trials, self.hits = np.zeros(NUM_BUCKETS), np.zeros(NUM_BUCKETS)
 
     def observe_round(self, feedback: Sequence[Feedback]) -> None:
         """Adds the outcomes of drafts with labels, for all and for each request. *Mutates*."""

@@ -8,17 +8,16 @@ accepted ones become the branch's and the others are freed.
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from decoding.core import Tokens
+from decoding.core import SamplingParams, Tokens
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
 from decoding.kv.pool_memory import open_pool
-from decoding.kv.sequence import TokenSequence
 from decoding.kv.slots import SlotPool
-from decoding.model.backend import Backend, TokenBatch
+from decoding.model.backend import Backend, RunsInLoops, TokenBatch
 from decoding.model.batch import SequenceInput, pack_inputs
 from decoding.model.device_stream import wait_for_stream
 from decoding.model.key_table import KeyTable
@@ -26,10 +25,23 @@ from decoding.scheduler import ScheduledSequence, Scheduler
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.acceptance_head import AcceptanceHead
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
+from decoding.speculation.drafters.drafted_text import DraftedText
+from decoding.speculation.drafters.level_kernels import LevelLimits, ModelDrafts, NodeChoice
+from decoding.speculation.drafters.one_call import (
+    FIRST_CALL,
+    MOST_NEW,
+    CalledNodes,
+    compiling_once,
+    draft_in_one_call,
+    fit_one_thread,
+)
 from decoding.speculation.drafters.source import Floats, Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
 from decoding.token_view import TokenView
 from decoding.validation import require_count, require_share
+
+if TYPE_CHECKING:
+    from decoding.speculation.drafters.one_call import CompiledParts
 
 
 class ModelUpdater(Protocol):
@@ -60,15 +72,6 @@ class _TopTokens(NamedTuple):
     accepted_W: Floats
 
 
-class _DraftedText(TokenSequence):
-    """A branch in the draft model's cache; `top` are the candidates after its last token, once all are computed."""
-
-    def __init__(self, request_id: int, tokens: Tokens) -> None:
-        super().__init__(request_id, tokens)
-        self.top: tuple[Ints, Floats] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
-        self.inserted = False
-
-
 class DraftModel:
     """Implements `DraftSource` over a backend whose vocabulary is the target's.
 
@@ -91,6 +94,7 @@ class DraftModel:
     """
 
     has_probabilities = True
+    is_trained = True
 
     def __init__(
         self,
@@ -114,6 +118,7 @@ class DraftModel:
         self._kv_bytes, self._max_running_requests = kv_bytes, max_running_requests
         self.num_fed_tokens = self.num_updates = 0
         self._open_model(backend)
+        self._compile()
 
     def _open_model(self, backend: Backend) -> None:
         """Starts with an empty cache for this model. *Mutates*: forgets all texts."""
@@ -121,15 +126,34 @@ class DraftModel:
         self._kv = KVCache(SlotPool.from_budget(self._kv_bytes, backend.kv_bytes_per_token))
         self._pool = open_pool(backend.new_kv_pool, self._kv.pool.capacity, backend.kv_bytes_per_token)
         self._key_table = KeyTable(self._kv.pool.capacity)
-        self._scheduler: Scheduler[_DraftedText] = Scheduler(
+        self._scheduler: Scheduler[DraftedText] = Scheduler(
             self._kv,
             max_running_requests=self._max_running_requests,
             max_batched_tokens=self._max_batched_tokens,
             memory_advice="a smaller kv_mib of the draft model leaves more memory for its rounds",
         )
-        self._texts: dict[int, _DraftedText] = {}
+        self._texts: dict[int, DraftedText] = {}
         self._nodes = DraftNodes((), self._k)
+        self._called: CalledNodes | None = None  # the last round's nodes, where one call drafted them
+        # of each output of the head its id; -1 for one that may not be drafted
+        ids_V = np.arange(backend.vocab_size) if self._head_ids is None else self._head_ids
+        most = backend.vocab_size if self._vocab_size is None else self._vocab_size
+        self._output_ids = np.where(ids_V < most, ids_V, -1)
         self._path_acceptance: dict[int, float] = {}  # of fed nodes: P(all tokens of the path to it are accepted)
+
+    def _compile(self) -> None:
+        """Loads the machine code of `draft_levels`, which the first start compiles: not during the first request."""
+        if (parts := self._find_parts(1)) is not None:
+            with compiling_once(parts):
+                self.draft_levels([Branch(0, "", (0,), 0, SamplingParams(), 2)], *FIRST_CALL)
+            self._reset_state()
+
+    def _find_parts(self, num_branches: int) -> CompiledParts | None:
+        """Returns what drafts of so many branches in one call; None where it cannot."""
+        parts = self._backend.compiled_parts if isinstance(self._backend, RunsInLoops) else None
+        if parts is None or self._stop_rule is not None:
+            return None
+        return parts if fit_one_thread(parts, num_branches) else None
 
     @property
     def feedback_k(self) -> int:
@@ -155,6 +179,28 @@ class DraftModel:
                 ids_K, logp_K = self._texts[arrival].top
                 self._nodes.store_top([index_of[arrival]], ids_K[None], logp_K[None])
         return np.array([self._nodes.root_node(i) for i in range(len(branches))], dtype=np.int64)
+
+    def draft_levels(self, branches: Items[Branch], limits: LevelLimits, choice: NodeChoice) -> ModelDrafts | None:
+        """See `LevelSource`: None where a pass has more than one thread, or the model is not compiled."""
+        if (parts := self._find_parts(len(branches))) is None:
+            return None
+        try:
+            self._sync_texts({branch.request_id: branch.tokens for branch in branches})
+            self._prefill_committed(most_left=MOST_NEW)
+            texts = [self._texts.get(branch.request_id) for branch in branches]
+            ready = [text if text is not None and text.num_uncomputed <= MOST_NEW else None for text in texts]
+            window = self._backend.max_positions
+            nodes = draft_in_one_call(
+                parts, self._kv, self._pool, ready, self._output_ids, self._k, window, limits, choice
+            )
+        except BaseException:
+            self._reset_state()
+            raise
+        if nodes is None:
+            return None
+        self._called = nodes
+        self.num_fed_tokens += nodes.num_fed
+        return nodes.drafts
 
     def next_tokens(self, state: Ints) -> NextTokens:
         """Runs the model over the contexts that are not computed yet."""
@@ -203,64 +249,79 @@ class DraftModel:
 
     def _sync_texts(self, branches: dict[int, Tokens | TokenView]) -> None:
         """Commits the accepted nodes of the last round; then extends, removes and adds texts. *Mutates*."""
+        places = {text.arrival: i for i, text in enumerate(self._drafted_nodes.sequences) if text is not None}
         accepted_nodes: list[int] = []
-        for i, text in enumerate(self._nodes.sequences):
-            if text is not None and self._extends(text, branches):
-                assert isinstance(text, _DraftedText)
-                accepted_nodes += self._commit_nodes(i, text, branches[text.arrival][len(text.tokens) :])
-        self._drop_nodes(keep=accepted_nodes)
-        for text in list(self._texts.values()):
-            if self._extends(text, branches):
-                text.append_tokens(branches[text.arrival][len(text.tokens) :])
+        ended: list[DraftedText] = []
+        for text in self._texts.values():
+            if (tokens := self._find_new_tokens(text, branches)) is None:
+                ended.append(text)
+            elif (place := places.get(text.arrival)) is None:
+                text.append_tokens(tokens)
             else:
-                self._scheduler.remove_sequence(self._texts.pop(text.arrival))
-        for request_id, tokens in branches.items():
-            if request_id not in self._texts and self._fits_pool(tokens) and max(tokens) < self._backend.vocab_size:
-                text = self._texts[request_id] = _DraftedText(request_id, tokens[:])
+                accepted_nodes += self._commit_nodes(place, text, tokens)
+        self._drop_nodes(keep=accepted_nodes)
+        for text in ended:
+            self._scheduler.remove_sequence(self._texts.pop(text.arrival))
+        for request_id, all_tokens in branches.items():
+            if request_id not in self._texts and self._fits_pool(all_tokens) and self._has_ids(all_tokens):
+                text = self._texts[request_id] = DraftedText(request_id, all_tokens[:])
                 self._scheduler.add_waiting(text)
 
-    def _extends(self, text: TokenSequence, branches: dict[int, Tokens | TokenView]) -> bool:
-        tokens = branches.get(text.arrival, ())
-        length = len(text.tokens)
+    def _find_new_tokens(self, text: DraftedText, branches: dict[int, Tokens | TokenView]) -> Tokens | None:
+        """Returns the tokens that a text does not have yet; None where its branch has ended, or does not go on."""
+        tokens, length = branches.get(text.arrival, ()), len(text.tokens)
+        if len(tokens) < length or not self._fits_pool(tokens):
+            return None
         # A request's tokens only grow, so the length shows whether it continues; only new ids are checked.
-        return (
-            len(tokens) >= length
-            and self._fits_pool(tokens)
-            and max(tokens[length:], default=0) < self._backend.vocab_size
-        )
+        new = tokens[length:]
+        return new if self._has_ids(new) else None
+
+    def _has_ids(self, tokens: Tokens | TokenView) -> bool:
+        return max(tokens, default=0) < self._backend.vocab_size
 
     def _fits_pool(self, tokens: Tokens | TokenView) -> bool:
         return len(tokens) <= min(self._backend.max_positions, self._kv.pool.capacity)
 
-    def _commit_nodes(self, branch: int, text: _DraftedText, tokens: Tokens) -> list[int]:
+    def _commit_nodes(self, branch: int, text: DraftedText, tokens: Tokens) -> list[int]:
         """Adds committed tokens; returns the fed nodes among them, whose slots now belong to the text."""
+        nodes = self._drafted_nodes
         # Nodes that were added but not fed end the path: their tokens have no KV and go through prefill.
-        path = self._nodes.find_path(branch, tokens)
+        path = nodes.find_path(branch, tokens)
         text.append_tokens(tokens)
-        text.append_slots(self._nodes.node_slots(path))
+        text.append_slots(nodes.node_slots(path))
         if path and not text.num_uncomputed:
-            ids_FK, logp_FK = self._nodes.top_tokens(np.array(path[-1:]))
+            ids_FK, logp_FK = nodes.top_tokens(np.array(path[-1:]))
             text.top = ids_FK[0], logp_FK[0]
         return path
 
     def _drop_nodes(self, keep: Items[int]) -> None:
-        slots = self._nodes.node_slots()
-        self._kv.pool.free(slots[~np.isin(slots, self._nodes.node_slots(keep))])
+        self._kv.pool.free(self._drafted_nodes.slots_except(keep))
         self._clear_nodes()
 
-    def _clear_nodes(self) -> None:
-        self._nodes, self._path_acceptance = DraftNodes((), self._k), {}
+    @property
+    def _drafted_nodes(self) -> DraftNodes | CalledNodes:
+        return self._nodes if self._called is None else self._called
 
-    def _prefill_committed(self) -> None:
-        """Computes committed tokens that are not in the cache yet, as far as there are slots. *Mutates*."""
+    def _clear_nodes(self) -> None:
+        self._nodes, self._called, self._path_acceptance = DraftNodes((), self._k), None, {}
+
+    def _prefill_committed(self, most_left: int = 0) -> None:
+        """Computes committed tokens that are not in the cache yet, as far as there are slots. *Mutates*.
+
+        Ends where no text has more than `most_left` of them.
+        """
         while True:
-            self._scheduler.admit_waiting()
+            if self._scheduler.waiting:
+                self._scheduler.admit_waiting()
+            # those that wait for a prefix wait until it is whole
+            if not self._scheduler.waiting and all(s.num_uncomputed <= most_left for s in self._scheduler.running):
+                return
             scheduled = self._scheduler.schedule_round()
             if not scheduled:
                 return
             self._run_prefill(scheduled)
 
-    def _run_prefill(self, scheduled: Items[ScheduledSequence[_DraftedText]]) -> None:
+    def _run_prefill(self, scheduled: Items[ScheduledSequence[DraftedText]]) -> None:
         scheduled = sorted(scheduled, key=lambda one: one.sequence.arrival)
         slots, start, inputs = self._kv.allocate(sum(one.num_tokens for one in scheduled)), 0, []
         for one in scheduled:
@@ -275,7 +336,7 @@ class DraftModel:
         row = 0
         for sequence_input in ordered:  # the packed order, which is that of the output rows
             text = sequence_input.sequence
-            assert isinstance(text, _DraftedText)
+            assert isinstance(text, DraftedText)
             text.append_slots(sequence_input.slots)
             if sequence_input.first_output == sequence_input.num_tokens:
                 continue

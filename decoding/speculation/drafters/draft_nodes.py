@@ -114,10 +114,13 @@ class DraftNodes:
             path.append(node)
         return path
 
-    def node_slots(self, nodes: Iterable[int] | None = None) -> Slots:
-        """Returns the slots of these fed nodes, of all by default."""
-        selected = nodes if nodes is not None else (node for fed_nodes in self._fed for node in fed_nodes)
-        return np.array([self._slot[node] for node in selected], dtype=np.int64)
+    def node_slots(self, nodes: Iterable[int]) -> Slots:
+        """Returns the slots of these fed nodes."""
+        return np.array([self._slot[node] for node in nodes], dtype=np.int64)
+
+    def slots_except(self, nodes: Items[int]) -> Slots:
+        """Returns the slots of the other fed nodes."""
+        return self.node_slots({node for fed_nodes in self._fed for node in fed_nodes}.difference(nodes))
 
     def make_batch(
         self,

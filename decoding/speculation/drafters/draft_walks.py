@@ -20,7 +20,7 @@ import numpy as np
 
 from decoding.speculation.draft import MAX_DRAFT_SIZE, Draft, DraftSampling
 from decoding.speculation.drafters.source import DraftSource, NextTokens
-from decoding.speculation.interfaces import Branch, DraftPlan, Feedback, reads_hidden
+from decoding.speculation.interfaces import Branch, DraftPlan, Feedback, is_trained, reads_hidden
 from decoding.validation import MAX_VALUE, require_choice, require_count, require_not_negative, require_positive
 
 _EMPTY = Draft()
@@ -98,6 +98,10 @@ class WalkDrafter:
     @property
     def reads_hidden(self) -> bool:
         return reads_hidden(self.source)
+
+    @property
+    def is_trained(self) -> bool:
+        return is_trained(self.source)
 
     def propose(self, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
         if not branches or not plan.max_total:

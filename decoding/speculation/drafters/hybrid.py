@@ -24,7 +24,7 @@ from decoding.compiled import compiled
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.ngram_hash_table import find_or_append
 from decoding.speculation.drafters.source import TRUST_LEVELS, DraftSource, Floats, Ints, NextTokens, SourceStates
-from decoding.speculation.interfaces import Branch, Feedback, reads_hidden
+from decoding.speculation.interfaces import Branch, Feedback, is_trained, reads_hidden
 from decoding.validation import require_count, require_share
 
 Bools = npt.NDArray[np.bool_]
@@ -92,6 +92,10 @@ class HybridSource:
     @property
     def reads_hidden(self) -> bool:
         return any(map(reads_hidden, self.sources))
+
+    @property
+    def is_trained(self) -> bool:
+        return any(map(is_trained, self.sources))
 
     def root_states(self, branches: Sequence[Branch]) -> _SourceStates:
         # two rounds: on a GPU the outcome of one is learned after the drafts of the next

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from decoding.speculation.drafters.hybrid import narrow_feedback
 from decoding.speculation.drafters.source import TRUST_LEVELS, DraftSource, Floats, Ints, NextTokens, SourceStates
-from decoding.speculation.interfaces import Branch, Feedback, reads_hidden
+from decoding.speculation.interfaces import Branch, Feedback, is_trained, reads_hidden
 from decoding.validation import require_not_negative
 
 
@@ -70,6 +70,10 @@ class ScoreFallback:
     @property
     def reads_hidden(self) -> bool:
         return any(map(reads_hidden, self.sources))
+
+    @property
+    def is_trained(self) -> bool:
+        return any(map(is_trained, self.sources))
 
     @property
     def has_probabilities(self) -> bool:

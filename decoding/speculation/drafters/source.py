@@ -46,6 +46,7 @@ class DraftSource(Protocol):
     `target_tokenizer` and `target_path` besides its settings, of which `path` is checked to be a model; with an
     attribute `needs_target` that is True also `target_backend`, the loaded model, None where it runs in a server.
     With an attribute `reads_hidden` that is True its feedback has the target's hidden states.
+    `is_trained` is as that of a `Drafter`.
     Its static method `validate(settings)`, if it has one, raises ValueError before any model is loaded.
     """
 

@@ -19,6 +19,7 @@ from decoding.speculation.draft import DraftSampling, TreeTemplate
 from decoding.speculation.drafters.best_first import DraftLimits, GroupedNodes, TableLookup, build_best_first
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
+from decoding.speculation.drafters.level_kernels import LevelLimits, ModelDrafts, NodeChoice
 from decoding.speculation.drafters.source import DraftSource, Floats, Ints
 from decoding.speculation.drafters.tree_levels import (
     FrontierNodes,
@@ -149,6 +150,56 @@ def draft_from_table(
     counts = (calibration.hits, calibration.trials, calibration.requests.odds_of(branches))
     code = SAMPLING_CODES[knobs.sampling]
     return build_best_first(source.table_lookup(branches), limits, code, sampling, seeds, ends, *counts)
+
+
+@runtime_checkable
+class LevelSource(Protocol):
+    """Draft source with a model that compiled code can run over all levels in one call."""
+
+    def draft_levels(self, branches: Sequence[Branch], limits: LevelLimits, choice: NodeChoice) -> ModelDrafts | None:
+        """Returns the nodes of `build_levels` that the limits keep, or None where it cannot."""
+        ...
+
+
+def draft_with_model(
+    source: LevelSource,
+    calibration: AcceptanceCalibration,
+    knobs: TreeSettings,
+    branches: Sequence[Branch],
+    plan: DraftPlan,
+    least_gain: float = -np.inf,
+) -> ModelDrafts | None:
+    """Returns the nodes of `build_levels` that the plan keeps, for `coupled` and `likely` drafts without a template.
+
+    None where the source cannot.
+    """
+    estimate = plan.cost_estimate or CostEstimate.along_line(1.0, 0.0, plan.max_total)
+    node_cost = max(estimate.min_probability(len(branches)), 0.0)
+    floor_B = np.full(len(branches), node_cost, dtype=np.float32)
+    if plan.least_probabilities:
+        floor_B = np.maximum(floor_B, np.array(plan.least_probabilities, dtype=np.float32))
+    depth_B = max_depths(branches, knobs.depth)
+    limits = LevelLimits(
+        np.array(plan.max_nodes),
+        depth_B,
+        floor_B,
+        plan.max_total,
+        knobs.width,
+        node_cost,
+        float(least_gain),
+        estimate.seconds_N,
+        estimate.keep_gain,
+    )
+    choice = NodeChoice(
+        SAMPLING_CODES[knobs.sampling],
+        SamplingColumns.from_params([branch.params for branch in branches]),
+        wrap_seeds([branch.seed for branch in branches]),
+        np.array([len(branch.tokens) for branch in branches]),
+        calibration.hits,
+        calibration.trials,
+        calibration.requests.odds_of(branches),
+    )
+    return source.draft_levels(branches, limits, choice)
 
 
 def select_likeliest(branch: Ints, probability: Floats, plan: DraftPlan) -> Ints:

@@ -29,14 +29,16 @@ from decoding.speculation.drafters.child_selection import SAMPLING_CODES
 from decoding.speculation.drafters.random_shapes import build_random_shape
 from decoding.speculation.drafters.source import DraftSource, Ints
 from decoding.speculation.drafters.tree_builder import (
+    LevelSource,
     TableSource,
     TreeSettings,
     build_levels,
     draft_from_table,
+    draft_with_model,
     select_likeliest,
 )
 from decoding.speculation.drafters.tree_levels import TreeLevel
-from decoding.speculation.interfaces import Branch, DraftPlan, Feedback, reads_hidden
+from decoding.speculation.interfaces import Branch, DraftPlan, Feedback, is_trained, reads_hidden
 from decoding.validation import require_choice, require_count
 
 _EMPTY = Draft()
@@ -79,6 +81,7 @@ class TreeDrafter:
         self.calibration = AcceptanceCalibration()
         self.prunable = self.draw not in RANDOM_SAMPLING
         self.table = self.source if self.prunable and isinstance(self.source, TableSource) else None
+        self.model = self.source if self.prunable and isinstance(self.source, LevelSource) else None
         self.level_seconds = 0.0  # time to build one level; with a draft model that is its forward pass
 
     @property
@@ -88,6 +91,10 @@ class TreeDrafter:
     @property
     def reads_hidden(self) -> bool:
         return reads_hidden(self.source)
+
+    @property
+    def is_trained(self) -> bool:
+        return is_trained(self.source)
 
     def propose(self, branches: Sequence[Branch], plan: DraftPlan) -> list[Draft]:
         if not branches or not plan.max_total:
@@ -107,11 +114,14 @@ class TreeDrafter:
         if plan.cost_estimate is not None:
             # A level must add as many expected tokens as plain decoding commits in its time.
             least_gain = len(branches) / plan.cost_estimate.round_seconds * self.level_seconds
+        if self.model is not None and own_shape is None and not plan.templates:
+            drafts = draft_with_model(self.model, self.calibration, knobs, branches, plan, least_gain)
+            if drafts is not None:
+                self._learn_level(begin, drafts.num_levels)
+                return _list_drafts(drafts.nodes)
         filled = plan if own_shape is None else _fill_template(plan, own_shape)
         levels = build_levels(self.source, self.calibration, knobs, branches, filled, least_gain)
-        seconds = (time.perf_counter() - begin) / (1 + len(levels))
-        # A slowly rising minimum: the first rounds compile, and other processes use the machine too.
-        self.level_seconds = min(seconds, 1.05 * self.level_seconds) if self.level_seconds else seconds
+        self._learn_level(begin, len(levels))
         if not self.prunable:
             if not plan.templates:
                 raise ValueError(
@@ -123,6 +133,12 @@ class TreeDrafter:
         # The first five fields of `TreeLevel` are those of `TreeNodes`, in the same order.
         columns = (np.concatenate([level[i] for level in levels]) for i in range(5))
         return _to_drafts(TreeNodes(*columns), branches, plan)
+
+    def _learn_level(self, begin: float, num_levels: int) -> None:
+        """Learns from drafts with so many levels, begun at `begin`, how long one takes. *Mutates*."""
+        seconds = (time.perf_counter() - begin) / (1 + num_levels)
+        # A slowly rising minimum: the first rounds compile, and other processes use the machine too.
+        self.level_seconds = min(seconds, 1.05 * self.level_seconds) if self.level_seconds else seconds
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
         self.source.observe(feedback)

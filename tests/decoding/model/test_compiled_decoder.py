@@ -158,6 +158,16 @@ def test_logits_that_are_held_are_not_overwritten(hold: Callable[[torch.Tensor],
     assert head(rows).data_ptr() == first != address
 
 
+@pytest.mark.parametrize("outputs", [1, 2, 50, 96])
+def test_a_row_that_is_held_is_not_overwritten(outputs: int) -> None:
+    """One row of a head whose outputs fill no panel is a contiguous part of the row in memory."""
+    head = compiled_decoder.CompiledHead(torch.randn(outputs, 32), None, torch.float32)
+    one, other = torch.randn(2, 1, 32)
+    held, expected = head(one), head(one).clone()
+    head(other)
+    assert torch.equal(held, expected)
+
+
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=5, deadline=None)

@@ -18,7 +18,7 @@ from reason.scorers.prm import PrmScorer
 from reason.tasks.puzzles import Puzzles
 from reason.tasks.synthetic.draw import distinct_exercises
 from reason.tasks.synthetic.exercise import ExactWriter
-from reason.training.stages import HEAD_STAGES
+from reason.training.stages import SPECULATION_STAGES
 from reason.training.tokenizer import render_prompt
 from tests.support.error_injection import ErrorWriter
 from tests.support.solutions import split_solution
@@ -66,7 +66,7 @@ def test_bundled_prm_scores_right_solutions_far_above_wrong_ones(tokenizer: Any,
 
 def test_bundled_models_load_with_transformers_and_share_one_vocabulary() -> None:
     text = render_prompt("x0 = 12. Find x3.") + "We get x1: 5*12=60, 60+8=68.\n\nThe answer is \\boxed{20}."
-    assert set(bundled_names()) == {*MODELS, "router", "thinker", *HEAD_STAGES}
+    assert set(bundled_names()) == {*MODELS, "router", "thinker", *SPECULATION_STAGES}
     for name, model in MODELS.items():
         source = find_model(f"bundled:{name}").source
         tokenizer = AutoTokenizer.from_pretrained(source)

@@ -36,7 +36,7 @@ from reason.training.draft_heads import (
     train_judge,
 )
 from reason.training.loop import TrainingRecipe
-from reason.training.stages import HEAD_STAGES, ModelShape, TrainingPlan, run_stage
+from reason.training.stages import SPECULATION_STAGES, ModelShape, TrainingPlan, run_stage
 from reason.training.tokenizer import render_prompt
 from tests.support.error_injection import ErrorWriter
 from tests.support.random_models import random_model
@@ -191,16 +191,21 @@ def test_every_stage_makes_what_its_setting_loads(tmp_path: Path) -> None:
     plan = TrainingPlan(
         folder=tmp_path,
         weights=WEIGHTS,
-        shapes={"target": shape},
-        recipes={"target": TrainingRecipe(tokens=1)},
+        shapes={"target": shape, "tiny_draft": shape},
+        recipes={"target": TrainingRecipe(tokens=1), "tiny_draft": TrainingRecipe(tokens=5000, tokens_per_batch=500)},
         heads=DraftHeadRecipe(problems=20, samples=2, epochs=2, vocabulary_size=40),
         device="cpu",
         ship_to=tmp_path / "shipped",
     )
-    figures = {stage: run_stage(stage, plan) for stage in (*HEAD_STAGES, "ship")}
-    assert set(figures["ship"]) == {f"{stage}_mb" for stage in HEAD_STAGES}
+    figures = {stage: run_stage(stage, plan) for stage in (*SPECULATION_STAGES, "ship")}
+    assert set(figures["ship"]) == {f"{stage}_mb" for stage in SPECULATION_STAGES}
     assert load_judge(str(plan.ship_to / "judge_head")).weight_D.shape == (192,)
     assert load_acceptance_head(str(plan.ship_to / "acceptance_head"), 128).out[0].shape == (128,)
+    draft = DraftModelSource(
+        str(plan.ship_to / "tiny_draft"), target_tokenizer=load_tokenizer(find_model("bundled:target").source)
+    )
+    assert draft.is_trained
+    assert 0 < float(str(figures["tiny_draft"]["accepted"])) < 0.9
     assert len(read_draft_vocabulary(str(plan.ship_to / "draft_vocabulary"))) == 40
 
 

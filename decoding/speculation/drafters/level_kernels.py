@@ -1,0 +1,322 @@
+"""Builds the drafts of a small model in one compiled call: its forward passes, and the choice of nodes between them.
+
+The result equals that of `build_levels`, which runs the model over one level after the other for any backend. A forward
+pass of a small model takes a tenth of what it takes to pack its tokens and to choose nodes in Python. A test compares
+the two.
+
+Shapes: B branches, F contexts that the model has computed, K candidates, M nodes of all drafts, W maximum children, T
+tokens of a pass, R of them whose candidates are wanted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from decoding.compiled import compiled, compiled_in_place
+from decoding.kv.slots import Slots
+from decoding.model.backend import Records
+from decoding.model.compiled_attention import Numbers
+from decoding.model.compiled_loops import compute_logits
+from decoding.model.key_lists import KEYS_RECORD
+from decoding.model.panel_products import Ints
+from decoding.model.tile_products import count_tile_rows
+from decoding.model.weight_panels import Floats, Panels
+from decoding.noise import noise_key_of
+from decoding.sampling_columns import SamplingColumns
+from decoding.speculation.drafters.best_first import GroupedNodes, TreeNodes, group_by_branch
+from decoding.speculation.drafters.calibration import Counts, calibration_bucket, request_probability
+from decoding.speculation.drafters.child_selection import COUPLED, filter_probabilities, select_children
+from decoding.speculation.drafters.ngram_hash_table import Keys
+from decoding.speculation.drafters.tree_levels import raise_floors
+from decoding.vector_kernels import exponentiate
+
+
+class RootContexts(NamedTuple):
+    """The committed tokens of the branches, in the cache of the draft model.
+
+    key_slots     slots of all of them, branch by branch, those of new tokens last
+    num_keys_B    how many of each
+    num_new_B     the last ones of each, which are to be computed
+    new_tokens    these, branch by branch
+    ids_BK, logp_BK   candidates after the last token, best first, of a branch without new tokens. *Mutated*: of all
+    free_slots    for draft nodes
+    """
+
+    key_slots: Slots
+    num_keys_B: Ints
+    num_new_B: Ints
+    new_tokens: Ints
+    ids_BK: Ints
+    logp_BK: Floats
+    free_slots: Slots
+
+
+class LevelLimits(NamedTuple):
+    """Limits of the drafts of a round.
+
+    nodes_B, depth_B  maximum nodes and depth of each branch
+    floor_B           path probability that a node must exceed. *Mutated*: raised from level to level
+    total             maximum nodes over all branches; a draft may have more
+    width             maximum children of a node
+    node_cost         what a node costs, in accepted tokens
+    least_gain        accepted tokens that a level must add beyond the cost of its nodes
+    seconds_N         duration of the round with 0, 1, ... nodes
+    keep_gain         share of what the best number of nodes gains that is enough, for fewer nodes
+    """
+
+    nodes_B: Ints
+    depth_B: Ints
+    floor_B: Floats
+    total: int
+    width: int
+    node_cost: float
+    least_gain: float
+    seconds_N: Counts
+    keep_gain: float
+
+
+class NodeChoice(NamedTuple):
+    """How children are drawn, and how probable they are.
+
+    kind             LIKELY or COUPLED, for which the target draws with `seeds_B` from the positions `ends_B` on
+    hits, trials, odds_BL   of an `AcceptanceCalibration`
+    """
+
+    kind: int
+    sampling: SamplingColumns
+    seeds_B: Keys
+    ends_B: Ints
+    hits: Counts
+    trials: Counts
+    odds_BL: Counts
+
+
+class ModelDrafts(NamedTuple):
+    """Nodes of all drafts, and what the model has computed of them.
+
+    place_N     of each node its row among those that were fed, or -1
+    ids_FK, logp_FK   candidates after each node that was fed
+    num_levels  levels of nodes that were built
+    """
+
+    nodes: GroupedNodes
+    place_N: Ints
+    ids_FK: Ints
+    logp_FK: Floats
+    num_levels: int
+
+
+@compiled
+def draft_levels(
+    shapes: Records, layers: Records, matrices: Panels, vectors: Floats, embedding: Floats, cos_sin: Floats,
+    work: Floats, capacity: int, packed: Panels | None, slots: Ints, zeros: Floats,
+    head: Panels, head_bias: Floats, num_outputs: int, num_pieces: int, kv: Numbers,
+    head_ids: Ints, max_positions: int, roots: RootContexts, limits: LevelLimits, choice: NodeChoice,
+) -> ModelDrafts:  # fmt: skip
+    """Returns the nodes of `build_levels` that the plan keeps, for `coupled` and `likely` drafts without a template.
+
+    The first arguments are those of `compute_logits`. `head_ids` are the ids of the head's outputs, -1 of one that may
+    not be drafted; `max_positions` is the model's window.
+    """
+    kind, sampling, ends_B = choice.kind, choice.sampling, choice.ends_B
+    branches, candidates = roots.ids_BK.shape
+    width, most_fed = limits.width, len(roots.free_slots)
+    most = (branches + most_fed) * width
+    branch, parent = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    token, label = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    path_probability, place = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.int64)
+    ids_FK = np.empty((most_fed, candidates), dtype=np.int64)
+    logp_FK = np.empty((most_fed, candidates), dtype=np.float32)
+    q_K = np.empty(candidates, dtype=np.float32)
+    ids_W, chance_W = np.empty(width, dtype=np.int64), np.empty(width, dtype=np.float32)
+    start_B, most_rows = np.zeros(branches, dtype=np.int64), max(most_fed, roots.num_new_B.sum())
+    common_B = np.zeros(branches, dtype=np.int64)  # first keys that a branch has in common with the one before it
+    for b in range(1, branches):
+        start_B[b] = start_B[b - 1] + roots.num_keys_B[b - 1]
+        for i in range(min(roots.num_keys_B[b - 1], roots.num_keys_B[b])):
+            if roots.key_slots[start_B[b - 1] + i] != roots.key_slots[start_B[b] + i]:
+                break
+            common_B[b] += 1
+    hidden = np.empty(most_rows * shapes[0].hidden_size, dtype=np.float32)
+    logits = np.empty(count_tile_rows(most_rows) * len(head_bias), dtype=np.float32)
+    if roots.num_new_B.sum() > 0:
+        tokens_T, positions_T, slots_T, outputs_R, keys_T = _list_new(roots, start_B, common_B)
+        compute_logits(
+            shapes, layers, matrices, vectors, embedding, cos_sin, work, capacity, packed, slots, zeros,
+            head, head_bias, num_outputs, num_pieces, kv,
+            tokens_T, positions_T, slots_T, outputs_R, roots.key_slots, roots.free_slots, keys_T, hidden, logits,
+        )  # fmt: skip
+        row = 0
+        for b in range(branches):
+            if roots.num_new_B[b] > 0:
+                _select_top(logits, row * len(head_bias), num_outputs, head_ids, roots.ids_BK[b], roots.logp_BK[b])
+                row += 1
+    # the nodes whose children are drawn next: all roots, -1 - b of branch b, and then the nodes fed last
+    frontier: Ints = -1 - np.arange(branches)
+    count = fed = num_levels = 0
+    extra_slots = np.empty(most_fed * max(limits.depth_B.max(), 1), dtype=np.int64)
+    for level in range(limits.depth_B.max()):
+        first, gain = count, 0.0
+        for node in frontier:
+            b = branch[node] if node >= 0 else -1 - node
+            above = path_probability[node] if node >= 0 else np.float32(1.0)
+            if level >= limits.depth_B[b] or limits.nodes_B[b] == 0 or above <= limits.floor_B[b]:
+                continue
+            ids_K = ids_FK[place[node]] if node >= 0 else roots.ids_BK[b]
+            logp_K = logp_FK[place[node]] if node >= 0 else roots.logp_BK[b]
+            temperature = sampling.temperature_T[b]
+            num_candidates = filter_probabilities(
+                logp_K, temperature, sampling.top_k_T[b], sampling.top_p_T[b], sampling.min_p_T[b], q_K
+            )
+            key, other = np.int32(0), np.int32(0)
+            if kind == COUPLED:
+                key, other = noise_key_of(choice.seeds_B[b], ends_B[b] + level)
+            num_drawn = select_children(kind, ids_K, q_K, num_candidates, temperature == 0, key, other, ids_W, chance_W)
+            for w in range(num_drawn):
+                bucket = calibration_bucket(0, w, chance_W[w])
+                probability = above * request_probability(
+                    choice.hits, choice.trials, bucket, chance_W[w], choice.odds_BL[b]
+                )
+                if probability > limits.floor_B[b]:
+                    branch[count], parent[count], token[count] = b, max(node, -1), ids_W[w]
+                    path_probability[count], label[count], place[count] = probability, bucket, -1
+                    gain += float(probability) - limits.node_cost
+                    count += 1
+        if count == first or gain < limits.least_gain:
+            count = first
+            break
+        num_levels += 1
+        raise_floors(branch[:count], path_probability[:count], limits.nodes_B, limits.total, limits.floor_B)
+        frontier = np.empty(count - first, dtype=np.int64)
+        rows = 0
+        for node in range(first, count):
+            b = branch[node]
+            if (
+                path_probability[node] > limits.floor_B[b]
+                and level + 1 < limits.depth_B[b]
+                and ends_B[b] + level < max_positions
+                and fed + rows < most_fed
+            ):
+                frontier[rows] = node
+                rows += 1
+        frontier = frontier[:rows]
+        if rows == 0:
+            break
+        keys_T, used = np.empty(rows, dtype=KEYS_RECORD), 0
+        for row in range(rows):
+            node = frontier[row]
+            b, keys = branch[node], keys_T[row]
+            place[node] = fed + row
+            keys.start, keys.count = start_B[b], roots.num_keys_B[b]
+            keys.extra_start, keys.extra_count = used, level + 1
+            keys.common = roots.num_keys_B[b] if row > 0 else _ZERO
+            for between in range(branch[frontier[row - 1]] + 1 if row > 0 else b, b + 1):
+                keys.common = min(keys.common, common_B[between])
+            ancestor = node
+            for back in range(level + 1):
+                extra_slots[used + level - back] = roots.free_slots[place[ancestor]]
+                ancestor = parent[ancestor]
+            used += level + 1
+        compute_logits(
+            shapes, layers, matrices, vectors, embedding, cos_sin, work, capacity, packed, slots, zeros,
+            head, head_bias, num_outputs, num_pieces, kv,
+            token[frontier], ends_B[branch[frontier]] + level, roots.free_slots[fed : fed + rows], np.arange(rows),
+            roots.key_slots, extra_slots, keys_T, hidden, logits,
+        )  # fmt: skip
+        for row in range(rows):
+            _select_top(logits, row * len(head_bias), num_outputs, head_ids, ids_FK[fed + row], logp_FK[fed + row])
+        fed += rows
+    nodes = TreeNodes(branch[:count], parent[:count], token[:count], path_probability[:count], label[:count])
+    is_kept = _select_worthwhile(nodes, limits)
+    grouped, at = group_by_branch(nodes, is_kept, branches), np.zeros(branches, dtype=np.int64)
+    for b in range(1, branches):
+        at[b] = grouped.ends_B[b - 1]
+    place_N = np.empty(len(grouped.path_probability_N), dtype=np.int64)
+    for node in range(count):
+        if is_kept[node]:
+            place_N[at[branch[node]]] = place[node]
+            at[branch[node]] += 1
+    return ModelDrafts(grouped, place_N, ids_FK[:fed], logp_FK[:fed], num_levels)
+
+
+@compiled
+def _select_worthwhile(nodes: TreeNodes, limits: LevelLimits) -> npt.NDArray[np.bool_]:
+    """Returns which nodes `select_likeliest` selects."""
+    branches, count = len(limits.nodes_B), len(nodes.branch)
+    is_kept = np.zeros(count, dtype=np.bool_)
+    # Stable, so that of equals the earlier comes first: no child before its parent.
+    best = np.argsort(-nodes.path_probability, kind="mergesort")
+    left_B, within = limits.nodes_B.copy(), 0
+    for node in best:
+        if left_B[nodes.branch[node]] > 0 and within < min(limits.total, len(limits.seconds_N) - 1):
+            left_B[nodes.branch[node]] -= 1
+            best[within] = node
+            within += 1
+    tokens = float(branches)
+    plain_rate = best_rate = tokens / limits.seconds_N[0]
+    for n in range(within):
+        tokens += nodes.path_probability[best[n]]
+        best_rate = max(best_rate, tokens / limits.seconds_N[n + 1])
+    least_rate = min(best_rate, plain_rate + limits.keep_gain * (best_rate - plain_rate))
+    tokens = float(branches)
+    for n in range(within):
+        if tokens / limits.seconds_N[n] >= least_rate:
+            break
+        is_kept[best[n]] = True
+        tokens += nodes.path_probability[best[n]]
+    return is_kept
+
+
+_ZERO = np.int64(0)
+
+
+@compiled
+def _list_new(roots: RootContexts, start_B: Ints, common_B: Ints) -> tuple[Ints, Ints, Slots, Ints, Records]:
+    """Returns the new tokens, their positions and slots, the last ones of the branches, and the keys that they see."""
+    num_tokens = len(roots.new_tokens)
+    positions_T, slots_T = np.empty(num_tokens, dtype=np.int64), np.empty(num_tokens, dtype=np.int64)
+    outputs_R, keys_T = np.empty(num_tokens, dtype=np.int64), np.empty(num_tokens, dtype=KEYS_RECORD)
+    t = row = common = 0
+    for b in range(len(start_B)):
+        num_keys, num_new = roots.num_keys_B[b], roots.num_new_B[b]
+        common = min(common, common_B[b])
+        for count in range(num_keys - num_new + 1, num_keys + 1):
+            keys = keys_T[t]
+            positions_T[t], slots_T[t] = count - 1, roots.key_slots[start_B[b] + count - 1]
+            keys.start, keys.count, keys.extra_start, keys.extra_count = start_B[b], count, _ZERO, _ZERO
+            keys.common = min(count - 1, common)
+            t, common = t + 1, num_keys
+        if num_new > 0:
+            outputs_R[row] = t - 1
+            row += 1
+    return roots.new_tokens, positions_T, slots_T, outputs_R[:row], keys_T
+
+
+@compiled_in_place
+def _select_top(logits: Floats, at: int, count: int, head_ids: Ints, ids_K: Ints, logp_K: Floats) -> None:
+    """Sets the likeliest tokens of a row, best first, and their log-probabilities. *Mutates* the logits.
+
+    Ids below 0 of `head_ids` are no tokens, but have their share of the probability.
+    """
+    num_kept = 0
+    for k in range(len(ids_K)):
+        ids_K[k], logp_K[k] = -1, -np.inf
+    for i in range(count):
+        logit = logits[at + i]
+        if head_ids[i] < 0 or (num_kept == len(ids_K) and logit <= logp_K[num_kept - 1]):
+            continue
+        num_kept = min(num_kept + 1, len(ids_K))
+        k = num_kept - 1
+        while k > 0 and logp_K[k - 1] < logit:
+            ids_K[k], logp_K[k] = ids_K[k - 1], logp_K[k - 1]
+            k -= 1
+        ids_K[k], logp_K[k] = head_ids[i], logit
+    largest = logits[at]
+    for i in range(1, count):
+        largest = max(largest, logits[at + i])
+    log_sum = largest + np.float32(np.log(exponentiate(logits, at, count)))
+    for k in range(num_kept):
+        logp_K[k] -= log_sum

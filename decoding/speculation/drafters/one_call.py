@@ -1,0 +1,187 @@
+"""Drafts of a compiled draft model in one call: what the call needs, and the nodes that it has fed.
+
+Shapes: B branches, F nodes that were fed, K candidates.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Items
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decoding.compiled import is_compiled_ahead, note_compiled
+from decoding.core import SamplingParams
+from decoding.kv.kv_cache import KVCache
+from decoding.kv.slots import NO_SLOTS, Slots
+from decoding.noise import wrap_seeds
+from decoding.sampling_columns import SamplingColumns
+from decoding.speculation.drafters.calibration import NUM_BUCKETS
+from decoding.speculation.drafters.child_selection import COUPLED
+from decoding.speculation.drafters.drafted_text import DraftedText
+from decoding.speculation.drafters.level_kernels import (
+    LevelLimits,
+    ModelDrafts,
+    NodeChoice,
+    RootContexts,
+    draft_levels,
+)
+from decoding.speculation.drafters.source import TRUST_LEVELS, Floats, Ints
+from decoding.threads import count_threads
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decoding.model.compiled_decoder import CompiledDecoder, CompiledHead  # needs Numba
+
+    CompiledParts = tuple[CompiledDecoder, CompiledHead]
+
+log = logging.getLogger("reason.progress")
+
+MOST_NEW = 4
+"""Committed tokens of a branch that the call computes: the last one, and those whose drafts were not fed. More of them,
+as a prompt has, are computed in passes before it."""
+
+
+class CalledNodes:
+    """The nodes that a call has fed, numbered in this order: what `DraftNodes` is for those of `build_levels`."""
+
+    def __init__(self, sequences: Items[DraftedText | None], drafts: ModelDrafts, free_slots: Slots) -> None:
+        self.sequences, self.drafts = tuple(sequences), drafts
+        self._slots_F = free_slots[: len(drafts.ids_FK)]
+        self._tokens, self._parents, _ = drafts.nodes.ids_3N.tolist()
+        self._places, self._ends = drafts.place_N.tolist(), drafts.nodes.ends_B.tolist()
+
+    @property
+    def num_fed(self) -> int:
+        """How many they are."""
+        return len(self._slots_F)
+
+    def find_path(self, branch: int, tokens: Iterable[int]) -> list[int]:
+        """Returns the nodes along these tokens from the root, up to the first token without one."""
+        begin, end = self._ends[branch - 1] if branch else 0, self._ends[branch]
+        at, path = -1, []
+        for token in tokens:
+            for node in range(begin, end):
+                if self._tokens[node] == token and self._parents[node] == at:
+                    break
+            else:
+                break
+            if self._places[node] < 0:  # it was not fed
+                break
+            path.append(self._places[node])
+            at = node - begin
+        return path
+
+    def node_slots(self, nodes: Items[int]) -> Slots:
+        """Returns the slots of these nodes."""
+        return self._slots_F[nodes]
+
+    def slots_except(self, nodes: Items[int]) -> Slots:
+        """Returns the slots of the other nodes."""
+        is_other_F = np.ones(len(self._slots_F), dtype=np.bool_)
+        is_other_F[nodes] = False
+        return self._slots_F[is_other_F]
+
+    def top_tokens(self, nodes_F: Ints) -> tuple[Ints, Floats]:
+        """Returns the candidates after these nodes and their log-probabilities."""
+        return self.drafts.ids_FK[nodes_F], self.drafts.logp_FK[nodes_F]
+
+
+_MOST_FED = 32
+"""Nodes that the call feeds at most, for each branch and once more. Those that a later level outdoes are among them."""
+
+
+FIRST_CALL = (
+    LevelLimits(np.ones(1, np.int64), np.ones(1, np.int64), np.zeros(1, np.float32), 1, 1, 0.0, 0.0, np.ones(2), 1.0),
+    NodeChoice(
+        COUPLED, SamplingColumns.from_params([SamplingParams()]), wrap_seeds([0]), np.ones(1, np.int64),
+        np.zeros(NUM_BUCKETS), np.zeros(NUM_BUCKETS), np.ones((1, TRUST_LEVELS)),
+    ),
+)  # fmt: skip
+"""Limits and choice of one branch: arguments of the types that every call has."""
+
+
+@contextmanager
+def compiling_once(parts: CompiledParts) -> Iterator[None]:
+    """Tells of the compiling of the call, where no earlier start has noted it."""
+    decoder, head = parts
+    loops = f"drafts-{decoder.loops}-{head.loops}"
+    is_first = not is_compiled_ahead(loops)
+    if is_first:
+        log.info("compiling drafts for this machine, once ...")
+    yield
+    if is_first:
+        note_compiled(loops)
+
+
+def fit_one_thread(parts: CompiledParts, num_rows: int) -> bool:
+    """Returns whether passes of so many rows are to run in one thread, as those of the call do."""
+    decoder, head = parts
+    return count_threads(decoder.num_weights + head.num_weights, num_rows) == 1
+
+
+def draft_in_one_call(
+    parts: CompiledParts,
+    kv: KVCache,
+    pool: Tensor,
+    texts: Items[DraftedText | None],
+    output_ids: Ints,
+    k: int,
+    max_positions: int,
+    limits: LevelLimits,
+    choice: NodeChoice,
+) -> CalledNodes | None:
+    """Returns the drafts of these texts, None for a branch without one; None where slots are too few. *Mutates*.
+
+    output_ids     of each output of the head its id, -1 for one that may not be drafted
+    k              candidates for each context
+    max_positions  of the model's window
+    """
+    # a branch without drafts has no part in it; if it gets many new tokens, they have passes of their own
+    part = [text if most else None for text, most in zip(texts, limits.nodes_B.tolist(), strict=True)]
+    num_new = [0 if text is None else text.num_uncomputed for text in part]
+    most_fed = min(4 * limits.total, _MOST_FED * (1 + len(texts)))
+    total_new = sum(num_new)
+    if kv.pool.num_free < total_new + most_fed:
+        return None  # cached prefixes are worth more than room for drafts
+    nodes_B = limits.nodes_B.copy()
+    ids_BK = np.full((len(texts), k), -1, dtype=np.int64)
+    logp_BK = np.full((len(texts), k), -np.inf, dtype=np.float32)
+    slots = kv.pool.allocate(total_new + most_fed)
+    free_slots, begin = slots[total_new:], 0
+    key_slots, num_keys, new_tokens = [NO_SLOTS], [0] * len(texts), list[int]()
+    for b, (text, new) in enumerate(zip(part, num_new, strict=True)):
+        if text is None:
+            nodes_B[b] = 0
+            continue
+        key_slots.append(text.view_slots(0, slots[begin : begin + new]))
+        num_keys[b], begin = len(key_slots[-1]), begin + new
+        if new:
+            new_tokens += text.tokens[-new:]
+        else:
+            ids_BK[b, : len(text.top[0])], logp_BK[b, : len(text.top[1])] = text.top
+    num_new_B = np.array(num_new, dtype=np.int64)
+    roots = RootContexts(
+        np.concatenate(key_slots), np.array(num_keys, dtype=np.int64), num_new_B,
+        np.array(new_tokens, dtype=np.int64), ids_BK, logp_BK, free_slots,
+    )  # fmt: skip
+    decoder, head = parts
+    depth, largest = int(limits.depth_B.max()), int(choice.ends_B.max())
+    arguments: tuple[Any, ...] = (
+        *decoder.list_arrays(max(most_fed, total_new), max(num_keys) + depth, largest + depth), *head.list_arrays(),
+        decoder.view_numbers(pool), output_ids, max_positions, roots, limits._replace(nodes_B=nodes_B), choice,
+    )  # fmt: skip
+    drafts = draft_levels(*arguments)
+    begin = 0
+    for b, (text, new) in enumerate(zip(part, num_new, strict=True)):
+        if text is not None and new:
+            text.append_slots(slots[begin : begin + new])
+            text.top = ids_BK[b], logp_BK[b]
+            begin += new
+    nodes = CalledNodes(part, drafts, free_slots)
+    kv.pool.free(free_slots[nodes.num_fed :])
+    return nodes

@@ -1,0 +1,125 @@
+"""Drafts of a compiled draft model in one call: the same as level by level, whatever branches, limits and weights."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from decoding.core import SamplingParams
+from decoding.cpu_features import has_tiles
+from decoding.model.transformers_checkpoint import HFBackend
+from decoding.speculation.draft import DraftSampling
+from decoding.speculation.drafters import level_kernels, one_call
+from decoding.speculation.drafters.draft_model import DraftModel
+from decoding.speculation.drafters.level_kernels import ModelDrafts
+from decoding.speculation.drafters.tree_drafter import TreeDrafter
+from decoding.speculation.interfaces import Branch, CostEstimate, DraftPlan
+from tests.support.draft_sources import paths
+from tests.support.random_models import random_model
+from tests.support.streams import BranchStream
+
+PARAMS = [
+    SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k)
+    for temperature, top_p, top_k in [(1.0, 1.0, 0), (0.6, 0.9, 0), (1.3, 1.0, 4), (0.0, 1.0, 0)]
+]
+STAIRS = CostEstimate(np.float64(0.1) + 0.03 * (np.arange(41) // 8), (*range(7, 41, 8), 40))
+
+
+def line(round_seconds: float, seconds_per_node: float) -> CostEstimate:
+    return CostEstimate.along_line(round_seconds, seconds_per_node, 40)
+
+
+COSTS = [None, line(0.1, 0.0), line(0.1, 0.002), line(0.1, 0.02), STAIRS, replace(STAIRS, keep_gain=0.9)]
+
+
+def backend(family: str = "qwen2", **settings: Any) -> HFBackend:
+    return HFBackend(random_model(family), device="cpu", decoder="compiled", **{"dtype": "float32", **settings})
+
+
+def random_plan(rng: random.Random, branches: list[Branch]) -> DraftPlan:
+    total = rng.randint(0, 40)
+    nodes = tuple(rng.choice([total, rng.randint(0, 5)]) for _ in branches)
+    least = tuple(rng.random() * 0.3 for _ in branches) if rng.random() < 0.2 else ()
+    return DraftPlan(nodes, total, rng.choice(COSTS), least_probabilities=least)
+
+
+def with_params(branch: Branch) -> Branch:
+    request_id, group, tokens, seed, _, remaining = branch
+    return Branch(request_id, group, tokens, seed, PARAMS[request_id % len(PARAMS)], remaining)
+
+
+def compare_rounds(fast: DraftModel, slow: DraftModel, draw: DraftSampling, seed: int, rounds: int = 30) -> int:
+    """Returns the nodes that both drafted."""
+    stream, rng, drafted = BranchStream(seed, vocabulary=97), random.Random(seed), 0
+    called, levels = (TreeDrafter(source, draw, width=3, depth=5) for source in (fast, slow))
+    levels.model = None
+    for _ in range(rounds):
+        branches = [with_params(branch) for branch in stream.next_round()]
+        plan = random_plan(rng, branches)
+        called.level_seconds = levels.level_seconds = 0.0  # drafting takes no time
+        drafts = called.propose(branches, plan)
+        got, expected = paths(drafts), paths(levels.propose(branches, plan))
+        np.testing.assert_allclose(sorted(got.values()), sorted(expected.values()), rtol=1e-4)
+        least = min(got.values(), default=0.0)  # of equals at the end either may take any
+        assert all((got | expected)[path] == pytest.approx(least, rel=1e-4) for path in got.keys() ^ expected.keys())
+        drafted += len(got)
+        feedback = stream.commit_random(fast, branches, drafts)
+        called.observe(feedback)
+        levels.observe(feedback)
+    fast.assert_invariants()
+    return drafted
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("draw", ["coupled", "likely"])
+@pytest.mark.parametrize("seed", range(2))
+def test_drafts_are_those_of_levels(family: str, draw: DraftSampling, seed: int) -> None:
+    fast, slow = (DraftModel(backend(family), k=5, kv_bytes=1 << 22) for _ in range(2))
+    assert compare_rounds(fast, slow, draw, seed) > 100
+
+
+@pytest.mark.parametrize(
+    ("settings", "model"),
+    [
+        ({"k": 500}, {}),
+        ({"vocab_size": 40}, {}),
+        ({"head_ids": np.array([3, 4, 9, 20, 21, 60, 96])}, {"head_ids": [3, 4, 9, 20, 21, 60, 96]}),
+        ({"max_batched_tokens": 9}, {}),
+        pytest.param({}, {"dtype": "bfloat16"}, marks=pytest.mark.skipif(not has_tiles(), reason="no tiles")),
+    ],
+    ids=["k", "vocab_size", "head_ids", "max_batched_tokens", "bfloat16"],
+)
+def test_drafts_are_those_of_levels_with_every_setting(settings: dict[str, Any], model: dict[str, Any]) -> None:
+    fast, slow = (DraftModel(backend(**model), kv_bytes=1 << 22, **settings) for _ in range(2))
+    assert compare_rounds(fast, slow, "coupled", 7) > 100
+
+
+def test_one_call_is_made_for_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, draft = list[int](), level_kernels.draft_levels
+
+    def count_call(*arguments: Any) -> ModelDrafts:
+        calls.append(len(arguments))
+        return draft(*arguments)
+
+    fast, slow = (DraftModel(backend(), k=5, kv_bytes=1 << 22) for _ in range(2))
+    monkeypatch.setattr(one_call, "draft_levels", count_call)
+    compare_rounds(fast, slow, "coupled", 1, rounds=10)
+    assert 5 < len(calls) <= 10  # none for a round without nodes
+
+
+def test_a_window_ends_drafts() -> None:
+    source = DraftModel(HFBackend(random_model("qwen2", max_position_embeddings=40), device="cpu", decoder="compiled"))
+    branch = Branch(0, "", tuple(range(38)), 0, SamplingParams(), 20)
+    (draft,) = TreeDrafter(source, width=2, depth=9).propose([branch], DraftPlan((40,), 40))
+    # position 38 and 39 can be fed, and give a token after them
+    assert max(len(draft.path_to(node)) for node in range(len(draft))) == 3
+
+
+def test_where_slots_are_few_levels_draft() -> None:
+    model = backend()
+    fast, slow = (DraftModel(model, k=5, kv_bytes=450 * model.kv_bytes_per_token) for _ in range(2))
+    assert compare_rounds(fast, slow, "coupled", 3) > 50
