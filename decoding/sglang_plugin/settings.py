@@ -16,6 +16,7 @@ CONTROLLERS = ("adaptive", "fixed")
 DraftName = Literal["standalone", "eagle", "eagle3"]
 DRAFTS = ("standalone", "eagle", "eagle3")
 DRAFT_AGREE = 0.0
+TABLE_DECAY = 1.0
 VARIABLES = {
     "--reason-controller": "REASON_CONTROLLER",
     "--reason-draft": "REASON_DRAFT",
@@ -46,7 +47,7 @@ class PluginSettings:
     draft: DraftName | None = None
     draft_agree: float = DRAFT_AGREE
     table: Path | None = None
-    table_decay: float = 1.0
+    table_decay: float = TABLE_DECAY
 
     def __post_init__(self) -> None:
         if self.controller is None:
@@ -70,7 +71,7 @@ class PluginSettings:
             draft=cast(DraftName, draft) if draft else None,
             draft_agree=_to_number("--reason-draft-agree", "[0, 1]", agree) if agree else DRAFT_AGREE,
             table=Path(table) if table else None,
-            table_decay=_to_number("--reason-table-decay", "(0, 1]", decay) if decay else 1.0,
+            table_decay=_to_number("--reason-table-decay", "(0, 1]", decay) if decay else TABLE_DECAY,
         )
 
 

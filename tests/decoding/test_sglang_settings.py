@@ -71,9 +71,11 @@ def test_a_draft_model_needs_a_fixed_number_of_nodes() -> None:
 def server_args(**changes: Any) -> Any:
     """SGLang's settings as its command leaves them when no flag is given."""
     unset = ("page_size", "max_running_requests", "speculative_draft_model_path", "speculative_num_draft_tokens")
+    thresholds = ("speculative_accept_threshold_single", "speculative_accept_threshold_acc")
     off = ("enable_dp_attention", "enable_multi_layer_eagle", "disable_overlap_schedule", "speculative_adaptive")
     fields: dict[str, Any] = dict.fromkeys((*unset, "speculative_num_steps", "speculative_eagle_topk"))
-    fields |= dict.fromkeys((*off, "speculative_use_rejection_sampling"), False)
+    fields |= dict.fromkeys((*off, "speculative_use_rejection_sampling"), False) | dict.fromkeys(thresholds, 1.0)
+    fields["attention_backend"] = None
     fields |= {"device": "cuda", "pp_size": 1, "enable_mixed_chunk": True, "speculative_ngram_max_bfs_breadth": 10}
     assert not changes.keys() - fields.keys()
     return SimpleNamespace(**(fields | changes))
@@ -87,12 +89,25 @@ MODEL = {"speculative_draft_model_path": "small"}
     ("settings", "changes", "message"),
     [
         (PluginSettings(), MODEL, "--speculative-draft-model-path needs --reason-draft with REASON"),
+        (PluginSettings(), {"page_size": 16}, "REASON needs --attention-backend flashinfer with --page-size 16"),
+        (PluginSettings(), {"page_size": 16, "attention_backend": "triton"}, "--page-size 16, got triton"),
+        (PluginSettings(), {"speculative_num_draft_tokens": 1}, "--speculative-num-draft-tokens must be an int >= 2"),
+        (PluginSettings(), {"speculative_num_draft_tokens": 0}, "--speculative-num-draft-tokens must be an int >= 2"),
+        (PluginSettings(draft_agree=0.1), {}, "--reason-draft-agree needs --reason-draft"),
+        (PluginSettings(table_decay=0.5), {}, "--reason-table-decay needs --reason-table"),
+        (
+            PluginSettings(),
+            {"speculative_use_rejection_sampling": True, "speculative_accept_threshold_acc": 0.5},
+            "REASON does not work with --speculative-accept-threshold-acc, --speculative-use-rejection-sampling",
+        ),
         (PluginSettings(), {"pp_size": 2}, "REASON supports tensor parallelism, but neither pipelines nor"),
         (DRAFTING, {}, "--reason-draft standalone needs --speculative-draft-model-path"),
         (DRAFTING, MODEL | {"enable_dp_attention": True}, "neither pipelines nor data-parallel attention"),
         (DRAFTING, MODEL | {"speculative_eagle_topk": 1}, "--speculative-eagle-topk must be an int >= 2, got 1"),
         (DRAFTING, MODEL | {"speculative_num_steps": 1}, "--speculative-num-steps must be an int >= 2, got 1"),
         (DRAFTING, MODEL | {"speculative_num_draft_tokens": 2}, "--speculative-num-draft-tokens must be an int >= 3"),
+        (DRAFTING, MODEL | {"speculative_num_draft_tokens": 0}, "--speculative-num-draft-tokens must be an int >= 3"),
+        (DRAFTING, MODEL | {"speculative_accept_threshold_single": 0.9}, "--speculative-accept-threshold-single"),
         (
             DRAFTING,
             MODEL | {"page_size": 16, "speculative_adaptive": True},
@@ -120,7 +135,10 @@ def test_what_the_user_has_set_stays() -> None:
         assert args.disable_overlap_schedule
         assert not args.enable_mixed_chunk
     assert args.max_running_requests == 5
+    paged = server_args(page_size=16, attention_backend="flashinfer", speculative_num_draft_tokens=2)
+    check_server_args("REASON", PluginSettings(), paged)
     args = server_args()
+    check_server_args("REASON", PluginSettings(table=Path("tables"), table_decay=0.5), args)
     set_server_args(PluginSettings(), args)
     assert not args.disable_overlap_schedule
     assert (args.speculative_num_draft_tokens, args.speculative_eagle_topk) == (12, 10)
