@@ -36,6 +36,12 @@ class LabelHead(nn.Module):
         weight = torch.tensor([[0.0, 0.0, NEVER_LOGIT]]).repeat(vocab_size, 1)
         weight[:2] = torch.eye(3)[:2]
         self.weight = nn.Parameter(weight, requires_grad=False)
+        # SGLang copies the embedding to what is called lm_head.weight, where the configuration ties the two.
+        self.weight.weight_loader = _keep_weight  # type: ignore[attr-defined]
+
+
+def _keep_weight(weight: nn.Parameter, loaded_weight: torch.Tensor) -> None:
+    """Loads nothing: the weight is complete."""
 
 
 class HeadedLogitsProcessor(nn.Module):
