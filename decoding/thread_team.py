@@ -16,25 +16,32 @@ class HelperThread(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="decoder helper", daemon=True)
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._errors: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._is_busy = False
+        self._error: BaseException | None = None
+        self._ends: SimpleQueue[None] = SimpleQueue()
         self.start()
 
     def begin(self, call: Callable[[], None]) -> None:
         """Has the thread make this call."""
+        self._is_busy, self._ends = True, SimpleQueue()
         self._calls.put(call)
 
     def finish(self) -> BaseException | None:
-        """Waits for the end of the call; returns what it raised."""
-        return self._errors.get()
+        """Waits for the end of the call; returns what it raised. A wait that was interrupted may be repeated."""
+        while self._is_busy:  # not the queue alone: what an interrupted wait took from it is lost
+            self._ends.get()
+        error, self._error = self._error, None
+        return error
 
     def run(self) -> None:
         while True:
             call = self._calls.get()
             try:
                 call()
-                self._errors.put(None)
             except BaseException as error:
-                self._errors.put(error)
+                self._error = error
+            self._is_busy = False
+            self._ends.put(None)
             del call  # while this thread waits, it would keep the weights and keys of a closed engine
 
 
@@ -58,13 +65,30 @@ def run_in_team(num_threads: int, function: Callable[..., None], *args: object) 
                 try:
                     function(0, num_threads, barrier, *args)
                 finally:
-                    errors = [other.finish() for other in others]
+                    errors = _finish_all(others)
                 for error in filter(None, errors):
                     raise error
                 return
         finally:
             _lock.release()
     function(0, 1, new_barrier(), *args)
+
+
+def _finish_all(helpers: list[HelperThread]) -> list[BaseException | None]:
+    """Waits for the calls of all helpers; returns what they raised. Raises: what a signal raised meanwhile, at the end.
+
+    Until then they write to the arrays of the call, and are not free for the next team.
+    """
+    interrupt: BaseException | None = None
+    while True:
+        try:
+            errors = [helper.finish() for helper in helpers]
+            break
+        except BaseException as error:  # of a signal, such as KeyboardInterrupt
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+    return errors
 
 
 def _start_helpers(count: int) -> bool:

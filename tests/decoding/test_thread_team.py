@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import threading
 import weakref
 from collections.abc import Iterator
@@ -108,6 +109,46 @@ def test_error_of_any_thread_is_raised_and_the_next_team_is_whole(failing: tuple
     calls: list[tuple[int, int]] = []
     run_in_team(2, record_thread, calls)
     assert sorted(calls) == [(0, 2), (1, 2)]
+
+
+@pytest.fixture
+def interrupted() -> Iterator[threading.Event]:
+    """Set once this process has had its signal to end, which raises KeyboardInterrupt."""
+    event = threading.Event()
+
+    def note_and_raise(number: int, frame: object) -> None:
+        event.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note_and_raise)
+    yield event
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupt_is_raised_when_all_threads_have_ended(interrupted: threading.Event) -> None:
+    main, waits, returned = threading.get_ident(), threading.Event(), threading.Event()
+    ended: list[int] = []
+
+    def interrupt_others(thread: int, num_threads: int, barrier: Ints) -> None:
+        if thread == 0:
+            waits.set()
+            return
+        assert waits.wait(60)
+        if thread == 1:
+            sleep(0.05)  # so that the interrupt finds the first thread waiting for this one
+            signal.pthread_kill(main, signal.SIGINT)
+        assert interrupted.wait(60)
+        returned.wait(0.2)
+        ended.append(thread)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_team(3, interrupt_others)
+    ended_before = sorted(ended)
+    returned.set()
+    assert ended_before == [1, 2]
+    calls: list[tuple[int, int]] = []
+    run_in_team(3, record_thread, calls)
+    assert sorted(calls) == [(0, 3), (1, 3), (2, 3)]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
