@@ -79,8 +79,9 @@ def find_latest_matches(ids_BL: Ids, lengths_B: Ints, *, max_ngram: int, min_ngr
     """
     rows_B = np.arange(len(ids_BL))
     match_B = np.full(len(ids_BL), -1, dtype=np.int64)
-    matches_BL = np.ones(ids_BL.shape, dtype=bool)  # of the last n tokens, by where they end
-    matches_BL[rows_B, lengths_B - 1] = False  # the text's end matches itself
+    # Of the last n tokens, by where they end: before the text's end, which matches itself. Columns beyond it may hold
+    # tokens of a longer, earlier text.
+    matches_BL = np.arange(ids_BL.shape[1]) < lengths_B[:, None] - 1
     for n in range(1, max_ngram + 1):
         # The n-th token from the end; -2 where the text is shorter, which equals no id and no padding (-1).
         token_B = np.where(lengths_B >= n, ids_BL[rows_B, np.maximum(lengths_B - n, 0)], -2)

@@ -60,6 +60,14 @@ def test_another_text_under_an_old_number_is_read_anew() -> None:
     assert source.next_tokens(state).ids_FK.tolist() == [[8]]
 
 
+def test_a_shorter_text_is_not_matched_with_the_rest_of_the_one_before() -> None:
+    """The rest stays in the row where another branch is as long."""
+    source, other = PromptLookup(), Branch(8, "", tuple(range(20, 40)), 0, SamplingParams(), 9)
+    for text in ((1, 2, 3, 4, 5, 6, 2, 3, 10), (5, 2, 3)):
+        state = source.root_states([Branch(7, "", text, 0, SamplingParams(), 9), other])
+    assert state[:, 1:].tolist() == [[-1, 0], [-1, 0]]
+
+
 def test_a_dead_copy_stays_dead() -> None:
     source = PromptLookup()
     state = source.root_states([Branch(0, "", (1, 2, 3, 1), 0, SamplingParams(), 9)])
