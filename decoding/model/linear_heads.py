@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -72,7 +72,8 @@ class _LinearModule(torch.nn.Module):
 def replace_linears(head: Head, make_linear: LinearFactory, *, must: bool) -> Head:
     """Returns a head in which other functions run the linear layers. *Mutates* it.
 
-    A head whose layers are not known is returned as it is, unless it `must` be replaced. Raises: ValueError then.
+    Heads and parts with weights whose products are not known stay as they are, unless they `must` be replaced. Raises:
+    ValueError then.
     """
     if isinstance(head, torch.nn.Linear):
         return _LinearModule(head, make_linear)
@@ -83,7 +84,7 @@ def replace_linears(head: Head, make_linear: LinearFactory, *, must: bool) -> He
             f"numerics=invariant cannot run a head of the type {type(head).__name__}: its products are not known; set "
             "numerics=fast"
         )
-    for name, layer in head.named_children():
-        if isinstance(layer, torch.nn.Linear):
-            setattr(head, name, _LinearModule(layer, make_linear))
+    for index, layer in enumerate(head):
+        if next(layer.parameters(), None) is not None:
+            head[index] = cast(torch.nn.Module, replace_linears(layer, make_linear, must=must))
     return head
