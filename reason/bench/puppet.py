@@ -10,6 +10,7 @@ Shapes: W output rows, V vocabulary of the body, B vocabulary of the brain, D hi
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from decoding.model.backend import TokenBatch
+from decoding.model.decoder_choice import explain_uncompiled_dtype
 from decoding.model.device_choice import Device, DType, pick_device, pick_dtype
 from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentTiles
@@ -115,17 +117,25 @@ def make_body(
 ) -> HFBackend:
     """Returns a random model of a shape; dtype `auto` is bfloat16 on CUDA and the faster one on this CPU.
 
+    With decoder=compiled it is the faster one of those that run compiled.
+
     Raises: ValueError for a device or dtype that there is not.
     """
     target = pick_device(device)
-    torch_dtype = _pick_faster_dtype(shape) if dtype == "auto" and target.type == "cpu" else pick_dtype(dtype, target)
+    if dtype == "auto" and target.type == "cpu":
+        choices = [torch.float32, torch.bfloat16]
+        if decoder == "compiled":  # a brain that runs compiled needs such a body, and not every CPU has tiles
+            choices = [choice for choice in choices if explain_uncompiled_dtype(choice) is None]
+        torch_dtype = _pick_faster_dtype(shape, choices)
+    else:
+        torch_dtype = pick_dtype(dtype, target)
     name = str(torch_dtype).removeprefix("torch.")
     model = shape.make_model(target, torch_dtype)
     return HFBackend(model, device=device, dtype=name, numerics=numerics, decoder=decoder, frees_model=True)
 
 
-def _pick_faster_dtype(shape: BodyShape) -> torch.dtype:
-    """Returns bfloat16 or float32, whichever multiplies 4 rows with the shape's largest matrix of a layer sooner.
+def _pick_faster_dtype(shape: BodyShape, choices: Sequence[torch.dtype]) -> torch.dtype:
+    """Returns the dtype of `choices` which multiplies 4 rows with the shape's largest matrix of a layer soonest.
 
     Measured, because it depends on the CPU: bfloat16 halves the bytes, but without instructions of its own it is
     computed many times slower. The best of seven times, which a busy machine disturbs least.
@@ -141,7 +151,7 @@ def _pick_faster_dtype(shape: BodyShape) -> torch.dtype:
             seconds.append(time.perf_counter() - begin)
         return min(seconds)
 
-    return min((torch.float32, torch.bfloat16), key=measure)
+    return min(choices, key=measure)
 
 
 class Puppet:

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate, count
 
 import pytest
 import torch
@@ -261,6 +262,15 @@ def test_body_of_a_cpu_gets_one_of_two_dtypes_and_random_weights() -> None:
     assert torch.equal(model.model.norm.weight, torch.ones(64))
     assert MINIATURE.count_weights() == sum(weights.numel() for weights in model.parameters())
     assert find_shape("qwen2.5-0.5b").count_weights() == 494_032_768  # as published
+
+
+def test_body_beside_a_compiled_brain_gets_a_dtype_that_runs_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = copy.copy(brain())
+    compiled.decoder_kind = "compiled"
+    clock = accumulate(1 / n for n in count(1))  # bfloat16, which is timed last, seems faster
+    monkeypatch.setattr("reason.bench.puppet.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("decoding.cpu_features.has_tiles", lambda: False)
+    assert make_puppet(MINIATURE, compiled).dtype == torch.float32
 
 
 @pytest.mark.parametrize("search", ["best_of_n", "ets"])
