@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import shlex
 import subprocess
@@ -25,6 +24,9 @@ from reason.runs.tables import ResultTable
 
 TIMEOUT_S = 600
 PATH = "/v1/chat/completions"
+NUM_QUESTIONS = 17 * 8 * 18
+"""Different questions; after so many seeds they come again."""
+_STRIDE = 1009  # has no factor in common with their number, so that neighbours differ in all their numbers
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ def measure_load(
 
 
 def _write_body(preset: str, seed: int) -> str:
-    dice = random.Random(seed)
-    first, factor, step = dice.randint(2, 18), dice.randint(2, 9), dice.randint(1, 18)
+    number = seed * _STRIDE % NUM_QUESTIONS
+    first, factor, step = 2 + number // 144, 2 + number // 18 % 8, 1 + number % 18
     question = f"x0 = {first}. Each next term is {factor} times the one before plus {step}, modulo 19. Find x3."
     return json.dumps({"model": preset, "messages": [{"role": "user", "content": question}], "seed": seed})
 

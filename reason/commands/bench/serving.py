@@ -19,10 +19,10 @@ from rich.console import Console
 
 from reason.bench.arguments import (
     add_report_argument,
-    count_list,
     describe_length,
     name_list,
     positive_int,
+    positive_ints,
     run_benchmark,
 )
 from reason.commands import typed
@@ -31,7 +31,7 @@ from reason.commands import typed
 def make_parser() -> argparse.ArgumentParser:
     parser = typed.make_parser("bench serving", __doc__)
     parser.add_argument("--presets", type=name_list, default=("single", "best-of-16"), help="NAME,NAME")
-    parser.add_argument("--clients", type=count_list, default=(1, 8, 32), help="N,N")
+    parser.add_argument("--clients", type=positive_ints, default=(1, 8, 32), help="N,N")
     parser.add_argument("--requests", type=positive_int, default=100, help="of each turn, preset and number of clients")
     parser.add_argument("--server", action="append", help="settings of a server that is started; default: none")
     parser.add_argument("--url", help="a server that is running, in place of --server; REASON_API_KEY is its key")
@@ -59,8 +59,9 @@ def bench_serving(args: argparse.Namespace, console: Console) -> dict[str, objec
                 for preset in args.presets:
                     most = max(args.clients)
                     measure_load(server, url, preset, clients=most, requests=most, seed=10**6, key=key)  # warm up
-                    for clients in args.clients:
-                        seed = turn * args.requests
+                    for number, clients in enumerate(args.clients):
+                        # no request twice: a running server would know its prompt
+                        seed = (turn * len(args.clients) + number) * args.requests
                         loads.append(
                             measure_load(
                                 server, url, preset, clients=clients, requests=args.requests, seed=seed, key=key
