@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from statistics import median
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
@@ -78,22 +78,32 @@ def start_server(*settings: str) -> Iterator[str]:
         process.wait()
 
 
+def parse_address(url: str) -> SplitResult:
+    """Returns the parts of a server's address, with or without `/v1`. Raises: ValueError for another kind of text."""
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ValueError(f"--url must be like http://HOST:PORT or https://HOST/PATH, got {url}")
+    return address._replace(path=address.path.rstrip("/").removesuffix("/v1"))
+
+
 def measure_load(
     server: str, url: str, preset: str, *, clients: int, requests: int, seed: int, key: str | None
 ) -> ServedLoad:
     """Sends so many requests from so many clients, each over one connection. Raises: ValueError for an error."""
+    address = parse_address(url)
+    open_connection = HTTPSConnection if address.scheme == "https" else HTTPConnection
     bodies = deque(_write_body(preset, seed + number) for number in range(requests))
 
     def answer_all(_: int) -> list[tuple[float, int]]:
         answers: list[tuple[float, int]] = []
-        connection = HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_S)
+        connection = open_connection(address.netloc, timeout=TIMEOUT_S)
         while bodies:
             try:
                 body = bodies.popleft()
             except IndexError:  # another client has taken the last one
                 break
             begin = time.perf_counter()
-            tokens = _ask(connection, body, key)
+            tokens = _ask(connection, address.path + PATH, body, key)
             answers.append((time.perf_counter() - begin, tokens))
         connection.close()
         return answers
@@ -113,10 +123,10 @@ def _write_body(preset: str, seed: int) -> str:
     return json.dumps({"model": preset, "messages": [{"role": "user", "content": question}], "seed": seed})
 
 
-def _ask(connection: HTTPConnection, body: str, key: str | None) -> int:
+def _ask(connection: HTTPConnection, path: str, body: str, key: str | None) -> int:
     """Returns the number of tokens that a request took."""
     authorization = {} if key is None else {"Authorization": f"Bearer {key}"}
-    connection.request("POST", PATH, body, {"Content-Type": "application/json", **authorization})
+    connection.request("POST", path, body, {"Content-Type": "application/json", **authorization})
     reply = connection.getresponse()
     text = reply.read().decode()
     if reply.status != 200:

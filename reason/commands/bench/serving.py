@@ -42,10 +42,19 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def bench_serving(args: argparse.Namespace, console: Console) -> dict[str, object]:
-    from reason.bench.serving import format_report, make_table, measure_load, start_server, summarise_loads
+    from reason.bench.serving import (
+        format_report,
+        make_table,
+        measure_load,
+        parse_address,
+        start_server,
+        summarise_loads,
+    )
 
     if args.url and args.server:
         raise ValueError("--url asks a server that is running and --server starts one: give one of the two")
+    if args.url:
+        parse_address(args.url)
     servers, key = [args.url] if args.url else args.server or [""], os.environ.get("REASON_API_KEY")
     console.print(
         describe_length(
@@ -55,7 +64,7 @@ def bench_serving(args: argparse.Namespace, console: Console) -> dict[str, objec
     loads = []
     for turn in range(args.repeats):
         for server in servers:
-            with nullcontext(args.url.rstrip("/")) if args.url else start_server(*shlex.split(server)) as url:
+            with nullcontext(args.url) if args.url else start_server(*shlex.split(server)) as url:
                 for preset in args.presets:
                     most = max(args.clients)
                     measure_load(server, url, preset, clients=most, requests=most, seed=10**6, key=key)  # warm up

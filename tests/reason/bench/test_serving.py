@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from reason.commands.bench.serving import bench_serving, make_parser
@@ -58,3 +59,23 @@ def test_no_client_count_and_no_turn_repeats_a_question_or_a_seed() -> None:
     assert len(bodies) == 2 * 2 * 20
     assert len({body["seed"] for body in bodies}) == len(bodies)
     assert len({body["messages"][0]["content"] for body in bodies}) == len(bodies)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/team", "/team/v1/"])
+def test_path_of_an_address_is_kept(path: str) -> None:
+    with recording_server() as (url, asked):
+        bench("--url", url + path, "--presets", "single", "--clients", "1", "--requests", "1", "--repeats", "1")
+    folder = path.rstrip("/").removesuffix("/v1")
+    assert {asked_path for asked_path, _ in asked} == {f"{folder}/v1/chat/completions"}
+
+
+def test_https_address_is_not_asked_in_the_clear() -> None:
+    with recording_server() as (url, asked), pytest.raises(OSError, match="SSL"):
+        bench("--url", url.replace("http:", "https:"), "--clients", "1", "--requests", "1", "--repeats", "1")
+    assert asked == []
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "host"])
+def test_address_without_a_known_scheme_and_a_host_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=f"--url must be like http://HOST:PORT or https://HOST/PATH, got {url}"):
+        bench("--url", url)
