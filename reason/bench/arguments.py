@@ -53,6 +53,14 @@ def require_names(flag: str, names: Iterable[str], known: Iterable[str]) -> None
         raise SystemExit(f"{flag} must be of {', '.join(known)}, got {', '.join(unknown)}")
 
 
+def temperature(text: str) -> float:
+    """A temperature. Raises: ArgumentTypeError."""
+    number = float(text)
+    if not is_number(number, low=0, high=MAX_TEMPERATURE):
+        raise ArgumentTypeError(f"must be a number from 0 to {MAX_TEMPERATURE}, got {text}")
+    return number
+
+
 def temperature_list(text: str) -> tuple[float, ...]:
     """`1,0.6,0` as temperatures. Raises: ArgumentTypeError."""
     numbers = tuple(float(part) for part in text.split(","))
@@ -74,8 +82,13 @@ def add_torch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def report_path(text: str) -> Path:
-    """The file of a report, whose folder is made at once: a bench may run for hours before it writes."""
+    """The file of a report, whose folder is made at once: a bench may run for hours before it writes.
+
+    Raises: ArgumentTypeError for a folder.
+    """
     path = Path(text)
+    if path.is_dir():
+        raise ArgumentTypeError(f"{text} is a folder: name a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -137,21 +150,46 @@ def describe_length(**factors: int) -> str:
 
 def limit_threads(count: int | None) -> None:
     """Limits torch to `count` threads; `None` leaves torch its default. Must be called before torch is imported."""
-    assert "torch" not in sys.modules, "too late: torch has read how many threads it may use"
     if count is not None:
+        assert "torch" not in sys.modules, "too late: torch has read how many threads it may use"
         os.environ["OMP_NUM_THREADS"] = str(count)
 
 
 def run_benchmark(
     parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace, Console], Mapping[str, object]]
 ) -> None:
-    """Parses the command line, measures, and prints the result as the one JSON object on stdout's last line."""
+    """Parses the command line, measures, and prints the result as the one JSON object on stdout's last line.
+
+    Where Ctrl-C or wrong input ends it early, what it has printed is kept beside `--out`: hours may be in it.
+
+    Raises: SystemExit with 2 after wrong input, with 130 after Ctrl-C.
+    """
     args = parser.parse_args()
-    limit_threads(args.threads)
+    limit_threads(getattr(args, "threads", None))
     collect_seldom()  # as the commands that are measured
     logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
-    console = Console(stderr=not sys.stdout.isatty(), width=120)
-    print(json.dumps(measure(args, console)))
+    console = Console(stderr=not sys.stdout.isatty(), width=120, record=True)
+    try:
+        result = measure(args, console)
+    except (ConfigError, ValueError, OutputError) as error:
+        message, status = str(error), 2
+    except KeyboardInterrupt:
+        message, status = "stopped", 130
+    else:
+        print(json.dumps(result))
+        return
+    kept = _keep_lines(getattr(args, "out", None), console.export_text())
+    Console(stderr=True).print(message + kept, style="red", markup=False, soft_wrap=True)
+    sys.exit(status)
+
+
+def _keep_lines(out: Path | None, text: str) -> str:
+    """Writes what was printed beside the report, which may be of an earlier run; returns where, for a message."""
+    if out is None or not text.strip():
+        return ""
+    file = out.with_suffix(".stopped.txt")
+    file.write_text(text, encoding="utf-8")
+    return f" (what was printed is in {file})"
 
 
 def run_comparison(

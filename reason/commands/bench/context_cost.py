@@ -13,16 +13,26 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from reason.bench.arguments import add_torch_arguments, name_list, positive_ints, run_benchmark
+from reason.bench.arguments import name_list, positive_int, positive_ints, run_benchmark
 from reason.commands import typed
+
+LEAST_CONTEXT = 256  # a shorter one is nearly all prompt
+
+
+def _contexts(text: str) -> tuple[int, ...]:
+    """`1024,16384` as lengths. Raises: ArgumentTypeError."""
+    lengths = positive_ints(text)
+    if min(lengths) < LEAST_CONTEXT:
+        raise argparse.ArgumentTypeError(f"must be at least {LEAST_CONTEXT} each, got {text}")
+    return lengths
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = typed.make_parser("bench context_cost", __doc__)
     parser.add_argument("--speculation", type=name_list, default=("off", "stand", "suffix"), help="options to compare")
     parser.add_argument("--branches", type=positive_ints, default=(4,))
-    parser.add_argument("--contexts", type=positive_ints, default=(1024, 32768), help="at least 256 tokens each")
-    add_torch_arguments(parser)
+    parser.add_argument("--contexts", type=_contexts, default=(1024, 32768), help="at least 256 tokens each")
+    parser.add_argument("--threads", type=positive_int, help="torch threads; default: chosen by torch")
     return parser
 
 

@@ -62,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     top.add_argument(
         "--write-front",
-        type=Path,
+        type=report_path,
         metavar="FILE",
         help="write what was measured here, for search=auto search.front=FILE",
     )

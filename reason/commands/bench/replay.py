@@ -8,15 +8,13 @@ problem are replayed one after the other. Needs no model. Prints tables; the las
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import os
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from reason.bench.arguments import name_list, positive_ints, report_path
+from reason.bench.arguments import name_list, positive_int, positive_ints, report_path, run_benchmark
 from reason.commands import typed
 
 
@@ -26,20 +24,17 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--tokenizer", default="bundled:target", help="bundled:NAME, a folder or a hub id")
     top.add_argument("--nodes", type=positive_ints, default=(8, 16, 64), help="draft nodes")
     top.add_argument("--drafters", type=name_list, help="NAME,NAME; default: all")
-    top.add_argument("--limit", type=int, help="only the first so many problems")
-    top.add_argument("--plot", type=Path, help="draw accepted length by trajectory to this file")
+    top.add_argument("--limit", type=positive_int, help="only the first so many problems")
+    top.add_argument("--plot", type=report_path, help="draw accepted length by trajectory to this file")
     top.add_argument("--out", type=report_path, help="write a report to this file")
     return top
 
 
-def run_program() -> None:
-    args = make_parser().parse_args()
-    logging.disable(logging.ERROR)  # transformers logs every setting that it ignores
+def bench_replay(args: argparse.Namespace, console: Console) -> dict[str, object]:
     from reason.bench.plots import plot_replay, require_matplotlib
     from reason.bench.replay import DRAFTERS, encode_recordings, read_recordings, replay_drafter, validate_names
     from reason.bench.replay_report import format_report, print_report
 
-    console = Console(stderr=not sys.stdout.isatty(), width=120)
     try:
         if args.plot:
             require_matplotlib()
@@ -54,7 +49,7 @@ def run_program() -> None:
         for name in drafters:
             rows.append(replay_drafter(name, recordings, nodes))
             console.print(f"{nodes:3d} nodes {name:<18} {rows[-1]['tokens_per_forward']:5.2f} tokens/forward")
-    result = {
+    result: dict[str, object] = {
         "replay": str(args.file),
         "tokenizer": args.tokenizer,
         "problems": len(recordings),
@@ -67,4 +62,8 @@ def run_program() -> None:
     if args.out:
         link = os.path.relpath(args.plot, args.out.parent) if args.plot else None
         args.out.write_text(format_report(result, typed.join_command("bench replay"), link), encoding="utf-8")
-    print(json.dumps(result))
+    return result
+
+
+def run_program() -> None:
+    run_benchmark(make_parser(), bench_replay)

@@ -27,10 +27,17 @@ from reason.bench.arguments import (
     name_list,
     positive_int,
     positive_ints,
+    report_path,
     run_benchmark,
     temperature_list,
 )
 from reason.commands import typed
+
+
+def _prefix(text: str) -> str:
+    """The beginning of names of plots, whose folder is made at once. Raises: ArgumentTypeError."""
+    report_path(f"{text}-speed.png")
+    return text
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -41,7 +48,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--trajectories", type=positive_int, help="branches of each problem")
     parser.add_argument("--max-tokens", type=positive_int, help="per trajectory; default: the model's limit")
     parser.add_argument("--kv-mib", type=positive_int, help="size of the KV pool of an engine")
-    parser.add_argument("--plots", metavar="PREFIX", help="draw PREFIX-acceptance.png and PREFIX-speed.png")
+    parser.add_argument(
+        "--plots", type=_prefix, metavar="PREFIX", help="draw PREFIX-acceptance.png and PREFIX-speed.png"
+    )
     add_torch_arguments(parser)
     add_report_argument(parser)
     nodes = parser.add_argument_group("acceptance at equal numbers of draft nodes")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from reason.bench.arguments import describe_length, positive_int, run_comparison
+from reason.bench.arguments import describe_length, positive_int, report_path, run_comparison
 from reason.bench.report import describe_facts
 from reason.commands import typed
 from reason.config.errors import ConfigError
@@ -42,8 +42,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--workloads", nargs="+", default=["writer", "thinker"], choices=["writer", "thinker"])
     parser.add_argument("--recordings", type=Path, help="recorded texts of a real model, as for `reason bench replay`")
     parser.add_argument("--replayed", type=positive_int, default=10, help="of these, problems that are replayed")
-    parser.add_argument("--figures", type=Path, default=FIGURES, help="what was measured; read and written")
-    parser.add_argument("--out", type=Path, default=PAGE, help="the page")
+    parser.add_argument("--figures", type=report_path, default=str(FIGURES), help="what was measured; read and written")
+    parser.add_argument("--out", type=report_path, default=str(PAGE), help="the page")
     return parser
 
 

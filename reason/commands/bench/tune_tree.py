@@ -14,7 +14,7 @@ import sys
 
 from rich.console import Console
 
-from reason.bench.arguments import accept_old_flag, limit_threads, positive_int, report_path
+from reason.bench.arguments import accept_old_flag, limit_threads, positive_int, report_path, temperature
 from reason.commands import typed
 
 
@@ -32,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--depth", type=positive_int, default=20, help="levels of the static tree")
     top.add_argument("--problems", type=positive_int, default=4, help="training problems of each family")
     top.add_argument("--trajectories", type=positive_int, default=16, help="branches of each problem")
-    top.add_argument("--temperature", type=float, default=1.0)
+    top.add_argument("--temperature", type=temperature, default=1.0)
     top.add_argument("--live", type=positive_int, default=4, help="branches decoded together")
     top.add_argument("--max-tokens", type=positive_int, help="per trajectory; default: the model's limit")
     top.add_argument("--kv-mib", type=positive_int, default=64, help="size of the KV pool")

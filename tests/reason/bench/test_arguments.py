@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from reason.bench.arguments import accept_old_flag, count_list, name_list, positive_int, positive_ints, temperature_list
+from reason.bench.arguments import (
+    accept_old_flag,
+    add_report_argument,
+    count_list,
+    name_list,
+    positive_int,
+    positive_ints,
+    report_path,
+    run_benchmark,
+    temperature,
+    temperature_list,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,3 +66,74 @@ def test_list_arguments_are_parsed_and_checked() -> None:
         count_list("0,-1")
     with pytest.raises(argparse.ArgumentTypeError, match=r"must be numbers from 0 to 100\.0, got -1"):
         temperature_list("-1")
+    assert temperature("0.6") == 0.6
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a number from 0 to 100\.0, got nan"):
+        temperature("nan")
+
+
+def test_report_is_a_file_whose_folder_is_made_at_once(tmp_path: Path) -> None:
+    assert report_path(str(tmp_path / "new" / "report.md")).parent.is_dir()
+    with pytest.raises(argparse.ArgumentTypeError, match="is a folder: name a file"):
+        report_path(str(tmp_path / "new"))
+    (tmp_path / "file").touch()
+    with pytest.raises(argparse.ArgumentTypeError, match="its folder cannot be made"):
+        report_path(str(tmp_path / "file" / "report.md"))
+
+
+@pytest.mark.parametrize(
+    ("script", "flag", "value"),
+    [
+        ("replay", "--plot", "."),
+        ("replay", "--limit", "-1"),
+        ("speculation", "--plots", "file/plot"),
+        ("evaluate", "--write-front", "."),
+        ("systems", "--out", "."),
+        ("systems", "--figures", "file/figures.json"),
+        ("serving", "--clients", "1,0"),
+        ("context_cost", "--contexts", "100,1024"),
+        ("context_cost", "--device", "cpu"),  # its model has neither device nor dtype
+        ("tune_tree", "--temperature", "-1"),
+    ],
+)
+def test_value_that_would_fail_after_hours_is_refused_at_once(
+    script: str, flag: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    needed = ["traces.jsonl"] if script == "replay" else []
+    with pytest.raises(SystemExit) as refused:
+        import_module(f"reason.commands.bench.{script}").make_parser().parse_args([*needed, flag, value])
+    assert refused.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [(KeyboardInterrupt(), 130, "stopped"), (ValueError("there is no such shape"), 2, "there is no such shape")],
+)
+def test_benchmark_that_ends_early_keeps_what_it_printed(
+    error: BaseException,
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def measure(args: argparse.Namespace, console: Console) -> dict[str, object]:
+        console.print("8 nodes: 2.5 tokens")
+        raise error
+
+    parser = argparse.ArgumentParser()
+    add_report_argument(parser)
+    report, kept = tmp_path / "report.md", tmp_path / "report.stopped.txt"
+    report.write_text("of an earlier run")
+    monkeypatch.setattr(sys, "argv", ["bench", "--out", str(report)])
+    for of_process in ("logging.disable", "reason.bench.arguments.collect_seldom"):  # other tests are in this one
+        monkeypatch.setattr(of_process, lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        run_benchmark(parser, measure)
+    assert ended.value.code == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{message} (what was printed is in {kept})" in printed.err
+    assert kept.read_text() == "8 nodes: 2.5 tokens\n"
+    assert report.read_text() == "of an earlier run"
