@@ -98,6 +98,14 @@ class SearchFigure:
     baseline: str
 
 
+def list_parts(row: SystemRow, workloads: Sequence[str], *, has_recordings: bool) -> list[str]:
+    """Returns the keys of the figures that a system has with these workloads, and recorded texts where there are."""
+    if row.bench == "search":
+        return ["search"]
+    chosen = [name for name in workloads if not row.workloads or name in row.workloads]
+    return [*chosen, "recordings"] if has_recordings and row.bench == "decoding" else chosen
+
+
 def measure_row(row: SystemRow, *, problems: int, pairs: int, workloads: Sequence[str]) -> dict[str, Any]:
     """Returns the figures of a system as plain data, by workload. Raises: ConfigError for settings that do not run."""
     settings = shlex.split(row.settings)
@@ -107,8 +115,7 @@ def measure_row(row: SystemRow, *, problems: int, pairs: int, workloads: Sequenc
         return {"search": asdict(compare_search(settings, common, problems=problems, workload=name))}
     return {
         name: asdict(compare_decoding(settings, [*WORKLOADS[name], *common], problems=problems, pairs=pairs))
-        for name in workloads
-        if not row.workloads or name in row.workloads
+        for name in list_parts(row, workloads, has_recordings=False)
     }
 
 

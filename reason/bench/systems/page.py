@@ -24,8 +24,8 @@ _TITLES = {
 }
 
 
-def format_page(rows: Sequence[SystemRow], figures: Figures, source: str) -> str:
-    """Returns the page. `source` says with which command the figures were made, and on which machine."""
+def format_page(rows: Sequence[SystemRow], figures: Figures, *sources: str) -> str:
+    """Returns the page. `sources` say with which commands the figures were made, and on which machines."""
     parts = [
         "# Systems",
         "",
@@ -34,7 +34,7 @@ def format_page(rows: Sequence[SystemRow], figures: Figures, source: str) -> str
         "A system is *whole* if its mechanism is here as published, *part* if something is missing, and *absent* with "
         "the reason, below the tables.",
         "",
-        *_explain_figures(source),
+        *_explain_figures(sources),
     ]
     for slot in SLOTS:
         chosen = [row for row in rows if row.slot == slot]
@@ -45,9 +45,9 @@ def format_page(rows: Sequence[SystemRow], figures: Figures, source: str) -> str
     return "\n".join(parts) + "\n"
 
 
-def _explain_figures(source: str) -> list[str]:
+def _explain_figures(sources: Sequence[str]) -> list[str]:
     return [
-        f"**Figures.** {source}",
+        "**Figures.** " + "\n\n".join(sources),
         "",
         "- *Lossless*: whether the distribution of texts is that of plain decoding; tests enumerate it. What is not, "
         "every result names. A search and a rule that ends thoughts have no mark: they choose which texts are written "

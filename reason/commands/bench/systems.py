@@ -12,7 +12,6 @@ continues.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,41 +49,49 @@ def make_parser() -> argparse.ArgumentParser:
 def measure_systems(args: argparse.Namespace, console: Console) -> str:
     """Returns the page. *Mutates* the file of figures."""
     from reason.bench.engine import describe_machine
+    from reason.bench.systems.figures import SystemFigures
+    from reason.bench.systems.measure import list_parts
     from reason.bench.systems.page import format_page
     from reason.bench.systems.rows import load_rows
 
     rows = load_rows()
     if unknown := sorted(set(args.only) - {row.name for row in rows}):
         raise ValueError(f"--only must name systems of {', '.join(row.name for row in rows)}; got {', '.join(unknown)}")
-    saved: dict[str, Any] = json.loads(args.figures.read_text(encoding="utf-8")) if args.figures.exists() else {}
-    figures: dict[str, Any] = saved.get("figures", {})
-    source = saved.get("source", "Nothing is measured yet.")
+    saved = SystemFigures.read(args.figures)
     chosen = [row for row in rows if row.bench != "none" and (not args.only or row.name in args.only)]
-    missing = [] if args.page else [row for row in chosen if args.again or row.name not in figures]
+    asked = {row: list_parts(row, args.workloads, has_recordings=args.recordings is not None) for row in chosen}
+    if not args.again:
+        asked = {
+            row: [part for part in parts if part not in saved.figures.get(row.name, ())] for row, parts in asked.items()
+        }
+    missing = {} if args.page else {row: parts for row, parts in asked.items() if parts}
+    # without the load: that of a moment says little of hours
+    machine = {name: value for name, value in describe_machine().items() if name != "load"}
+    source = f"`{typed.join_command('bench systems')}`; {describe_facts(machine)}."
     if missing:
         console.print(describe_length(systems=len(missing), workloads=len(args.workloads)))
-    for row in missing:
+    for row, parts in missing.items():
         console.print(f"{row.name}: {row.settings}", markup=False)
         try:
-            figures[row.name] = _measure(row, args)
+            measured = _measure(row, parts, args)
         except ConfigError as error:
             if not row.needs:
                 raise
             console.print(f"{row.name} is not measured now: {error}; it needs {row.needs}", markup=False)
             continue
-        source = f"`{typed.join_command('bench systems')}`; {describe_facts(describe_machine())}."
-        text = json.dumps({"source": source, "figures": figures}, indent=1, sort_keys=True)
-        args.figures.write_text(text + "\n", encoding="utf-8")
-    return format_page(rows, figures, source)
+        saved.add(row.name, measured, source)
+        saved.write(args.figures)
+    return format_page(rows, saved.figures, *saved.describe_sources())
 
 
-def _measure(row: SystemRow, args: argparse.Namespace) -> dict[str, Any]:
+def _measure(row: SystemRow, parts: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     from reason.bench.systems.measure import measure_row, replay_row
 
     # where texts may differ, answers count, which needs more problems; then one pair is long enough
     problems, pairs = (args.problems, args.pairs) if row.bench == "decoding" else (args.graded_problems, 1)
-    measured = measure_row(row, problems=problems, pairs=pairs, workloads=args.workloads)
-    if args.recordings is not None and row.bench == "decoding":
+    workloads = [part for part in parts if part != "recordings"]
+    measured = measure_row(row, problems=problems, pairs=pairs, workloads=workloads) if workloads else {}
+    if "recordings" in parts:
         measured["recordings"] = replay_row(row, _read_recordings(args.recordings, args.replayed))
     return measured
 

@@ -13,6 +13,7 @@ import pytest
 
 from reason.bench.replay import EncodedProblem
 from reason.bench.systems import measure
+from reason.bench.systems.figures import SystemFigures
 from reason.bench.systems.page import format_page
 from reason.bench.systems.rows import SystemRow, load_rows
 from reason.commands.bench import systems
@@ -197,7 +198,7 @@ def test_figures_are_kept_after_each_system_and_not_measured_again(
 
     monkeypatch.setattr("reason.bench.systems.measure.measure_row", pretend)
     figures, page = tmp_path / "figures.json", tmp_path / "page.md"
-    names = ["Prompt lookup", "Entropy Adaptive Decoding"]
+    names = ["CNTP", "ETS"]
     monkeypatch.setattr(sys, "argv", ["systems", "--only", *names, "--figures", str(figures), "--out", str(page)])
     assert systems.run_program() == 130
     assert json.loads(figures.read_text())["figures"].keys() == set(measured[:1])
@@ -205,6 +206,44 @@ def test_figures_are_kept_after_each_system_and_not_measured_again(
     assert sorted(measured) == sorted([*names, measured[1]])
     assert "0.50 with 7 tokens, best-of-16 0.25 with 9 (4 problems)" in page.read_text()
     assert capsys.readouterr().out == page.read_text() + "\n"
+
+
+def test_figures_that_are_missing_are_measured_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[str, str]] = []
+
+    def pretend(row: SystemRow, *, workloads: Sequence[str], **_: object) -> dict[str, object]:
+        measured.extend((row.name, workload) for workload in workloads)
+        return dict.fromkeys(workloads, FIGURE)
+
+    def measure_systems(*arguments: str) -> tuple[SystemFigures, list[tuple[str, str]], str]:
+        measured.clear()
+        monkeypatch.setattr(sys, "argv", ["systems", *arguments, "--figures", str(figures), "--out", str(page)])
+        assert systems.run_program() == 0
+        return SystemFigures.read(figures), list(measured), page.read_text()
+
+    monkeypatch.setattr("reason.bench.systems.measure.measure_row", pretend)
+    monkeypatch.setattr("reason.bench.systems.measure.replay_row", lambda row, recordings: 2.5)
+    figures, page, texts = tmp_path / "figures.json", tmp_path / "page.md", tmp_path / "texts.jsonl"
+    texts.write_text('{"problem": "What is 1+1?", "samples": ["1+1 is 2, so 2."]}\n')
+    both = ["--only", "ADED", "STAND"]
+
+    saved, ran, first_page = measure_systems(*both, "--workloads", "writer")
+    assert ran == [("ADED", "writer"), ("STAND", "writer")]
+    assert saved.sources == {}  # one command made all
+    assert first_page.count("reason bench systems --only ADED STAND --workloads writer") == 1
+
+    saved, ran, _ = measure_systems(*both, "--recordings", str(texts))
+    assert ran == [("ADED", "thinker"), ("STAND", "thinker")]
+    assert [list(by_key) for by_key in saved.figures.values()] == [["recordings", "thinker", "writer"]] * 2
+
+    saved, ran, last_page = measure_systems("--only", "STAND", "--again", "--workloads", "writer")
+    assert ran == [("STAND", "writer")]
+    assert list(saved.figures["STAND"]) == ["recordings", "thinker", "writer"]
+    assert "Of ADED (recordings, thinker), STAND (recordings, thinker): `" in last_page
+    assert "Of STAND (writer): `" in last_page
+    assert measure_systems("--page")[2] == last_page
 
 
 @pytest.mark.parametrize(("name", "code"), [("FETCH", 0), ("Prompt lookup", 2)])
@@ -237,6 +276,6 @@ def test_unknown_name_is_refused_with_the_valid_ones(
 
 
 def test_committed_page_is_that_of_the_rows_and_figures() -> None:
-    saved = json.loads(FIGURES.read_text(encoding="utf-8"))
-    assert PAGE.read_text(encoding="utf-8") == format_page(ROWS, saved["figures"], saved["source"])
-    assert saved["figures"].keys() <= {row.name for row in ROWS}
+    saved = SystemFigures.read(FIGURES)
+    assert PAGE.read_text(encoding="utf-8") == format_page(ROWS, saved.figures, *saved.describe_sources())
+    assert saved.figures.keys() <= {row.name for row in ROWS}
