@@ -90,7 +90,10 @@ QUICK = SpeculationSettings(
 
 @dataclass
 class SpeculationBench:
-    """Runs the benchmark with a loaded target. Templates are learned when first needed and stored in `folder`."""
+    """Runs the benchmark with a loaded target.
+
+    Templates are learned when first needed and stored in `folder`; those of other models or sizes are learned again.
+    """
 
     target: SpeculationTarget
     settings: SpeculationSettings
@@ -212,21 +215,26 @@ class SpeculationBench:
         # the same setup under two names shares one template
         known = next((other for other, same in AT_EQUAL_NODES.items() if same == setup), name)
         file = self.folder / f"{known}_{temperature:g}.json"
-        if not file.exists():
-            workload = replace(
-                self._workload(self.training_questions, temperature), trajectories=self.settings.tuning_trajectories
-            )
-            live = self.settings.live_at_equal_nodes
-            start = static_tree(self.settings.tuning_nodes)
+        settings = self.settings
+        workload = replace(
+            self._workload(self.training_questions, temperature), trajectories=settings.tuning_trajectories
+        )
+        about = {
+            "drafter_setup": known,
+            "temperature": temperature,
+            "task": self.target.task,
+            "start": settings.tuning_nodes,
+            "problems": len(self.training_questions),
+            "trajectories": workload.trajectories,
+            "max_tokens": workload.max_tokens,
+        }
+        # the file may be of another model, or of other sizes
+        if not file.exists() or json.loads(file.read_text(encoding="utf-8")).get("about") != about:
+            start = static_tree(settings.tuning_nodes)
             tuned = tune_template(
-                self.target, workload, setup.make_drafter(), setup.rule, start, keep=TUNED_NODES, live=live
-            )
-            about = {
-                "drafter_setup": known,
-                "temperature": temperature,
-                "start": len(start),
-                "problems": len(self.training_questions),
-            }
+                self.target, workload, setup.make_drafter(), setup.rule, start, keep=TUNED_NODES,
+                live=settings.live_at_equal_nodes, kv_mib=settings.kv_mib,
+            )  # fmt: skip
             file.write_text(json.dumps(tuned.to_json(about)) + "\n", encoding="utf-8")
             self.log_line(
                 f"T={temperature:<4g} template of {known} learned, {sum(tuned.counts)} accepted nodes counted"
