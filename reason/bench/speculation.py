@@ -11,6 +11,7 @@ from typing import Any
 from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.controllers.template import TemplateController
 from decoding.speculation.interfaces import Controller
 from reason.bench.drafter_setups import (
     AT_EQUAL_NODES,
@@ -32,7 +33,7 @@ from reason.bench.workload import TASKS, SpeculationTarget, Workload, WorkloadQu
 PLAIN = Speculation()
 TEMPLATE_NODES = 16  # draft nodes of the setup that has a template where the others have the throughput controller
 REFERENCES = (ORACLE, "plain")  # not drafter setups; plain against plain shows how steady the machine is
-TUNED_NODES = 80  # nodes of a tuned template, as published
+TUNED_NODES = 80  # nodes of a tuned template, as published; more where a node budget is larger
 _WARM_UP_NODES = 4
 
 LogLine = Callable[[str], None]
@@ -124,7 +125,7 @@ class SpeculationBench:
         }
 
     def measure_acceptance(self) -> list[AcceptancePoint]:
-        """Measures tokens per forward pass at equal numbers of draft nodes."""
+        """Measures tokens per forward pass at equal numbers of draft nodes; leaves out templates that have fewer."""
         return [
             point
             for temperature in self.settings.temperatures_at_equal_nodes
@@ -157,6 +158,10 @@ class SpeculationBench:
                     speculation = _oracle_speculation(plain, FixedController(nodes))
                 else:
                     speculation = self._speculation(name, setup, temperature, nodes)
+                controller = speculation.controller
+                if isinstance(controller, TemplateController) and len(controller.template) < nodes:
+                    self.log_line(f"{name} has a template of {len(controller.template)} nodes: it cannot fill {nodes}")
+                    continue
                 run = self._run(workload, speculation, live, nodes)
                 is_exact = setup is None or setup.is_exact
                 points.append(
@@ -219,11 +224,12 @@ class SpeculationBench:
         workload = replace(
             self._workload(self.training_questions, temperature), trajectories=settings.tuning_trajectories
         )
-        about = {
+        about: dict[str, Any] = {
             "drafter_setup": known,
             "temperature": temperature,
             "task": self.target.task,
             "start": settings.tuning_nodes,
+            "keep": max(TUNED_NODES, *settings.nodes),
             "problems": len(self.training_questions),
             "trajectories": workload.trajectories,
             "max_tokens": workload.max_tokens,
@@ -232,7 +238,7 @@ class SpeculationBench:
         if not file.exists() or json.loads(file.read_text(encoding="utf-8")).get("about") != about:
             start = static_tree(settings.tuning_nodes)
             tuned = tune_template(
-                self.target, workload, setup.make_drafter(), setup.rule, start, keep=TUNED_NODES,
+                self.target, workload, setup.make_drafter(), setup.rule, start, keep=about["keep"],
                 live=settings.live_at_equal_nodes, kv_mib=settings.kv_mib,
             )  # fmt: skip
             file.write_text(json.dumps(tuned.to_json(about)) + "\n", encoding="utf-8")

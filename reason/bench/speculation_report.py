@@ -81,11 +81,11 @@ def _family_tables(points: Sequence[Row]) -> Iterator[ResultTable]:
 
 
 def _grid(title: str, rows: Sequence[Row], over: str, cell: Callable[[Row], str]) -> ResultTable:
-    """One row per setup and temperature, one column per value of `over`."""
+    """One row per setup and temperature, one column per value of `over`; a dash where nothing was measured."""
     columns = list(dict.fromkeys(row[over] for row in rows))
     cells = {(row["temperature"], row["setup"], row[over]): cell(row) for row in rows}
     table = [
-        [f"{temperature:g}", name, *(cells[temperature, name, column] for column in columns)]
+        [f"{temperature:g}", name, *(cells.get((temperature, name, column), "-") for column in columns)]
         for temperature, name in dict.fromkeys((row["temperature"], row["setup"]) for row in rows)
     ]
     return ResultTable(title, ["T", "drafter and rule", *(f"{column} {over}" for column in columns)], table)

@@ -258,6 +258,25 @@ def test_template_of_another_model_or_of_other_sizes_is_learned_again(target: Bu
     assert len(json.loads((tmp_path / "stand_rejection_1.json").read_text())["parents"]) == 11
 
 
+def test_goal_has_no_verdict_where_a_template_cannot_fill_the_node_budget(
+    target: BundledTarget, tmp_path: Path
+) -> None:
+    names = ("stand_coupled", "stand_rejection", "token_recycling")
+    settings = replace(TOY, drafter_setups=names, nodes=(4, 100), tuning_nodes=120)
+    measured = SpeculationBench(target, settings, tmp_path).measure_parts(speed=False)
+    assert len(json.loads((tmp_path / "stand_rejection_1.json").read_text())["parents"]) == 100
+    assert [(row["setup"], row["nodes"]) for row in measured["acceptance"]] == [
+        ("stand_coupled", 4), ("stand_coupled", 100), ("stand_rejection", 4), ("stand_rejection", 100),
+        ("token_recycling", 4),
+    ]  # fmt: skip
+    verdicts = {goal["description"]: goal["verdict"] for goal in measured["goals"]}
+    published = "tokens per forward against Token Recycling with its published rules"
+    assert verdicts[f"{published}, 4 nodes"] != "not measured"
+    assert verdicts[f"{published}, 100 nodes"] == "not measured"
+    tokens = make_tables(measured)[1]
+    assert tokens.rows[-1][-1] == "-"
+
+
 # --- numbers and goals
 
 
