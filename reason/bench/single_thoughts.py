@@ -42,6 +42,11 @@ class ThoughtPool:
     samples: list[list[GradedSample]]
     tokens: float
 
+    @property
+    def width(self) -> int:
+        """The thoughts of a problem; one that failed has none."""
+        return max(1, *map(len, self.samples))
+
     def values_of(self, rule: MetricRule, size: int) -> Floats:
         """Returns the expected value of a rule over so many of the thoughts, for each problem, `[P]`."""
         return np.array([mean_over_subsets(samples, rule, size) for samples in self.samples], dtype=np.float64)
@@ -105,7 +110,7 @@ def choose_opponents(run: ComparedSearch, pools: Sequence[ThoughtPool]) -> list[
     equal = max(longer, key=_accuracy) if longer else max(singles, key=lambda single: single.tokens)
     votes = []
     for pool in pools:
-        size = min(math.ceil(run.tokens / pool.tokens), len(pool.samples[0]))
+        size = min(math.ceil(run.tokens / pool.tokens), pool.width)
         votes.append(Opponent(f"{size} of {_name(pool)}", pool.values_of(maj_at_n, size), size * pool.tokens))
     return [equal, max(singles, key=_accuracy), max(votes, key=_accuracy)]
 
@@ -148,7 +153,7 @@ def format_singles(
 
 def _pool_cells(pool: ThoughtPool) -> list[str]:
     right = _with_error(pool.values_of(avg_at_n, 1))
-    return [_name(pool), str(len(pool.samples[0])), right, f"{pool.tokens:,.0f}"]
+    return [_name(pool), str(pool.width), right, f"{pool.tokens:,.0f}"]
 
 
 def _compare_cells(run: ComparedSearch, opponent: Opponent) -> str:

@@ -78,6 +78,16 @@ def test_vote_is_over_as_many_thoughts_as_the_tokens_buy_rounded_up() -> None:
     assert choose_opponents(make_run(10**6), [SHORT])[2].tokens == 10 * 500
 
 
+def test_problem_that_failed_has_no_thoughts_and_takes_none_from_the_vote_of_others() -> None:
+    pool = ThoughtPool("", [[], *SHORT.samples[1:]], SHORT.tokens)
+    vote = choose_opponents(make_run(1100), [pool])[2]
+    whole = choose_opponents(make_run(1100), [SHORT])[2]
+    assert (vote.name, vote.tokens) == (whole.name, whole.tokens)
+    assert vote.values.tolist() == [0.0, *whole.values[1:]]
+    text = format_singles([make_run(900)], [pool], command="c", machine={}, num_seeds=1)
+    assert "| plain | 10 |" in text
+
+
 def test_seeds_are_joined_per_problem() -> None:
     runs = plan_runs(["pdr a=b"], [4], [0, 1], ("x=y",))
     assert [spec.overrides[-2:] for spec in runs] == [["a=b", "seed=0"], ["a=b", "seed=1"]]
