@@ -45,7 +45,7 @@ class ThoughtPool:
     @property
     def width(self) -> int:
         """The thoughts of a problem; one that failed has none."""
-        return max(1, *map(len, self.samples))
+        return max([1, *map(len, self.samples)])
 
     def values_of(self, rule: MetricRule, size: int) -> Floats:
         """Returns the expected value of a rule over so many of the thoughts, for each problem, `[P]`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from reason.bench.runs import RunSpec
 
 # Of the bundled scorers expectation is the better one here: it scores a step independently of the steps before it.
-BUNDLED = ("+task=synthetic_mixed", "task.size={problems}", "scorer=expectation")
-COMMON = ("limit={problems}", "concurrency=32")
+BUNDLED = ("+task=synthetic_mixed", "scorer=expectation")
 RATIOS = (4.0, 8.0, 32.0)
 
 
@@ -53,6 +52,13 @@ def make_parser() -> argparse.ArgumentParser:
     accept_old_flag(top, "--race", timed)
     accept_old_flag(top, "--laps", repeats)
     return top
+
+
+def common_settings(settings: Sequence[str], problems: int) -> tuple[str, ...]:
+    """Returns the settings of all runs, those of the user last."""
+    has_task = any(setting.startswith("+task=") for setting in settings)
+    bundled = () if has_task else (*BUNDLED, f"task.size={problems}")
+    return (*bundled, f"limit={problems}", "concurrency=32", *settings)
 
 
 def all_settings(routers: list[str]) -> list[RouterSetting]:
@@ -105,8 +111,7 @@ def run_program() -> int:
     from reason.bench.plots import require_matplotlib
     from reason.bench.runs import execute_run, validate_runs
 
-    bundled = () if any(setting.startswith("+task=") for setting in args.settings) else BUNDLED
-    common = [setting.format(problems=args.problems) for setting in (*bundled, *COMMON, *args.settings)]
+    common = common_settings(args.settings, args.problems)
 
     def spec_of(setting: RouterSetting, temperature: float, speculation: str = "off") -> RunSpec:
         settings = (*common, f"search.sampling.temperature={temperature:g}", f"speculation={speculation}")

@@ -27,7 +27,6 @@ from reason.config.compose import list_options, load_option
 from reason.config.errors import ConfigError
 
 DEFAULTS = ("speculation=off",)  # at the load of this comparison plain decoding is about as fast, and steadier
-BUNDLED = ("+task=synthetic", "task.size={problems}")
 NOT_BY_DEFAULT = {
     "auto",  # it is one of the others
     "self_consistency",  # it chooses differently among the samples of best_of_n: it is a baseline of every comparison
@@ -167,8 +166,7 @@ def describe_this_machine() -> dict[str, object]:
 
 def common_settings(args: argparse.Namespace) -> tuple[str, ...]:
     """Returns the settings of all runs."""
-    common = [*DEFAULTS, *_task_settings(args), "limit={problems}", *args.settings]
-    return tuple(setting.format(problems=args.problems) for setting in common)
+    return (*DEFAULTS, *_task_settings(args), f"limit={args.problems}", *args.settings)
 
 
 def _task_settings(args: argparse.Namespace) -> Sequence[str]:
@@ -178,11 +176,11 @@ def _task_settings(args: argparse.Namespace) -> Sequence[str]:
     """
     chosen = [setting.removeprefix("+task=") for setting in args.settings if setting.startswith("+task=")]
     if not chosen:
-        return BUNDLED
+        return ("+task=synthetic", f"task.size={args.problems}")
     if chosen[-1] not in list_options("task") or any(setting.startswith("task.size=") for setting in args.settings):
         return ()
     size = load_option("task", chosen[-1]).get("size", args.problems)  # data sets have none
-    return ("task.size={problems}",) if size < args.problems else ()
+    return (f"task.size={args.problems}",) if size < args.problems else ()
 
 
 def compare(args: argparse.Namespace, console: Console) -> str:

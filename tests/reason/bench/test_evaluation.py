@@ -16,6 +16,7 @@ from reason.bench.evaluation import baseline_curve, compare_at_equal_tokens, sum
 from reason.bench.evaluation_report import compare_with_samples, summary_sentences
 from reason.bench.runs import RunOutcome, RunSpec
 from reason.bench.thinking_report import format_budgets, plan_runs, summarize_budget
+from reason.commands.bench import compare_routers
 from reason.commands.bench.evaluate import common_settings, make_parser
 from reason.runs.result import ProblemResult
 from search.kv import KVFootprint
@@ -176,3 +177,12 @@ def test_budgets_of_a_thought_are_compared_ended_by_force_and_cut() -> None:
 def test_generated_tasks_have_as_many_problems_as_are_compared(settings: list[str], task: list[str]) -> None:
     args = make_parser().parse_args([*settings, "--problems", "90"])
     assert common_settings(args) == ("speculation=off", *task, "limit=90", *settings)
+
+
+def test_braces_of_a_setting_stay_as_they_are() -> None:
+    prompt = "model.prompt.user='Solve {question} and {problems} in {}'"
+    args = make_parser().parse_args([prompt])
+    assert common_settings(args)[-1] == prompt
+    assert compare_routers.common_settings([prompt], 9) == (
+        "+task=synthetic_mixed", "scorer=expectation", "task.size=9", "limit=9", "concurrency=32", prompt,
+    )  # fmt: skip
