@@ -17,6 +17,7 @@ from rich.console import Console
 
 from reason.bench.arguments import describe_length, positive_int, report_path, run_comparison
 from reason.commands import typed
+from reason.commands.bench.evaluate import common_settings
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -39,7 +40,7 @@ def compare_with_singles(args: argparse.Namespace, console: Console) -> str:
     from reason.bench.runs import execute_runs
     from reason.bench.single_thoughts import format_singles, join_seeds, plan_runs, pool_thoughts
 
-    common = (f"limit={args.problems}", f"task.size={args.problems}", "speculation=off", *args.settings)
+    common = common_settings(args)
     runs = plan_runs(args.searches, args.widths, args.seeds, common)
     sampling = [f"self_consistency {settings}".strip() for settings in args.thoughts]
     sampled = plan_runs(sampling, [args.samples], args.seeds, common)

@@ -113,6 +113,20 @@ def test_report_names_the_difference_the_opponent_and_its_tokens() -> None:
     assert [round(opponent["value"], 2) for opponent in search["opponents"]][:2] == [0.4, 0.3]
 
 
+def test_questions_of_a_file_are_compared(tmp_path: Path) -> None:
+    """A file has no size to set."""
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(f'{{"question": "x0 = {n}. Find x0.", "answer": "{n}"}}\n' for n in (3, 4)))
+    command = [
+        sys.executable, str(SCRIPTS / "bench" / "single_thoughts.py"), "+task=file", f"task.path={file}",
+        "--searches", "best_of_n", "--widths", "2", "--samples", "2", "--problems", "2",
+        "--folder", str(tmp_path / "runs"),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SCRIPTS.parent)
+    assert done.returncode == 0, done.stderr
+    assert "| best_of_n | 2 |" in done.stdout
+
+
 def test_script_compares_and_continues(tmp_path: Path) -> None:
     command = [
         sys.executable, str(SCRIPTS / "bench" / "single_thoughts.py"), "model=thinker", "+task=puzzles",
