@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from decoding.validation import MAX_VALUE, is_number
 from reason import ConfigError
-from reason.bench.arguments import accept_old_flag, describe_length, positive_int, report_path
+from reason.bench.arguments import accept_old_flag, describe_length, positive_int, report_path, temperature
 from reason.bench.routing import SWEPT_VALUES, RouterPoint, RouterSetting, load_point, minimum_seconds
 from reason.bench.routing_report import ENDS, RouterSpeedRun, draw_router_curves, format_report
 from reason.commands import typed
@@ -37,11 +38,11 @@ def make_parser() -> argparse.ArgumentParser:
     top = typed.make_parser("bench compare_routers", __doc__)
     top.add_argument("settings", nargs="*", help="settings of `reason solve`, for all runs")
     top.add_argument("--routers", nargs="+", choices=sorted(SWEPT_VALUES), default=list(SWEPT_VALUES))
-    top.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
+    top.add_argument("--temperatures", nargs="+", type=temperature, default=[0.0, 1.0])
     top.add_argument("--problems", type=positive_int, default=200)
     top.add_argument("--samples", type=positive_int, default=4, help="per problem; at temperature 0 it is always 1")
     top.add_argument(
-        "--ratios", nargs="+", type=float, default=RATIOS, help="cost of a large-model token in small-model tokens"
+        "--ratios", nargs="+", type=price, default=RATIOS, help="cost of a large-model token in small-model tokens"
     )
     timed = top.add_argument(
         "--timed-setting", metavar="ROUTER-VALUE", help="time this setting beside target_only, speculation off and on"
@@ -52,6 +53,14 @@ def make_parser() -> argparse.ArgumentParser:
     accept_old_flag(top, "--race", timed)
     accept_old_flag(top, "--laps", repeats)
     return top
+
+
+def price(text: str) -> float:
+    """A price above 0. Raises: ArgumentTypeError."""
+    number = float(text)
+    if not is_number(number, low=0, high=MAX_VALUE) or number == 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, at most {MAX_VALUE}, got {text}")
+    return number
 
 
 def common_settings(settings: Sequence[str], problems: int) -> tuple[str, ...]:
@@ -120,6 +129,8 @@ def run_program() -> int:
     sweep = [(temperature, setting) for temperature in args.temperatures for setting in all_settings(args.routers)]
     points: dict[float, dict[str, list[RouterPoint]]] = {temperature: {} for temperature in args.temperatures}
     try:
+        if len({f"{temperature:g}" for temperature in args.temperatures}) < len(args.temperatures):
+            raise ConfigError("--temperatures must differ: each has its runs in folders of its own")
         if args.out:
             require_matplotlib()
         timed = None if args.timed_setting is None else parse_setting(args.timed_setting)
@@ -150,12 +161,13 @@ def run_program() -> int:
     except KeyboardInterrupt:
         console.print(f"stopped; the same command continues (runs are in {args.folder})", markup=False)
         return 130
+    num_problems = len(next(iter(points[args.temperatures[0]].values()))[0].accuracy)  # a task may have fewer
     text = format_report(
         points,
         speed_runs,
         command=typed.join_command("bench compare_routers"),
         machine=describe_machine(),
-        about=f"{args.problems} problems, each sampled {args.samples} times at temperatures above 0. Means per sample; "
+        about=f"{num_problems} problems, each sampled {args.samples} times at temperatures above 0. Means per sample; "
         "intervals are 95 %, by bootstrap over problems. *Large tokens* are those of the large model, discarded ones "
         "included; with the oracle both models write everything, and only the steps in the tree count. *Cost at 1:R*: "
         "large tokens, and small ones at 1/R of their price, target_only = 1; the ratio of the bundled pair says "

@@ -18,6 +18,7 @@ from reason.bench.routing import (
     compare_areas,
     curve_area,
 )
+from reason.commands.bench import compare_routers
 from tests.support.paths import SCRIPTS
 
 EVERY = np.arange(50)
@@ -81,6 +82,30 @@ def test_only_routers_that_read_scores_get_the_reward() -> None:
     reads = {router for router, scorer in last.items() if scorer == "scorer=likelihood"}
     assert reads == set(READ_SCORES)
     assert all((scorer == "scorer=none") == (router not in reads) for router, scorer in last.items())
+
+
+def test_report_counts_the_problems_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("reason.bench.runs.execute_run", lambda *_: None)
+    monkeypatch.setattr(compare_routers, "load_point", lambda setting, *_: point(setting.router, 0.5, 10))
+    monkeypatch.setattr("logging.disable", lambda *_: None)  # other tests are in this process
+    command = ["routers", "--problems", "90", "--routers", "cue", "--temperatures", "1", "--folder", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    assert compare_routers.run_program() == 0
+    assert "\n50 problems, each sampled 4 times" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [*command, "--temperatures", "0", "0.0"])
+    assert compare_routers.run_program() == 2
+    assert "--temperatures must differ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--ratios", "4", "0"], ["--ratios", "nan"], ["--temperatures", "-1"], ["--temperatures", "inf"]]
+)
+def test_price_and_temperature_that_no_report_can_have_are_refused(wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        compare_routers.make_parser().parse_args(wrong)
+    assert refused.value.code == 2
 
 
 @pytest.mark.slow
