@@ -99,6 +99,20 @@ def validate_runs(specs: Sequence[RunSpec]) -> None:
         plan_run(spec)
 
 
+def require_gold_answers(spec: RunSpec) -> None:
+    """Loads the problems of a run. Raises: ConfigError if one has no gold answer: nothing can be compared then."""
+    config, choices = compose_settings(spec.overrides)
+    plan = plan_run(spec)
+    task, _ = select_task(plan.config, choices, plan.scorer)
+    with closing(task):
+        lacking = [problem.id for problem in list(task)[: config["limit"]] if problem.answer is None]
+    if lacking:
+        raise ConfigError(
+            f"{lacking[0]} has no gold answer, and comparisons count right ones; with +task=file set "
+            "task.answer_field, with +task=code task.run_code=true, or choose another task"
+        )
+
+
 def execute_runs(specs: Sequence[RunSpec], folder: Path, console: Console) -> list[RunOutcome]:
     """Executes runs in folders below `folder`, one after the other, or reads the finished ones.
 

@@ -118,7 +118,7 @@ def run_program() -> int:
     console = Console(stderr=True, highlight=False)
     from reason.bench.engine import describe_machine
     from reason.bench.plots import require_matplotlib
-    from reason.bench.runs import execute_run, validate_runs
+    from reason.bench.runs import execute_run, require_gold_answers, validate_runs
 
     common = common_settings(args.settings, args.problems)
 
@@ -145,6 +145,7 @@ def run_program() -> int:
             }
         specs = [spec_of(setting, temperature) for temperature, setting in sweep]
         validate_runs(specs + [three_specs[0] for three_specs in timed_specs.values()])
+        require_gold_answers(specs[0])
         console.print(describe_length(settings_of_routers=len(sweep), problems=args.problems))
         for number, (temperature, setting) in enumerate(sweep, 1):
             console.print(f"{number} of {len(sweep)}: {setting.name}, T = {temperature:g}", style="bold", markup=False)

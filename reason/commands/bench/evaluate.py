@@ -91,7 +91,7 @@ def compare_searches(args: argparse.Namespace, console: Console) -> str:
     from reason.bench.front import measure_search
     from reason.bench.halving import halve, plan_rungs
     from reason.bench.ledger import Ledger
-    from reason.bench.runs import validate_runs
+    from reason.bench.runs import require_gold_answers, validate_runs
     from reason.config.front import read_front, write_front
 
     searches = args.searches or [name for name in list_options("search") if name not in NOT_BY_DEFAULT]
@@ -102,6 +102,8 @@ def compare_searches(args: argparse.Namespace, console: Console) -> str:
     if args.write_front and args.write_front.exists():
         read_front(args.write_front)  # a broken one is refused before hours of runs
     validate_runs(specs)
+    if not args.report_only:
+        require_gold_answers(specs[0])
     ledger = Ledger(args.ledger, accepts_older=args.accept_older) if args.ledger else None
     machine = {} if args.report_only else describe_this_machine()
     source = RunSource(args.folder, ledger, args.seeds or [None], machine, console)
@@ -143,10 +145,12 @@ def compare_searches(args: argparse.Namespace, console: Console) -> str:
 def compare_budgets(args: argparse.Namespace, console: Console) -> str:
     """Returns the report on budgets of the thought; draws its plot."""
     from reason.bench.engine import describe_machine
-    from reason.bench.runs import execute_runs
+    from reason.bench.runs import execute_runs, require_gold_answers, validate_runs
     from reason.bench.thinking_report import draw_budgets, format_budgets, plan_runs, summarize_budget
 
     runs = plan_runs(args.searches or ["self_consistency"], args.widths, args.think_tokens, common_settings(args))
+    validate_runs(list(runs))
+    require_gold_answers(next(iter(runs)))
     console.print(describe_length(runs=len(runs), problems=args.problems))
     outcomes = execute_runs(list(runs), args.folder, console)
     points = [summarize_budget(outcome, *runs[outcome.spec]) for outcome in outcomes]
@@ -189,10 +193,13 @@ def compare(args: argparse.Namespace, console: Console) -> str:
 
     if args.out:
         require_matplotlib()
-    if args.think_tokens and (args.halving or args.seeds or args.write_front or args.ledger):
-        raise ConfigError(
-            "--think-tokens compares budgets of one search: leave out --halving, --seeds, --write-front, --ledger"
-        )
+    others = ("halving", "seeds", "write_front", "ledger", "reach", "baseline", "accept_older")
+    given = [value for value in map(vars(args).get, others) if value is not None and value is not False]
+    if args.think_tokens and given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        raise ConfigError(f"--think-tokens compares budgets of one search: leave out {flags}")
+    if args.accept_older and args.ledger is None:
+        raise ConfigError("--accept-older reads runs of a ledger: add --ledger FILE")
     if args.report_only and (args.ledger is None or args.halving):
         raise ConfigError("--report-only reports on a ledger: add --ledger FILE, leave out --halving")
     return compare_budgets(args, console) if args.think_tokens else compare_searches(args, console)

@@ -37,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
 def compare_with_singles(args: argparse.Namespace, console: Console) -> str:
     """Returns the report."""
     from reason.bench.engine import describe_machine
-    from reason.bench.runs import execute_runs
+    from reason.bench.runs import execute_runs, require_gold_answers, validate_runs
     from reason.bench.single_thoughts import format_singles, join_seeds, plan_runs, pool_thoughts
 
     common = common_settings(args)
@@ -45,6 +45,8 @@ def compare_with_singles(args: argparse.Namespace, console: Console) -> str:
     sampling = [f"self_consistency {settings}".strip() for settings in args.thoughts]
     sampled = plan_runs(sampling, [args.samples], args.seeds, common)
     specs = [*sampled, *runs]
+    validate_runs(specs)
+    require_gold_answers(specs[0])
     console.print(describe_length(runs=len(specs), problems=args.problems))
     outcomes = dict(zip(specs, execute_runs(specs, args.folder, console), strict=True))
     pools = [

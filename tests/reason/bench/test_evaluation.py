@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from decoding.core import Usage
 from reason.bench.evaluation import baseline_curve, compare_at_equal_tokens, summarize_run, tokens_to_reach
@@ -17,7 +18,8 @@ from reason.bench.evaluation_report import compare_with_samples, summary_sentenc
 from reason.bench.runs import RunOutcome, RunSpec
 from reason.bench.thinking_report import format_budgets, plan_runs, summarize_budget
 from reason.commands.bench import compare_routers
-from reason.commands.bench.evaluate import common_settings, make_parser
+from reason.commands.bench.evaluate import common_settings, compare, make_parser
+from reason.config.errors import ConfigError
 from reason.runs.result import ProblemResult
 from search.kv import KVFootprint
 from tests.support.paths import SCRIPTS
@@ -186,3 +188,29 @@ def test_braces_of_a_setting_stay_as_they_are() -> None:
     assert compare_routers.common_settings([prompt], 9) == (
         "+task=synthetic_mixed", "scorer=expectation", "task.size=9", "limit=9", "concurrency=32", prompt,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [["--baseline", "0"], ["--think-tokens", "100"]])
+def test_questions_without_answers_are_refused_before_a_run(more: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_text('{"question": "x0 = 2. Find x0."}\n')
+    settings = ["model=thinker", "+task=file", f"task.path={file}", "task.answer_field=null"]
+    sizes = ["--searches", "self_consistency", "--widths", "2", "--folder", str(tmp_path / "runs")]
+    args = make_parser().parse_args([*settings, *sizes, *more])
+    with pytest.raises(ConfigError, match=r"questions/0 has no gold answer.*task\.answer_field"):
+        compare(args, Console(quiet=True))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--think-tokens", "9", "--reach", "rebase:4"], "leave out .*--reach"),
+        (["--think-tokens", "9", "--baseline", "0"], "leave out .*--baseline"),
+        (["--think-tokens", "9", "--accept-older"], "leave out .*--accept-older"),
+        (["--accept-older"], "add --ledger FILE"),
+    ],
+)
+def test_argument_that_would_count_for_nothing_is_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compare(make_parser().parse_args(arguments), Console(quiet=True))
