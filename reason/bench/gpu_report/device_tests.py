@@ -47,6 +47,16 @@ def find_tests(root: Path, helpers: Sequence[str]) -> list[str]:
     ]
 
 
+def find_absent(output: str) -> str | None:
+    """Returns the package for want of which all tests that failed did so; None if one failed for another reason."""
+    absent = ABSENT.search(output)
+    summary = output.rpartition("short test summary info")[2]
+    failed = [line for line in summary.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    # a file that cannot be imported has a line without a reason
+    is_only = all(ABSENT.search(line) or (line.startswith("ERROR ") and " - " not in line) for line in failed)
+    return absent[1] if absent and is_only else None
+
+
 def _run_files(rig: ReportRig, files: Sequence[str], options: Sequence[str] = ()) -> None:
     """Runs some files at a time: most of their time is that of the host."""
     if find_spec("pytest") is None:
@@ -66,7 +76,8 @@ def _run_file(rig: ReportRig, file: str, options: Sequence[str]) -> ReportLine:
     root = str(rig.settings.root)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
-        **os.environ, "TRITON_INTERPRET": rig.pick("0", "1"), "PYTHONPATH": os.pathsep.join(paths),
+        **os.environ, "COLUMNS": "240",  # so that the summary has whole errors
+        "TRITON_INTERPRET": rig.pick("0", "1"), "PYTHONPATH": os.pathsep.join(paths),
     }  # fmt: skip
     try:
         result = subprocess.run(
@@ -74,8 +85,8 @@ def _run_file(rig: ReportRig, file: str, options: Sequence[str]) -> ReportLine:
         )
     except subprocess.TimeoutExpired:
         return ReportLine(rig.part, file, f"stopped after {_TEST_SECONDS:.0f} s", "FAIL", _BAR)
-    if result.returncode and (absent := ABSENT.search(result.stdout)):
-        return ReportLine(rig.part, file, f"{absent[1]} is absent", "skipped")
+    if result.returncode and (absent := find_absent(result.stdout)):
+        return ReportLine(rig.part, file, f"{absent} is absent", "skipped")
     summary = [match[0].strip("= ") for match in _SUMMARY.finditer(result.stdout)]
     value = summary[-1] if summary else f"pytest ended with code {result.returncode}"
     details = {"failed": summary[:-1], "output": result.stdout[-6000:], "errors": result.stderr[-2000:]}

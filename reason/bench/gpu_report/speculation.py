@@ -146,5 +146,7 @@ def measure_recordings(rig: ReportRig) -> None:
             continue
         target = RecordedTarget.read(body, file, tokenizer=None, limit=problems)
         drafters = rig.pick(("stand", "suffix"), ("stand",))
-        for run in _make_bench(rig, target, drafters, one, problems).measure_speed():
+        # recordings may have fewer samples of a problem
+        clamped = replace(one, trajectories=min(one.trajectories, target.num_samples))
+        for run in _make_bench(rig, target, drafters, clamped, problems).measure_speed():
             _add_run(rig, f"recorded solutions, {run.setup} at {run.live} live", run, LEAST_SPEED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,11 +20,18 @@ from decoding.model.segment_attention import SegmentAttention
 from decoding.model.segments import SegmentTiles
 from reason.bench.gpu_report.bundled import draw_problems, load_writer
 from reason.bench.gpu_report.ceilings import PRODUCTS
-from reason.bench.gpu_report.device_tests import DEVICE_HELPERS, KERNEL_HELPERS, find_tests
+from reason.bench.gpu_report.device_tests import (
+    DEVICE_HELPERS,
+    KERNEL_HELPERS,
+    find_absent,
+    find_tests,
+    run_device_tests,
+)
 from reason.bench.gpu_report.lines import ReportFiles, ReportLine, merge_reports
 from reason.bench.gpu_report.parts import PARTS, choose_parts
 from reason.bench.gpu_report.rig import ReportRig, RigSettings
 from reason.bench.gpu_report.runner import run_parts
+from reason.bench.gpu_report.speculation import measure_recordings
 from reason.bench.gpu_report.steady import count_layer_weights
 from reason.bench.puppet import find_shape
 from reason.bench.workload import BundledTarget
@@ -181,6 +189,44 @@ def test_tests_of_the_device_are_those_that_ask_for_one() -> None:
     assert {"tests/decoding/test_gpu_sampler.py", "tests/decoding/model/test_segment_kernels.py"} <= set(kernels)
     assert "tests/reason/test_devices.py" in devices
     assert "tests/reason/bench/test_gpu_report.py" not in kernels + devices
+
+
+@pytest.mark.parametrize(
+    ("test", "status"),
+    [
+        ("raise ModuleNotFoundError(\"No module named 'hydra'\")", "skipped"),
+        ("assert 1 == 2", "FAIL"),
+    ],
+)
+def test_file_is_skipped_only_where_every_failure_is_for_want_of_a_package(
+    test: str, status: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tests" / "reason").mkdir(parents=True)
+    absent = "raise ModuleNotFoundError(\"No module named 'hydra'\")"
+    (tmp_path / "tests" / "reason" / "test_devices.py").write_text(
+        f"def test_it_refuses_a_device_with_a_name_that_fills_most_of_a_line():\n    {absent}\n\n\n"
+        f"def test_it_refuses_another():\n    {test}\n"
+    )
+    lines: list[ReportLine] = []
+    run_device_tests(ReportRig("c2", replace(REHEARSE, root=tmp_path), time.monotonic() + 1000, lines.append))
+    assert [line.status for line in lines] == [status]
+
+
+def test_file_that_cannot_be_imported_for_want_of_a_package_is_skipped() -> None:
+    why = "E   ModuleNotFoundError: No module named 'hydra'\n"
+    summary = "=== short test summary info ===\nERROR tests/test_a.py\n"
+    assert find_absent(why + summary) == "hydra"
+    assert find_absent(why + summary + "FAILED tests/test_a.py::test_b - assert 1 == 2\n") is None
+    assert find_absent("E   SyntaxError: invalid syntax\n" + summary) is None
+
+
+def test_recordings_with_fewer_samples_than_branches_are_measured(tmp_path: Path) -> None:
+    file = tmp_path / "recordings.jsonl"
+    file.write_text("".join(f'{{"question": "what is {n} and 2?", "samples": ["it is {n}"]}}\n' for n in range(3)))
+    lines: list[ReportLine] = []
+    settings = replace(REHEARSE, recordings=file)
+    measure_recordings(ReportRig("b2", settings, time.monotonic() + 1000, lines.append))
+    assert [line.name for line in lines] == ["recorded solutions, stand at 2 live"]
 
 
 def test_waits_are_counted_where_they_happen(monkeypatch: pytest.MonkeyPatch) -> None:
