@@ -52,30 +52,39 @@ class Roofline:
 
 
 def measure_roofline(
-    config: PretrainedConfig, *, branches: int, prompt: int, private: int, dtype: torch.dtype, device: torch.device
+    config: PretrainedConfig,
+    *,
+    branches: int,
+    prompt: int,
+    private: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    head_rows: int | None = None,
 ) -> Roofline:
     """Measures the roofline of one round of `branches` rows with `prompt` shared and on average `private` own keys.
 
     Products are timed at the shapes of the model, with weights in the caches; the products of attention are counted at
     the rate of the others. Bytes are weights once, shared K and V once, private K and V once each.
+
+    head_rows  rows that need logits; None: all
     """
     hidden, layers, mlp = config.hidden_size, config.num_hidden_layers, config.intermediate_size
     head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
     queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
     shapes = [
-        (layers, hidden, queries + 2 * keys),
-        (layers, queries, hidden),
-        (layers, hidden, 2 * mlp),
-        (layers, mlp, hidden),
-        (1, hidden, config.vocab_size),
+        (layers, branches, hidden, queries + 2 * keys),
+        (layers, branches, queries, hidden),
+        (layers, branches, hidden, 2 * mlp),
+        (layers, branches, mlp, hidden),
+        (1, branches if head_rows is None else head_rows, hidden, config.vocab_size),
     ]
     seconds, flops, weights = 0.0, 0.0, 0
-    for times, rows, columns in shapes:
-        x = torch.randn(branches, rows, device=device, dtype=dtype)
+    for times, inputs, rows, columns in shapes:
+        x = torch.randn(inputs, rows, device=device, dtype=dtype)
         w = torch.randn(columns, rows, device=device, dtype=dtype)
         with torch.inference_mode():
             seconds += times * median_seconds(lambda x=x, w=w: F.linear(x, w), device=device, seconds=0.1)  # type: ignore[misc]
-        flops += times * 2.0 * branches * rows * columns
+        flops += times * 2.0 * inputs * rows * columns
         weights += times * rows * columns
     attention = layers * 4.0 * branches * queries * (prompt + private)
     seconds *= 1 + attention / flops

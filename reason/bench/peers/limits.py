@@ -35,7 +35,9 @@ def measure_limit(config: PretrainedConfig, workload: BranchWorkload, dtype: tor
     one_round = measure_roofline(
         config, branches=workload.branches, prompt=length, private=half, dtype=dtype, device=cpu
     )
-    # a row of the prompt sees half of it on average, and rows share all keys
-    prompt = measure_roofline(config, branches=length, prompt=length // 2, private=0, dtype=dtype, device=cpu)
+    # a row of the prompt sees half of it on average, and rows share all keys; the last one alone needs logits
+    prompt = measure_roofline(
+        config, branches=length, prompt=length // 2, private=0, dtype=dtype, device=cpu, head_rows=1
+    )
     bound = "products" if one_round.products_s >= one_round.memory_s else "memory"
     return WorkloadLimit(prompt.seconds, one_round.seconds, bound, workload.new - 1)

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import Qwen2Config
 
 from decoding.core import Tokens
 from decoding.model.transformers_checkpoint import HFBackend
@@ -26,10 +29,11 @@ from reason.bench.peers.comparison import (
 from reason.bench.peers.conversion import convert_once
 from reason.bench.peers.installed import OURS, PEERS, PeerModel, PeerPackage, make_peer_model, open_peers
 from reason.bench.peers.interface import Decode, PeerEngine
-from reason.bench.peers.limits import WorkloadLimit
+from reason.bench.peers.limits import WorkloadLimit, measure_limit
 from reason.bench.peers.local_engine import LocalPeer, TransformersPeer
 from reason.bench.peers.report import PeerReport
 from reason.bench.peers.workloads import make_prompts
+from reason.bench.roofline import Roofline, measure_roofline
 from reason.models.checkpoint import eos_ids, find_model, load_tokenizer
 from tests.support.random_models import random_model
 
@@ -153,6 +157,29 @@ def test_engines_that_are_not_installed_are_named_and_not_opened(small_engines: 
     engines, missing = open_peers(PeerModel("", LocalPeer, None, 1), [OURS, "absent"], packages)  # type: ignore[arg-type]
     assert list(engines) == [OURS]
     assert missing == {"absent": "not installed: pip install pip-name"}
+
+
+def test_only_the_last_row_of_a_prompt_needs_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reason.bench.roofline.median_seconds", lambda *_, **__: 1.0)
+    config = Qwen2Config(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=1000,
+    )  # fmt: skip
+    sizes: dict[str, Any] = {"prompt": 10, "private": 0, "dtype": torch.float32, "device": torch.device("cpu")}
+    every = measure_roofline(config, branches=20, **sizes)
+    last = measure_roofline(config, branches=20, **sizes, head_rows=1)
+    assert every.flops - last.flops == 2 * 19 * 32 * 1000
+    assert every.bytes_read == last.bytes_read
+
+    asked: list[int | None] = []
+
+    def measure(*_: object, head_rows: int | None = None, **__: object) -> Roofline:
+        asked.append(head_rows)
+        return last
+
+    monkeypatch.setattr("reason.bench.peers.limits.measure_roofline", measure)
+    measure_limit(config, BranchWorkload(PROMPT, 4, 8), torch.float32)
+    assert asked == [None, 1]
 
 
 def test_a_report_has_ratios_limits_and_what_is_missing(small_engines: Mapping[str, PeerEngine]) -> None:
