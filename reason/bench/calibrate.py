@@ -86,8 +86,13 @@ def rate_thresholds(distances: Sequence[float], same: Sequence[bool], at: Sequen
 
 
 def best_threshold(distances: Sequence[float], same: Sequence[bool]) -> ThresholdQuality:
-    """Returns the quantile of the distances that separates best; the middle one of equally good ones."""
-    rated = rate_thresholds(distances, same, np.unique(np.quantile(distances, np.linspace(0.005, 0.995, 199))).tolist())
+    """Returns the quantile of the distances that separates best; the middle one of equally good ones.
+
+    Raises: ValueError as `rate_thresholds`.
+    """
+    # without distances there is no quantile, and the next call raises
+    quantiles = np.unique(np.quantile(distances, np.linspace(0.005, 0.995, 199))).tolist() if distances else []
+    rated = rate_thresholds(distances, same, quantiles)
     best = max(each.balanced_accuracy for each in rated)
     equals = [each for each in rated if each.balanced_accuracy >= best - 1e-3]
     return equals[len(equals) // 2]

@@ -45,7 +45,11 @@ def run_program() -> int:
     with closing(task), replace(plan, embedder=recorder).load_solver(task) as solver:
         for _ in solver.solve_many(list(task)[: config["limit"]]):
             pass
-    best = best_threshold(recorder.distances, recorder.same)
+    try:
+        best = best_threshold(recorder.distances, recorder.same)
+    except ValueError as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
     table = Table("threshold", "equal pairs below", "different pairs above", "balanced", box=None)
     around = [best.distance * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
     for cut in rate_thresholds(recorder.distances, recorder.same, around):

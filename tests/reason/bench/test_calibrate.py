@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from reason.bench.calibrate import DistanceRecorder, best_threshold, rate_thresholds, step_numbers
+from reason.commands.bench.calibrate import run_program
 from reason.scorers.embedders.hidden_states import HiddenStateEmbedder
 from search.tree import Step
 
@@ -26,6 +28,15 @@ class TestDistanceCalibration:
     def test_pairs_of_one_kind_only_are_refused(self) -> None:
         with pytest.raises(ValueError, match="compared no equal or no different steps"):
             rate_thresholds([0.1, 0.2], [True, True], [0.1])
+        with pytest.raises(ValueError, match="compared no equal or no different steps"):
+            best_threshold([], [])
+
+    def test_searches_that_compared_nothing_are_refused_in_one_line(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(sys, "argv", ["calibrate", "search.n=1", "limit=1"])
+        assert run_program() == 2
+        assert "compared no equal or no different steps; solve more problems" in capsys.readouterr().out
 
     def test_distance_recorder_sees_every_pair_and_changes_nothing(self) -> None:
         recorder = DistanceRecorder(HiddenStateEmbedder(distance_threshold=0.5))
