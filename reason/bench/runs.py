@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,13 @@ class RunSpec:
     def folder_name(self) -> str:
         parts = shlex.split(self.search.replace("search.", "").replace("=", "_"))
         seed = [] if self.seed is None else [f"seed_{self.seed}"]
-        return "-".join([*(re.sub(r"[^\w.-]+", "_", part)[:40] for part in parts), str(self.width), *seed])
+        return "-".join([*map(_name_part, parts), str(self.width), *seed])
+
+
+def _name_part(part: str) -> str:
+    """Returns a part of a folder's name; one that is not the part itself ends with a hash, or two searches share it."""
+    name = re.sub(r"[^\w.-]+", "_", part)[:40]
+    return name if name == part else f"{name}-{sha256(part.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, eq=False)

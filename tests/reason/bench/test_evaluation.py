@@ -146,6 +146,21 @@ def test_whole_comparison_resumes_and_refuses_other_settings(tmp_path: Path) -> 
     assert "depth" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("beam_search 'step.stop=[a b]'", "beam_search step.stop=[a_b]"),
+        (
+            "mcts 'model.prompt.system=You are careful. Think in steps.'",
+            "mcts 'model.prompt.system=You are careful. Think fast.'",
+        ),
+    ],
+)
+def test_searches_with_settings_that_are_alike_have_folders_of_their_own(one: str, other: str) -> None:
+    assert RunSpec(one, 4).folder_name != RunSpec(other, 4).folder_name
+    assert RunSpec("rebase search.temperature=1", 4, seed=2).folder_name == "rebase-temperature_1-4-seed_2"
+
+
 def test_budgets_of_a_thought_are_compared_ended_by_force_and_cut() -> None:
     runs = plan_runs(["self_consistency", "rebase step=tokens"], [1, 8], [100, 200], ("limit=4",))
     assert len(runs) == 16
