@@ -193,7 +193,7 @@ def test_bench_puppet_searches_and_refuses_unknown_names(tmp_path: Path) -> None
     for wrong, message in (
         (["--shape", "giant"], "shape must be one of qwen2.5-0.5b, "),
         (["--shape", "miniature", "--recordings", "none.jsonl"], "none.jsonl: No such file"),
-        (["--shape", "miniature", "--drafters", "oracles"], "speed_setups must be from "),
+        (["--shape", "miniature", "--drafters", "oracles"], "--drafters must be of stand, "),
     ):
         done = run("puppet.py", *wrong, "--threads", "1", cwd=tmp_path)
         assert done.returncode == 1

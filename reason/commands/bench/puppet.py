@@ -24,6 +24,7 @@ from reason.bench.arguments import (
     name_list,
     positive_int,
     positive_ints,
+    require_names,
     run_benchmark,
 )
 from reason.commands import typed
@@ -54,12 +55,13 @@ def make_parser() -> argparse.ArgumentParser:
 def bench_puppet(args: argparse.Namespace, console: Console) -> dict[str, object]:
     from dataclasses import replace
 
+    from reason.bench.drafter_setups import AT_FULL_SPEED
     from reason.bench.engine import describe_machine
     from reason.bench.puppet import find_shape, make_body
     from reason.bench.puppet_report import format_report, print_report
     from reason.bench.puppet_search import PLAIN, SearchSettings, measure_searches
     from reason.bench.recorded_target import RecordedTarget
-    from reason.bench.speculation import SpeculationBench, SpeculationSettings
+    from reason.bench.speculation import REFERENCES, SpeculationBench, SpeculationSettings
     from reason.bench.workload import BundledTarget, SpeculationTarget
     from reason.config.errors import ConfigError
 
@@ -68,6 +70,7 @@ def bench_puppet(args: argparse.Namespace, console: Console) -> dict[str, object
 
     if args.recordings and args.search:
         sys.exit("--recordings has no searches: a recorded text does not change with a search's decisions")
+    require_names("--drafters", args.drafters, (*AT_FULL_SPEED, *REFERENCES))
     speed: list[object] = []
     searches: list[object] = []
     target: SpeculationTarget

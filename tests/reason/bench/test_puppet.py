@@ -26,6 +26,7 @@ from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.stats import EngineStats
 from reason.bench.puppet import BODY_SCALE, IMPOSSIBLE, MINIATURE, Puppet, find_shape, make_body, make_puppet
+from reason.bench.puppet_report import SHARES, make_tables
 from reason.bench.puppet_search import SearchSettings, measure_searches
 from reason.bench.workload import BundledTarget, make_questions
 
@@ -271,6 +272,16 @@ def test_body_beside_a_compiled_brain_gets_a_dtype_that_runs_compiled(monkeypatc
     monkeypatch.setattr("reason.bench.puppet.time.perf_counter", lambda: next(clock))
     monkeypatch.setattr("decoding.cpu_features.has_tiles", lambda: False)
     assert make_puppet(MINIATURE, compiled).dtype == torch.float32
+
+
+def test_table_has_a_dash_where_texts_need_not_be_those_of_plain_decoding() -> None:
+    row = {
+        "live": 4, "setup": "stand_rejection", "speeds": [1.5], "speed": 1.5, "tokens_per_s": 9.0, "rounds": 3,
+        "tokens_per_forward": 2.0, "time_shares": dict.fromkeys(SHARES, 0.1), "trajectories": 8,
+    }  # fmt: skip
+    rows = [{**row, "num_differing": None}, {**row, "num_differing": 0}]
+    (table,) = make_tables({"speed": rows, "searches": []})
+    assert [cells[-1] for cells in table.rows] == ["-", "0 of 8"]
 
 
 @pytest.mark.parametrize("search", ["best_of_n", "ets"])
