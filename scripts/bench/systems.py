@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
 from reason.commands.bench.systems import run_program
 
 if __name__ == "__main__":
-    run_program()
+    sys.exit(run_program())

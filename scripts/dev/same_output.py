@@ -12,7 +12,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,11 @@ def without_keys(value: Any) -> Any:
     return [without_keys(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def find_differing(before: Mapping[str, str], digests: Mapping[str, str]) -> list[str]:
+    """Names of the runs that are not as before, those that are new or gone among them."""
+    return [name for name in {**before, **digests} if before.get(name) != digests.get(name)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
@@ -92,8 +97,8 @@ def main() -> None:
         return
     saved = json.loads(arguments.file.read_text())
     before = {run_name(rename_overrides(name.split())): digest for name, digest in saved.items()}
-    differ = [name for name in before | digests if before.get(name) != digests.get(name)]
-    print(f"{len(before) - len(differ)} of {len(before)} runs the same", *differ, sep="\n  ")
+    differ = find_differing(before, digests)
+    print(f"{len(before.keys() - differ)} of {len(before)} runs the same", *differ, sep="\n  ")
     sys.exit(bool(differ))
 
 

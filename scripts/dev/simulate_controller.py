@@ -31,7 +31,9 @@ def main() -> None:
     parser.add_argument("--costs", type=Path, help="rounds of another machine; see above")
     parser.add_argument("--row-counts", type=positive_ints, default=ROW_COUNTS, help="rows that fill tiles there")
     args = parser.parse_args()
-    require_names("--drafters", args.drafters, AT_FULL_SPEED)
+    # where a template says which drafts there are, no controller decides
+    setups = {name: setup for name, setup in AT_FULL_SPEED.items() if setup.shape == "throughput"}
+    require_names("--drafters", args.drafters, setups)
     rows = json.loads(args.costs.read_text(encoding="utf-8")) if args.costs else COSTS
     costs = read_costs(rows, args.row_counts)
     target = BundledTarget.load(device="cpu", dtype="float32")
@@ -39,9 +41,9 @@ def main() -> None:
     workload = Workload(questions, args.trajectories, args.temperature, target.max_tokens)
 
     for live in args.live:
-        plain, _ = simulate(target, workload, AT_FULL_SPEED[args.drafters[0]], costs, live=live, drafts=False)
+        plain, _ = simulate(target, workload, setups[args.drafters[0]], costs, live=live, drafts=False)
         for name in args.drafters:
-            seconds, per_forward = simulate(target, workload, AT_FULL_SPEED[name], costs, live=live)
+            seconds, per_forward = simulate(target, workload, setups[name], costs, live=live)
             print(f"{live:4d} live  {name:<18} {plain / seconds:5.2f}x  {per_forward:5.2f} tokens/forward", flush=True)
 
 

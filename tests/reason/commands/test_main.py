@@ -107,6 +107,12 @@ def test_every_script_calls_its_command() -> None:
         assert calls in scripts[name].read_text()
 
 
+@pytest.mark.parametrize("name", list_benches())
+def test_script_of_a_benchmark_has_its_exit_status(name: str) -> None:
+    if import_module(f"{BENCHES}.{name}").run_program.__annotations__["return"] == "int":
+        assert "sys.exit(run_program())" in (SCRIPTS / "bench" / f"{name}.py").read_text()
+
+
 def test_metadata_name_the_command_and_a_plug_in_of_sglang_below_our_prefix() -> None:
     (command,) = [entry for entry in entry_points(group="console_scripts") if entry.value.startswith("reason.")]
     assert command.name == "reason"
