@@ -178,8 +178,8 @@ def run_benchmark(
     else:
         print(json.dumps(result))
         return
-    kept = _keep_lines(getattr(args, "out", None), console.export_text())
-    Console(stderr=True).print(message + kept, style="red", markup=False, soft_wrap=True)
+    where = _keep_lines(getattr(args, "out", None), console.export_text())
+    Console(stderr=True).print(message + where, style="red", markup=False, soft_wrap=True)
     sys.exit(status)
 
 

@@ -147,6 +147,6 @@ def measure_recordings(rig: ReportRig) -> None:
         target = RecordedTarget.read(body, file, tokenizer=None, limit=problems)
         drafters = rig.pick(("stand", "suffix"), ("stand",))
         # recordings may have fewer samples of a problem
-        clamped = replace(one, trajectories=min(one.trajectories, target.num_samples))
-        for run in _make_bench(rig, target, drafters, clamped, problems).measure_speed():
+        fewer = replace(one, trajectories=min(one.trajectories, target.num_samples))
+        for run in _make_bench(rig, target, drafters, fewer, problems).measure_speed():
             _add_run(rig, f"recorded solutions, {run.setup} at {run.live} live", run, LEAST_SPEED)

@@ -36,11 +36,11 @@ class SystemFigures:
         self.sources[name] = {**self.sources.get(name, {}), **dict.fromkeys(measured, source)}
         if {self._source_of(name, key) for name, keys in self.figures.items() for key in keys} == {source}:
             self.source = source
-        own = {
-            name: {key: own for key, own in by_key.items() if own != self.source}
+        others = {
+            name: {key: text for key, text in by_key.items() if text != self.source}
             for name, by_key in self.sources.items()
         }
-        self.sources = {name: by_key for name, by_key in own.items() if by_key}
+        self.sources = {name: by_key for name, by_key in others.items() if by_key}
 
     def _source_of(self, name: str, key: str) -> str:
         return self.sources.get(name, {}).get(key, self.source)

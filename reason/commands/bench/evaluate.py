@@ -194,8 +194,8 @@ def compare(args: argparse.Namespace, console: Console) -> str:
     if args.out:
         require_matplotlib()
     others = ("halving", "seeds", "write_front", "ledger", "reach", "baseline", "accept_older")
-    given = [value for value in map(vars(args).get, others) if value is not None and value is not False]
-    if args.think_tokens and given:
+    values = [value for value in map(vars(args).get, others) if value is not None and value is not False]
+    if args.think_tokens and values:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise ConfigError(f"--think-tokens compares budgets of one search: leave out {flags}")
     if args.accept_older and args.ledger is None:

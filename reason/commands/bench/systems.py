@@ -59,12 +59,13 @@ def measure_systems(args: argparse.Namespace, console: Console) -> str:
         raise ValueError(f"--only must name systems of {', '.join(row.name for row in rows)}; got {', '.join(unknown)}")
     saved = SystemFigures.read(args.figures)
     chosen = [row for row in rows if row.bench != "none" and (not args.only or row.name in args.only)]
-    asked = {row: list_parts(row, args.workloads, has_recordings=args.recordings is not None) for row in chosen}
+    parts_of = {row: list_parts(row, args.workloads, has_recordings=args.recordings is not None) for row in chosen}
     if not args.again:
-        asked = {
-            row: [part for part in parts if part not in saved.figures.get(row.name, ())] for row, parts in asked.items()
+        parts_of = {
+            row: [part for part in parts if part not in saved.figures.get(row.name, ())]
+            for row, parts in parts_of.items()
         }
-    missing = {} if args.page else {row: parts for row, parts in asked.items() if parts}
+    missing = {} if args.page else {row: parts for row, parts in parts_of.items() if parts}
     # without the load: that of a moment says little of hours
     machine = {name: value for name, value in describe_machine().items() if name != "load"}
     source = f"`{typed.join_command('bench systems')}`; {describe_facts(machine)}."

@@ -124,7 +124,7 @@ def test_benchmark_that_ends_early_keeps_what_it_printed(
 
     parser = argparse.ArgumentParser()
     add_report_argument(parser)
-    report, kept = tmp_path / "report.md", tmp_path / "report.stopped.txt"
+    report, lines = tmp_path / "report.md", tmp_path / "report.stopped.txt"
     report.write_text("of an earlier run")
     monkeypatch.setattr(sys, "argv", ["bench", "--out", str(report)])
     for of_process in ("logging.disable", "reason.bench.arguments.collect_seldom"):  # other tests are in this one
@@ -134,6 +134,6 @@ def test_benchmark_that_ends_early_keeps_what_it_printed(
     assert ended.value.code == code
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert f"{message} (what was printed is in {kept})" in printed.err
-    assert kept.read_text() == "8 nodes: 2.5 tokens\n"
+    assert f"{message} (what was printed is in {lines})" in printed.err
+    assert lines.read_text() == "8 nodes: 2.5 tokens\n"
     assert report.read_text() == "of an earlier run"

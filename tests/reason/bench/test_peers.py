@@ -171,15 +171,15 @@ def test_only_the_last_row_of_a_prompt_needs_logits(monkeypatch: pytest.MonkeyPa
     assert every.flops - last.flops == 2 * 19 * 32 * 1000
     assert every.bytes_read == last.bytes_read
 
-    asked: list[int | None] = []
+    row_counts: list[int | None] = []
 
     def measure(*_: object, head_rows: int | None = None, **__: object) -> Roofline:
-        asked.append(head_rows)
+        row_counts.append(head_rows)
         return last
 
     monkeypatch.setattr("reason.bench.peers.limits.measure_roofline", measure)
     measure_limit(config, BranchWorkload(PROMPT, 4, 8), torch.float32)
-    assert asked == [None, 1]
+    assert row_counts == [None, 1]
 
 
 def test_a_report_has_ratios_limits_and_what_is_missing(small_engines: Mapping[str, PeerEngine]) -> None:

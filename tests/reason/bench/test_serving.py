@@ -18,14 +18,14 @@ from reason.commands.bench.serving import bench_serving, make_parser
 @contextmanager
 def recording_server() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     """Yields the address of a server, and the list of paths and bodies that it adds its requests to."""
-    asked: list[tuple[str, Any]] = []
+    requests: list[tuple[str, Any]] = []
 
     class Recorder(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            asked.append((self.path, json.loads(body)))
+            requests.append((self.path, json.loads(body)))
             reply = json.dumps({"usage": {"completion_tokens": 3}}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(reply)))
@@ -39,7 +39,7 @@ def recording_server() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", requests
     finally:
         server.shutdown()
         thread.join()
@@ -52,10 +52,10 @@ def bench(*arguments: str) -> dict[str, Any]:
 
 def test_no_client_count_and_no_turn_repeats_a_question_or_a_seed() -> None:
     sizes = ["--presets", "single", "--clients", "1,2", "--requests", "20", "--repeats", "2"]
-    with recording_server() as (url, asked):
+    with recording_server() as (url, requests):
         cases = bench("--url", url, *sizes)["cases"]
     assert [turn["requests"] for case in cases for turn in case["turns"]] == [20] * 4
-    bodies = [body for _, body in asked if body["seed"] < 10**6]  # the others warm the server up
+    bodies = [body for _, body in requests if body["seed"] < 10**6]  # the others warm the server up
     assert len(bodies) == 2 * 2 * 20
     assert len({body["seed"] for body in bodies}) == len(bodies)
     assert len({body["messages"][0]["content"] for body in bodies}) == len(bodies)
@@ -63,16 +63,16 @@ def test_no_client_count_and_no_turn_repeats_a_question_or_a_seed() -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/team", "/team/v1/"])
 def test_path_of_an_address_is_kept(path: str) -> None:
-    with recording_server() as (url, asked):
+    with recording_server() as (url, requests):
         bench("--url", url + path, "--presets", "single", "--clients", "1", "--requests", "1", "--repeats", "1")
     folder = path.rstrip("/").removesuffix("/v1")
-    assert {asked_path for asked_path, _ in asked} == {f"{folder}/v1/chat/completions"}
+    assert {asked_path for asked_path, _ in requests} == {f"{folder}/v1/chat/completions"}
 
 
 def test_https_address_is_not_asked_in_the_clear() -> None:
-    with recording_server() as (url, asked), pytest.raises(OSError, match="SSL"):
+    with recording_server() as (url, requests), pytest.raises(OSError, match="SSL"):
         bench("--url", url.replace("http:", "https:"), "--clients", "1", "--requests", "1", "--repeats", "1")
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "host"])

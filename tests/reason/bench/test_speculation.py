@@ -248,13 +248,13 @@ def _depths(template: TreeTemplate) -> list[int]:
 
 def test_template_of_another_model_or_of_other_sizes_is_learned_again(target: BundledTarget, tmp_path: Path) -> None:
     toy = replace(TOY, drafter_setups=("stand_rejection",), kv_mib=32)
-    learned: list[list[str]] = []
+    learned_lines: list[list[str]] = []
     thinker = BundledTarget.load("thinker", device="cpu")
     for model, settings in ((target, toy), (target, toy), (thinker, toy), (thinker, replace(toy, tuning_nodes=11))):
         log_lines: list[str] = []
         SpeculationBench(model, settings, tmp_path, log_line=log_lines.append).measure_acceptance()
-        learned.append([line for line in log_lines if "template" in line])
-    assert [len(lines) for lines in learned] == [1, 0, 1, 1]
+        learned_lines.append([line for line in log_lines if "template" in line])
+    assert [len(lines) for lines in learned_lines] == [1, 0, 1, 1]
     assert len(json.loads((tmp_path / "stand_rejection_1.json").read_text())["parents"]) == 11
 
 
