@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from dataclasses import dataclass, field
 from statistics import fmean, median
@@ -96,6 +97,7 @@ def run_workload(
         prepares_rounds=True,
     )
     try:
+        gc.collect()  # garbage of what came before is not this run's
         begin = time.perf_counter()
         generations = asyncio.run(engine.generate(workload.requests()))
         seconds = time.perf_counter() - begin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -163,6 +164,8 @@ class LocalSettings(EvictingEngineSettings):
         parts = _compile_ahead(backend, parts, make_parts)
         if isinstance(parts.controller, CalibratedCost) and not isinstance(parts.drafter, NoDraft):
             parts.controller.calibrate_cost(self._measure_costs(backend, checkpoint), backend.row_counts)
+        # what was made while loading would be collected in one of the first rounds, which say what drafts are worth
+        gc.collect(0)
         return self._start_engine(backend, checkpoint, tokenizer, parts, eviction)
 
     def _load_model(self, checkpoint: Checkpoint, eviction: EvictionPolicy | None) -> HFBackend:

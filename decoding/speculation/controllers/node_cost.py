@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 _MEMORY = 1 - 1 / 100  # per round
 _PRIOR_ROUNDS = 4.0  # weight of what was expected before the first round
-_MOST_RATIO = 4.0  # times what a plain round takes: a round that takes longer was disturbed
+_MOST_RATIO = 4.0  # times what a plain round takes: more says little
+_DISTURBED = 4.0  # times what a round with its nodes is expected to take: it was disturbed, and says nothing
 
 
 @dataclass
@@ -26,6 +27,8 @@ class NodeCost:
 
     def observe(self, seconds: float, plain_seconds: float, node_seconds: float) -> None:
         """Records a drafted round; `node_seconds` were expected of its nodes. *Mutates*."""
+        if seconds > _DISTURBED * (plain_seconds + node_seconds):
+            return
         x = node_seconds / plain_seconds
         y = min(seconds / plain_seconds, _MOST_RATIO) - 1
         self._weight = _MEMORY * self._weight + 1
