@@ -26,7 +26,7 @@ from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.acceptance_head import AcceptanceHead
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
 from decoding.speculation.drafters.drafted_text import DraftedText
-from decoding.speculation.drafters.level_kernels import LevelLimits, ModelDrafts, NodeChoice
+from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice
 from decoding.speculation.drafters.one_call import (
     FIRST_CALL,
     MOST_NEW,

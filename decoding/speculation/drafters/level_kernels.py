@@ -10,8 +10,6 @@ tokens of a pass, R of them whose candidates are wanted.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
@@ -25,88 +23,12 @@ from decoding.model.panel_products import Ints
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.weight_panels import Floats, Panels
 from decoding.noise import noise_key_of
-from decoding.sampling_columns import SamplingColumns
-from decoding.speculation.drafters.best_first import GroupedNodes, TreeNodes, group_by_branch
-from decoding.speculation.drafters.calibration import Counts, calibration_bucket, request_probability
+from decoding.speculation.drafters.best_first import TreeNodes, group_by_branch
+from decoding.speculation.drafters.calibration import calibration_bucket, request_probability
 from decoding.speculation.drafters.child_selection import COUPLED, filter_probabilities, select_children
-from decoding.speculation.drafters.ngram_hash_table import Keys
+from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice, RootContexts
 from decoding.speculation.drafters.tree_levels import raise_floors
 from decoding.vector_kernels import exponentiate
-
-
-class RootContexts(NamedTuple):
-    """The committed tokens of the branches, in the cache of the draft model.
-
-    key_slots     slots of all of them, branch by branch, those of new tokens last
-    num_keys_B    how many of each
-    num_new_B     the last ones of each, which are to be computed
-    new_tokens    these, branch by branch
-    ids_BK, logp_BK   candidates after the last token, best first, of a branch without new tokens. *Mutated*: of all
-    free_slots    for draft nodes
-    """
-
-    key_slots: Slots
-    num_keys_B: Ints
-    num_new_B: Ints
-    new_tokens: Ints
-    ids_BK: Ints
-    logp_BK: Floats
-    free_slots: Slots
-
-
-class LevelLimits(NamedTuple):
-    """Limits of the drafts of a round.
-
-    nodes_B, depth_B  maximum nodes and depth of each branch
-    floor_B           path probability that a node must exceed. *Mutated*: raised from level to level
-    total             maximum nodes over all branches; a draft may have more
-    width             maximum children of a node
-    node_cost         what a node costs, in accepted tokens
-    least_gain        accepted tokens that a level must add beyond the cost of its nodes
-    seconds_N         duration of the round with 0, 1, ... nodes
-    keep_gain         share of what the best number of nodes gains that is enough, for fewer nodes
-    """
-
-    nodes_B: Ints
-    depth_B: Ints
-    floor_B: Floats
-    total: int
-    width: int
-    node_cost: float
-    least_gain: float
-    seconds_N: Counts
-    keep_gain: float
-
-
-class NodeChoice(NamedTuple):
-    """How children are drawn, and how probable they are.
-
-    kind             LIKELY or COUPLED, for which the target draws with `seeds_B` from the positions `ends_B` on
-    hits, trials, odds_BL   of an `AcceptanceCalibration`
-    """
-
-    kind: int
-    sampling: SamplingColumns
-    seeds_B: Keys
-    ends_B: Ints
-    hits: Counts
-    trials: Counts
-    odds_BL: Counts
-
-
-class ModelDrafts(NamedTuple):
-    """Nodes of all drafts, and what the model has computed of them.
-
-    place_N     of each node its row among those that were fed, or -1
-    ids_FK, logp_FK   candidates after each node that was fed
-    num_levels  levels of nodes that were built
-    """
-
-    nodes: GroupedNodes
-    place_N: Ints
-    ids_FK: Ints
-    logp_FK: Floats
-    num_levels: int
 
 
 @compiled

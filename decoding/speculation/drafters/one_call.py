@@ -22,13 +22,7 @@ from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.drafters.calibration import NUM_BUCKETS
 from decoding.speculation.drafters.child_selection import COUPLED
 from decoding.speculation.drafters.drafted_text import DraftedText
-from decoding.speculation.drafters.level_kernels import (
-    LevelLimits,
-    ModelDrafts,
-    NodeChoice,
-    RootContexts,
-    draft_levels,
-)
+from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice, RootContexts
 from decoding.speculation.drafters.source import TRUST_LEVELS, Floats, Ints
 from decoding.threads import count_threads
 
@@ -141,6 +135,9 @@ def draft_in_one_call(
     k              candidates for each context
     max_positions  of the model's window
     """
+    # here: it needs Numba, which may be absent
+    from decoding.speculation.drafters.level_kernels import draft_levels
+
     # a branch without drafts has no part in it; if it gets many new tokens, they have passes of their own
     part = [text if most else None for text, most in zip(texts, limits.nodes_B.tolist(), strict=True)]
     num_new = [0 if text is None else text.num_uncomputed for text in part]

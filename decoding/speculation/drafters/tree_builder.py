@@ -19,7 +19,7 @@ from decoding.speculation.draft import DraftSampling, TreeTemplate
 from decoding.speculation.drafters.best_first import DraftLimits, GroupedNodes, TableLookup, build_best_first
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
-from decoding.speculation.drafters.level_kernels import LevelLimits, ModelDrafts, NodeChoice
+from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice
 from decoding.speculation.drafters.source import DraftSource, Floats, Ints
 from decoding.speculation.drafters.tree_levels import (
     FrontierNodes,

@@ -13,9 +13,9 @@ from decoding.core import SamplingParams
 from decoding.cpu_features import has_tiles
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.speculation.draft import DraftSampling
-from decoding.speculation.drafters import level_kernels, one_call
+from decoding.speculation.drafters import level_kernels
 from decoding.speculation.drafters.draft_model import DraftModel
-from decoding.speculation.drafters.level_kernels import ModelDrafts
+from decoding.speculation.drafters.model_drafts import ModelDrafts
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, CostEstimate, DraftPlan
 from tests.support.draft_sources import paths
@@ -106,7 +106,7 @@ def test_one_call_is_made_for_a_compiled_model(monkeypatch: pytest.MonkeyPatch) 
         return draft(*arguments)
 
     fast, slow = (DraftModel(backend(), k=5, kv_bytes=1 << 22) for _ in range(2))
-    monkeypatch.setattr(one_call, "draft_levels", count_call)
+    monkeypatch.setattr(level_kernels, "draft_levels", count_call)
     compare_rounds(fast, slow, "coupled", 1, rounds=10)
     assert 5 < len(calls) <= 10  # none for a round without nodes
 
