@@ -35,7 +35,7 @@ from decoding.model.compiled_layers import (
     SHAPE_RECORD,
     StackShape,
     run_layers,
-    size_rows,
+    size_most_rows,
     size_work,
 )
 from decoding.model.decoder_choice import explain_uncompiled
@@ -166,12 +166,12 @@ class CompiledDecoder:
         return self._num_weights
 
     def list_arrays(self, num_rows: int, num_keys: int, largest: int) -> tuple[Any, ...]:
-        """Returns what a compiled loop needs for passes of `num_rows` rows, `num_keys` keys and positions to `largest`.
+        """Returns what a compiled loop needs, in the order of the arguments of `compute_logits`.
 
-        In the order of the arguments of `compute_logits`. For one thread.
+        For passes of up to `num_rows` rows with up to `num_keys` keys and the position `largest`, in one thread.
         """
         capacity = num_keys + SCORES_PADDING
-        size, _ = size_rows(self._shapes, 1, num_rows, capacity)
+        size = size_most_rows(self._shapes, num_rows, capacity)
         return (
             self._shapes, self._layers, self._matrices, self._vectors, self._float_embedding,
             self._find_cos_sin(largest), self._take_work(size), capacity, *self._take_packed(1, capacity), self._zeros,

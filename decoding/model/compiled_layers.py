@@ -138,7 +138,7 @@ def size_work(shapes: Records, num_threads: int, positions_T: Ints, keys_T: Reco
 def size_rows(shapes: Records, num_threads: int, num_tokens: int, capacity: int) -> tuple[int, int]:
     """Returns the numbers of `run_layers` in memory, all of them and those of a thread, for rows of scores this long.
 
-    More rows or longer ones never need less of all.
+    Fewer rows may need more of all: see `size_most_rows`.
     """
     shape = shapes[0]
     together = _count_together(num_tokens)
@@ -146,6 +146,16 @@ def size_rows(shapes: Records, num_threads: int, num_tokens: int, capacity: int)
     q_width = shape.num_heads * shape.head
     shared = num_tokens * (shape.hidden + q_width) + together * (shape.hidden + _wide_size(shape))
     return shared + num_threads * of_thread, of_thread
+
+
+@compiled_in_place
+def size_most_rows(shapes: Records, num_tokens: int, capacity: int) -> int:
+    """Returns the numbers of `run_layers` in memory that any pass of up to so many rows needs, with one thread."""
+    # parts are smaller where they are one more
+    whole_parts = num_tokens // _CHUNK * _CHUNK
+    size, _ = size_rows(shapes, 1, num_tokens, capacity)
+    size_of_parts, _ = size_rows(shapes, 1, whole_parts, capacity)
+    return max(size, size_of_parts)
 
 
 @compiled_in_place

@@ -141,7 +141,8 @@ class SpeculationGate:
             record.observe_plain(seconds / curve_seconds)
         plain = record.plain_factor * curve_seconds
         if not self._has_credit and record.num_plain == 2:  # one round may have been a slow one
-            credit = _LONG_CREDIT if record.is_long else max(_CREDIT, self._most_loss)
+            # more than a trial takes: its seconds may grow until it begins
+            credit = max(_LONG_CREDIT if record.is_long else 0.0, _CREDIT / _STAKE * self._most_loss)
             self.balance, self._has_credit = credit * plain, True
         self._pay_in(branches, seconds, plain)
         if kind == "learning":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from decoding.speculation.controllers.draft_memory import DraftMemory, MemoryLimited
 from decoding.speculation.controllers.seconds_saved import find_seconds_saved
-from decoding.speculation.interfaces import BatchLoad, Branch, Controller, DraftPlan, Feedback, RoundCost
+from decoding.speculation.interfaces import BatchLoad, Branch, Controller, DraftPlan, Feedback, RoundCost, TrustsDrafter
 
 
 @dataclass
@@ -33,6 +33,10 @@ class PlainUntilCompiled:
     def set_memory(self, memory: DraftMemory) -> None:
         if isinstance(self.controller, MemoryLimited):
             self.controller.set_memory(memory)
+
+    def trust_drafter(self) -> None:
+        if isinstance(self.controller, TrustsDrafter):
+            self.controller.trust_drafter()
 
     def plan_drafts(self, branches: Sequence[Branch], load: BatchLoad) -> DraftPlan:
         self._has_begun = self._has_begun or self.are_compiled()

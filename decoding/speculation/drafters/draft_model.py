@@ -117,6 +117,7 @@ class DraftModel:
         self._head_ids, self._stop_rule, self._updater = head_ids, stop_rule, updater
         self._kv_bytes, self._max_running_requests = kv_bytes, max_running_requests
         self.num_fed_tokens = self.num_updates = 0
+        self._drafts_in_one_call = False
         self._open_model(backend)
         self._compile()
 
@@ -144,6 +145,7 @@ class DraftModel:
     def _compile(self) -> None:
         """Loads the machine code of `draft_levels`, which the first start compiles: not during the first request."""
         if (parts := self._find_parts(1)) is not None:
+            self._drafts_in_one_call = True
             with compiling_once(parts):
                 self.draft_levels([Branch(0, "", (0,), 0, SamplingParams(), 2)], *FIRST_CALL)
             self._reset_state()
@@ -182,24 +184,30 @@ class DraftModel:
 
     def draft_levels(self, branches: Items[Branch], limits: LevelLimits, choice: NodeChoice) -> ModelDrafts | None:
         """See `LevelSource`: None where a pass has more than one thread, or the model is not compiled."""
-        if (parts := self._find_parts(len(branches))) is None:
+        if not self._drafts_in_one_call or (parts := self._find_parts(len(branches))) is None:
             return None
         try:
             self._sync_texts({branch.request_id: branch.tokens for branch in branches})
             self._prefill_committed(most_left=MOST_NEW)
             texts = [self._texts.get(branch.request_id) for branch in branches]
-            ready = [text if text is not None and text.num_uncomputed <= MOST_NEW else None for text in texts]
+            # one that waits has no prefix, and holds no slots
+            ready = [
+                None if text is None or text.prefix_node is None or text.num_uncomputed > MOST_NEW else text
+                for text in texts
+            ]
             window = self._backend.max_positions
             nodes = draft_in_one_call(
                 parts, self._kv, self._pool, ready, self._output_ids, self._k, window, limits, choice
             )
-        except BaseException:
+        except BaseException as error:
+            # levels feed fewer nodes in a pass
+            self._drafts_in_one_call = not (isinstance(error, MEMORY_ERRORS) and is_out_of_memory(error))
             self._reset_state()
             raise
         if nodes is None:
             return None
         self._called = nodes
-        self.num_fed_tokens += nodes.num_fed
+        self.num_fed_tokens += nodes.num_new + nodes.num_fed
         return nodes.drafts
 
     def next_tokens(self, state: Ints) -> NextTokens:

@@ -19,7 +19,7 @@ from decoding.model.backend import Records
 from decoding.model.compiled_attention import Numbers
 from decoding.model.compiled_loops import compute_logits
 from decoding.model.key_lists import KEYS_RECORD
-from decoding.model.panel_products import Ints
+from decoding.model.panel_products import ZERO, Ints
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.weight_panels import Floats, Panels
 from decoding.noise import noise_key_of
@@ -28,6 +28,7 @@ from decoding.speculation.drafters.calibration import calibration_bucket, reques
 from decoding.speculation.drafters.child_selection import COUPLED, filter_probabilities, select_children
 from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice, RootContexts
 from decoding.speculation.drafters.tree_levels import raise_floors
+from decoding.vector_emitter import LANES
 from decoding.vector_kernels import exponentiate
 
 
@@ -54,7 +55,7 @@ def draft_levels(
     logp_FK = np.empty((most_fed, candidates), dtype=np.float32)
     q_K = np.empty(candidates, dtype=np.float32)
     ids_W, chance_W = np.empty(width, dtype=np.int64), np.empty(width, dtype=np.float32)
-    start_B, most_rows = np.zeros(branches, dtype=np.int64), max(most_fed, roots.num_new_B.sum())
+    start_B, most_rows = np.zeros(branches, dtype=np.int64), max(most_fed, len(roots.new_tokens))
     common_B = np.zeros(branches, dtype=np.int64)  # first keys that a branch has in common with the one before it
     for b in range(1, branches):
         start_B[b] = start_B[b - 1] + roots.num_keys_B[b - 1]
@@ -63,19 +64,20 @@ def draft_levels(
                 break
             common_B[b] += 1
     hidden = np.empty(most_rows * shapes[0].hidden_size, dtype=np.float32)
-    logits = np.empty(count_tile_rows(most_rows) * len(head_bias), dtype=np.float32)
-    if roots.num_new_B.sum() > 0:
+    # `_select_top` writes beyond its row
+    logits = np.empty(count_tile_rows(most_rows) * len(head_bias) + LANES, dtype=np.float32)
+    if len(roots.new_tokens) > 0:
         tokens_T, positions_T, slots_T, outputs_R, keys_T = _list_new(roots, start_B, common_B)
         compute_logits(
             shapes, layers, matrices, vectors, embedding, cos_sin, work, capacity, packed, slots, zeros,
             head, head_bias, num_outputs, num_pieces, kv,
             tokens_T, positions_T, slots_T, outputs_R, roots.key_slots, roots.free_slots, keys_T, hidden, logits,
         )  # fmt: skip
-        row = 0
-        for b in range(branches):
+        row = len(outputs_R)
+        for b in range(branches - 1, -1, -1):
             if roots.num_new_B[b] > 0:
+                row -= 1
                 _select_top(logits, row * len(head_bias), num_outputs, head_ids, roots.ids_BK[b], roots.logp_BK[b])
-                row += 1
     # the nodes whose children are drawn next: all roots, -1 - b of branch b, and then the nodes fed last
     frontier: Ints = -1 - np.arange(branches)
     count = fed = num_levels = 0
@@ -120,11 +122,14 @@ def draft_levels(
                 path_probability[node] > limits.floor_B[b]
                 and level + 1 < limits.depth_B[b]
                 and ends_B[b] + level < max_positions
-                and fed + rows < most_fed
             ):
                 frontier[rows] = node
                 rows += 1
-        frontier = frontier[:rows]
+        frontier, room = frontier[:rows], most_fed - fed
+        if rows > room:
+            # the likeliest, in their order
+            best = np.argsort(-path_probability[frontier], kind="mergesort")[:room]
+            frontier, rows = np.sort(frontier[best]), room
         if rows == 0:
             break
         keys_T, used = np.empty(rows, dtype=KEYS_RECORD), 0
@@ -134,7 +139,7 @@ def draft_levels(
             place[node] = fed + row
             keys.start, keys.count = start_B[b], roots.num_keys_B[b]
             keys.extra_start, keys.extra_count = used, level + 1
-            keys.common = roots.num_keys_B[b] if row > 0 else _ZERO
+            keys.common = roots.num_keys_B[b] if row > 0 else ZERO
             for between in range(branch[frontier[row - 1]] + 1 if row > 0 else b, b + 1):
                 keys.common = min(keys.common, common_B[between])
             ancestor = node
@@ -148,7 +153,7 @@ def draft_levels(
             token[frontier], ends_B[branch[frontier]] + level, roots.free_slots[fed : fed + rows], np.arange(rows),
             roots.key_slots, extra_slots, keys_T, hidden, logits,
         )  # fmt: skip
-        for row in range(rows):
+        for row in range(rows - 1, -1, -1):
             _select_top(logits, row * len(head_bias), num_outputs, head_ids, ids_FK[fed + row], logp_FK[fed + row])
         fed += rows
     nodes = TreeNodes(branch[:count], parent[:count], token[:count], path_probability[:count], label[:count])
@@ -172,11 +177,16 @@ def _select_worthwhile(nodes: TreeNodes, limits: LevelLimits) -> npt.NDArray[np.
     # Stable, so that of equals the earlier comes first: no child before its parent.
     best = np.argsort(-nodes.path_probability, kind="mergesort")
     left_B, within = limits.nodes_B.copy(), 0
+    most = min(limits.total, len(limits.seconds_N) - 1) if len(limits.seconds_N) else limits.total
     for node in best:
-        if left_B[nodes.branch[node]] > 0 and within < min(limits.total, len(limits.seconds_N) - 1):
+        if left_B[nodes.branch[node]] > 0 and within < most:
             left_B[nodes.branch[node]] -= 1
             best[within] = node
             within += 1
+    if len(limits.seconds_N) == 0:
+        for n in range(within):
+            is_kept[best[n]] = True
+        return is_kept
     tokens = float(branches)
     plain_rate = best_rate = tokens / limits.seconds_N[0]
     for n in range(within):
@@ -192,9 +202,6 @@ def _select_worthwhile(nodes: TreeNodes, limits: LevelLimits) -> npt.NDArray[np.
     return is_kept
 
 
-_ZERO = np.int64(0)
-
-
 @compiled
 def _list_new(roots: RootContexts, start_B: Ints, common_B: Ints) -> tuple[Ints, Ints, Slots, Ints, Records]:
     """Returns the new tokens, their positions and slots, the last ones of the branches, and the keys that they see."""
@@ -208,7 +215,7 @@ def _list_new(roots: RootContexts, start_B: Ints, common_B: Ints) -> tuple[Ints,
         for count in range(num_keys - num_new + 1, num_keys + 1):
             keys = keys_T[t]
             positions_T[t], slots_T[t] = count - 1, roots.key_slots[start_B[b] + count - 1]
-            keys.start, keys.count, keys.extra_start, keys.extra_count = start_B[b], count, _ZERO, _ZERO
+            keys.start, keys.count, keys.extra_start, keys.extra_count = start_B[b], count, ZERO, ZERO
             keys.common = min(count - 1, common)
             t, common = t + 1, num_keys
         if num_new > 0:
@@ -219,8 +226,9 @@ def _list_new(roots: RootContexts, start_B: Ints, common_B: Ints) -> tuple[Ints,
 
 @compiled_in_place
 def _select_top(logits: Floats, at: int, count: int, head_ids: Ints, ids_K: Ints, logp_K: Floats) -> None:
-    """Sets the likeliest tokens of a row, best first, and their log-probabilities. *Mutates* the logits.
+    """Sets the likeliest tokens of a row, best first, and their log-probabilities.
 
+    *Mutates* its logits and up to 16 numbers after them: the next row must be read before.
     Ids below 0 of `head_ids` are no tokens, but have their share of the probability.
     """
     num_kept = 0

@@ -44,7 +44,7 @@ class LevelLimits(NamedTuple):
     width             maximum children of a node
     node_cost         what a node costs, in accepted tokens
     least_gain        accepted tokens that a level must add beyond the cost of its nodes
-    seconds_N         duration of the round with 0, 1, ... nodes
+    seconds_N         duration of the round with 0, 1, ... nodes; empty: nodes take no time
     keep_gain         share of what the best number of nodes gains that is enough, for fewer nodes
     """
 

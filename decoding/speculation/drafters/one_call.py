@@ -43,7 +43,10 @@ as a prompt has, are computed in passes before it."""
 class CalledNodes:
     """The nodes that a call has fed, numbered in this order: what `DraftNodes` is for those of `build_levels`."""
 
-    def __init__(self, sequences: Items[DraftedText | None], drafts: ModelDrafts, free_slots: Slots) -> None:
+    def __init__(
+        self, sequences: Items[DraftedText | None], drafts: ModelDrafts, free_slots: Slots, num_new: int
+    ) -> None:
+        self.num_new = num_new
         self.sequences, self.drafts = tuple(sequences), drafts
         self._slots_F = free_slots[: len(drafts.ids_FK)]
         self._tokens, self._parents, _ = drafts.nodes.ids_3N.tolist()
@@ -85,8 +88,8 @@ class CalledNodes:
         return self.drafts.ids_FK[nodes_F], self.drafts.logp_FK[nodes_F]
 
 
-_MOST_FED = 32
-"""Nodes that the call feeds at most, for each branch and once more. Those that a later level outdoes are among them."""
+_LEAST_FED = 64
+"""Room for nodes that the call feeds, at least; twice as many as are kept at most, since later ones outdo some."""
 
 
 FIRST_CALL = (
@@ -141,14 +144,14 @@ def draft_in_one_call(
     # a branch without drafts has no part in it; if it gets many new tokens, they have passes of their own
     part = [text if most else None for text, most in zip(texts, limits.nodes_B.tolist(), strict=True)]
     num_new = [0 if text is None else text.num_uncomputed for text in part]
-    most_fed = min(4 * limits.total, _MOST_FED * (1 + len(texts)))
+    most_fed = max(2 * limits.total, _LEAST_FED)
     total_new = sum(num_new)
-    if kv.pool.num_free < total_new + most_fed:
-        return None  # cached prefixes are worth more than room for drafts
+    if kv.num_available < total_new + most_fed:
+        return None
     nodes_B = limits.nodes_B.copy()
     ids_BK = np.full((len(texts), k), -1, dtype=np.int64)
     logp_BK = np.full((len(texts), k), -np.inf, dtype=np.float32)
-    slots = kv.pool.allocate(total_new + most_fed)
+    slots = kv.allocate(total_new + most_fed)
     free_slots, begin = slots[total_new:], 0
     key_slots, num_keys, new_tokens = [NO_SLOTS], [0] * len(texts), list[int]()
     for b, (text, new) in enumerate(zip(part, num_new, strict=True)):
@@ -179,6 +182,6 @@ def draft_in_one_call(
             text.append_slots(slots[begin : begin + new])
             text.top = ids_BK[b], logp_BK[b]
             begin += new
-    nodes = CalledNodes(part, drafts, free_slots)
+    nodes = CalledNodes(part, drafts, free_slots, total_new)
     kv.pool.free(free_slots[nodes.num_fed :])
     return nodes

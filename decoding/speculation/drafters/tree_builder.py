@@ -173,8 +173,9 @@ def draft_with_model(
 
     None where the source cannot.
     """
-    estimate = plan.cost_estimate or CostEstimate.along_line(1.0, 0.0, plan.max_total)
-    node_cost = max(estimate.min_probability(len(branches)), 0.0)
+    estimate, node_cost = plan.cost_estimate, 0.0
+    if estimate is not None:
+        node_cost = max(estimate.min_probability(len(branches)), 0.0)
     floor_B = np.full(len(branches), node_cost, dtype=np.float32)
     if plan.least_probabilities:
         floor_B = np.maximum(floor_B, np.array(plan.least_probabilities, dtype=np.float32))
@@ -187,8 +188,8 @@ def draft_with_model(
         knobs.width,
         node_cost,
         float(least_gain),
-        estimate.seconds_N,
-        estimate.keep_gain,
+        np.empty(0) if estimate is None else estimate.seconds_N,
+        1.0 if estimate is None else estimate.keep_gain,
     )
     choice = NodeChoice(
         SAMPLING_CODES[knobs.sampling],

@@ -11,6 +11,7 @@ import pytest
 
 from decoding.core import SamplingParams
 from decoding.cpu_features import has_tiles
+from decoding.model.compiled_layers import size_most_rows, size_rows
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.speculation.draft import DraftSampling
 from decoding.speculation.drafters import level_kernels
@@ -36,15 +37,17 @@ def line(round_seconds: float, seconds_per_node: float) -> CostEstimate:
 COSTS = [None, line(0.1, 0.0), line(0.1, 0.002), line(0.1, 0.02), STAIRS, replace(STAIRS, keep_gain=0.9)]
 
 
-def backend(family: str = "qwen2", **settings: Any) -> HFBackend:
-    return HFBackend(random_model(family), device="cpu", decoder="compiled", **{"dtype": "float32", **settings})
+def backend(family: str = "qwen2", vocab_size: int = 97, **settings: Any) -> HFBackend:
+    model = random_model(family, vocab_size=vocab_size)
+    return HFBackend(model, device="cpu", decoder="compiled", **{"dtype": "float32", **settings})
 
 
-def random_plan(rng: random.Random, branches: list[Branch]) -> DraftPlan:
-    total = rng.randint(0, 40)
+def random_plan(rng: random.Random, branches: list[Branch], most: int) -> DraftPlan:
+    total = rng.randint(0, most)
     nodes = tuple(rng.choice([total, rng.randint(0, 5)]) for _ in branches)
     least = tuple(rng.random() * 0.3 for _ in branches) if rng.random() < 0.2 else ()
-    return DraftPlan(nodes, total, rng.choice(COSTS), least_probabilities=least)
+    # those of the costs end at 40 nodes
+    return DraftPlan(nodes, total, rng.choice(COSTS) if most <= 40 else None, least_probabilities=least)
 
 
 def with_params(branch: Branch) -> Branch:
@@ -52,14 +55,16 @@ def with_params(branch: Branch) -> Branch:
     return Branch(request_id, group, tokens, seed, PARAMS[request_id % len(PARAMS)], remaining)
 
 
-def compare_rounds(fast: DraftModel, slow: DraftModel, draw: DraftSampling, seed: int, rounds: int = 30) -> int:
+def compare_rounds(
+    fast: DraftModel, slow: DraftModel, draw: DraftSampling, seed: int, rounds: int = 30, most: int = 40, width: int = 3
+) -> int:
     """Returns the nodes that both drafted."""
     stream, rng, drafted = BranchStream(seed, vocabulary=97), random.Random(seed), 0
-    called, levels = (TreeDrafter(source, draw, width=3, depth=5) for source in (fast, slow))
+    called, levels = (TreeDrafter(source, draw, width=width, depth=5) for source in (fast, slow))
     levels.model = None
     for _ in range(rounds):
         branches = [with_params(branch) for branch in stream.next_round()]
-        plan = random_plan(rng, branches)
+        plan = random_plan(rng, branches, most)
         called.level_seconds = levels.level_seconds = 0.0  # drafting takes no time
         drafts = called.propose(branches, plan)
         got, expected = paths(drafts), paths(levels.propose(branches, plan))
@@ -72,6 +77,18 @@ def compare_rounds(fast: DraftModel, slow: DraftModel, draw: DraftSampling, seed
         levels.observe(feedback)
     fast.assert_invariants()
     return drafted
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list that has an entry for each call from now on."""
+    calls, draft = list[int](), level_kernels.draft_levels
+
+    def count_call(*arguments: Any) -> ModelDrafts:
+        calls.append(len(arguments))
+        return draft(*arguments)
+
+    monkeypatch.setattr(level_kernels, "draft_levels", count_call)
+    return calls
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
@@ -89,24 +106,72 @@ def test_drafts_are_those_of_levels(family: str, draw: DraftSampling, seed: int)
         ({"vocab_size": 40}, {}),
         ({"head_ids": np.array([3, 4, 9, 20, 21, 60, 96])}, {"head_ids": [3, 4, 9, 20, 21, 60, 96]}),
         ({"max_batched_tokens": 9}, {}),
+        ({}, {"vocab_size": 128}),  # rows of logits without room between them
         pytest.param({}, {"dtype": "bfloat16"}, marks=pytest.mark.skipif(not has_tiles(), reason="no tiles")),
     ],
-    ids=["k", "vocab_size", "head_ids", "max_batched_tokens", "bfloat16"],
+    ids=["k", "vocab_size", "head_ids", "max_batched_tokens", "full_panels", "bfloat16"],
 )
 def test_drafts_are_those_of_levels_with_every_setting(settings: dict[str, Any], model: dict[str, Any]) -> None:
     fast, slow = (DraftModel(backend(**model), kv_bytes=1 << 22, **settings) for _ in range(2))
     assert compare_rounds(fast, slow, "coupled", 7) > 100
 
 
+def test_large_drafts_are_those_of_levels() -> None:
+    """Passes of more rows than go through a layer together, and of branches that have thousands of candidates."""
+    fast, slow = (DraftModel(backend(), k=8, kv_bytes=1 << 24) for _ in range(2))
+    assert compare_rounds(fast, slow, "coupled", 5, rounds=12, most=400, width=8) > 1000
+
+
+def test_memory_for_many_rows_is_enough_for_fewer() -> None:
+    parts = backend().compiled_parts
+    assert parts is not None
+    shapes = parts[0].list_arrays(1, 1, 1)[0]
+    for most in (1, 127, 128, 129, 160, 256, 288, 400):
+        assert size_most_rows(shapes, most, 50) == max(size_rows(shapes, 1, rows, 50)[0] for rows in range(1, most + 1))
+
+
+def test_a_branch_that_waits_has_no_draft_and_no_slots() -> None:
+    source = DraftModel(backend(), k=5, kv_bytes=1 << 22, max_running_requests=1)
+    drafter = TreeDrafter(source, width=2, depth=4)
+    branches = [Branch(i, "", (i, 5, 7), i, SamplingParams(), 20) for i in range(3)]
+    for _ in range(3):
+        sizes = list(map(len, drafter.propose(branches, DraftPlan((4,) * 3, 12))))
+        assert sizes[0] > 0
+        assert sizes[1:] == [0, 0]
+    drafter.propose(branches[1:], DraftPlan((4, 4), 8))
+    source.assert_invariants()
+
+
+def test_prefixes_that_have_ended_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = backend()
+    source = DraftModel(model, k=5, kv_bytes=400 * model.kv_bytes_per_token)
+    drafter, calls = TreeDrafter(source, width=2, depth=4), count_calls(monkeypatch)
+    for number in range(12):
+        branch = Branch(number, "", tuple(range(number, number + 60)), number, SamplingParams(), 20)
+        (draft,) = drafter.propose([branch], DraftPlan((4,), 4))
+        assert len(draft) > 0
+    assert len(calls) == 12
+    source.assert_invariants()
+
+
+def test_where_memory_runs_out_levels_draft_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = DraftModel(backend(), k=5, kv_bytes=1 << 22)
+    drafter, branch = TreeDrafter(source, width=2, depth=4), Branch(0, "", (1, 2, 3), 0, SamplingParams(), 20)
+
+    def run_out(*arguments: Any) -> ModelDrafts:
+        raise MemoryError
+
+    monkeypatch.setattr(level_kernels, "draft_levels", run_out)
+    with pytest.raises(MemoryError):
+        drafter.propose([branch], DraftPlan((4,), 4))
+    (draft,) = drafter.propose([branch], DraftPlan((4,), 4))
+    assert len(draft) > 0
+    source.assert_invariants()
+
+
 def test_one_call_is_made_for_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, draft = list[int](), level_kernels.draft_levels
-
-    def count_call(*arguments: Any) -> ModelDrafts:
-        calls.append(len(arguments))
-        return draft(*arguments)
-
     fast, slow = (DraftModel(backend(), k=5, kv_bytes=1 << 22) for _ in range(2))
-    monkeypatch.setattr(level_kernels, "draft_levels", count_call)
+    calls = count_calls(monkeypatch)
     compare_rounds(fast, slow, "coupled", 1, rounds=10)
     assert 5 < len(calls) <= 10  # none for a round without nodes
 
