@@ -22,6 +22,7 @@ from decoding.model.transformers_checkpoint import HFBackend
 from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
 from decoding.speculation.controllers.fixed import FixedController
+from decoding.speculation.controllers.speculation_gate import SpeculationGate
 from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.suffix import SuffixDecoding
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
@@ -287,8 +288,10 @@ def test_table_has_a_dash_where_texts_need_not_be_those_of_plain_decoding() -> N
 
 
 @pytest.mark.parametrize("search", ["best_of_n", "ets"])
-def test_searches_decide_as_with_the_bundled_writer(search: str) -> None:
-    sizes = SearchSettings((search,), ("stand",), width=4, problems=4, laps=1, kv_mib=32)
+def test_searches_decide_as_with_the_bundled_writer(search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # whether drafts pay next to so small a body depends on the machine
+    monkeypatch.setattr(SpeculationGate, "plan_round", lambda *_: "drafted")
+    sizes = SearchSettings((search,), ("stand",), width=4, problems=2, laps=1, kv_mib=32)
     (point,) = measure_searches(writer(), miniature(), sizes)
     assert point.to_json()["num_differing"] == 0
     assert point.runs[0].stats.accepted > 0
