@@ -70,6 +70,7 @@ class DrafterSetup:
     shape: Shape
     bundled_template: str | None = None
     depth: int = 40
+    width: int = 8
 
     @property
     def learns_template(self) -> bool:
@@ -82,7 +83,7 @@ class DrafterSetup:
 
     def make_drafter(self) -> TreeDrafter:
         """Returns a new drafter, which has learned nothing."""
-        return TreeDrafter(self.source(), draw=self.draw, depth=self.depth)
+        return TreeDrafter(self.source(), draw=self.draw, width=self.width, depth=self.depth)
 
     def make_speculation(
         self, *, nodes: int = 0, template: Path | None = None, costs: MachineCosts = NO_COSTS
@@ -140,7 +141,8 @@ AT_FULL_SPEED: dict[str, DrafterSetup] = {
     "prompt_lookup": DrafterSetup(PromptLookup, "likely", Coupled(), "throughput"),
     "suffix": DrafterSetup(SuffixDecoding, "coupled", Coupled(), "throughput"),
     "hybrid": DrafterSetup(stand_and_suffix, "coupled", Coupled(), "throughput"),
-    "draft_model": DrafterSetup(small_model, "coupled", Coupled(), "throughput"),
+    # chains: a draft model this close to the target is seldom right with its second choice, and each costs a row
+    "draft_model": DrafterSetup(small_model, "coupled", Coupled(), "throughput", width=1),
     "stand_draft_model": DrafterSetup(stand_and_model, "coupled", Coupled(), "throughput", depth=8),
 }
 """Compared by speed; setups that are not published with a fixed tree have the throughput controller."""
