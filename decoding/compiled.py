@@ -7,6 +7,7 @@ decodes without drafts has another way; the rest asks `explain_no_numba` before 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,8 @@ from functools import cache, cached_property, update_wrapper
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+log = logging.getLogger("reason.progress")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -126,6 +129,17 @@ def note_compiled(loops: str) -> None:
     with suppress(OSError):
         _find_note(loops).parent.mkdir(parents=True, exist_ok=True)
         _find_note(loops).touch()
+
+
+@contextmanager
+def compiling_once(what: str, loops: str) -> Iterator[None]:
+    """Says that `what` is compiled, and notes its loops afterwards, unless they were compiled ahead."""
+    is_first = not is_compiled_ahead(loops)
+    if is_first:
+        log.info("compiling %s for this machine, once ...", what)
+    yield
+    if is_first:
+        note_compiled(loops)
 
 
 def _find_note(loops: str) -> Path:

@@ -15,7 +15,6 @@ decoder, which rounds every result.
 from __future__ import annotations
 
 import copy
-import logging
 import threading
 import weakref
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.compiled import is_compiled_ahead, note_compiled
+from decoding.compiled import compiling_once
 from decoding.kv.pool_memory import allocate_zeros
 from decoding.kv.slots import NO_SLOTS
 from decoding.model.backend import Records, TokenBatch
@@ -48,8 +47,6 @@ from decoding.model.weight_panels import Floats, Panels, allocate_aligned, pick_
 from decoding.thread_team import run_in_team
 from decoding.threads import count_threads
 from decoding.tile_kernels import EXACT, ROUNDED, TILE, TILE_DEPTH
-
-log = logging.getLogger("reason.progress")
 
 _FULL_TILES = (TILE, 2 * TILE, 3 * TILE, 4 * TILE)
 """Rows; beyond them a round takes as long for each."""
@@ -213,15 +210,10 @@ class CompiledDecoder:
 
     def _compile(self) -> None:
         """Loads the machine code, which the first run on a machine compiles: not during the first request."""
-        loops = f"layers-{self.loops}"
-        is_first = not is_compiled_ahead(loops)
-        if is_first:
-            log.info("compiling layers for this machine, once ...")
         zero = np.zeros(1, dtype=np.int64)
         keys = list_keys([ListedRows(zero + 1, 1)], zero)
-        self.run_batch(TokenBatch(zero, zero, zero + 1, zero, lists=keys), self.new_kv_pool(1))
-        if is_first:
-            note_compiled(loops)
+        with compiling_once("layers", f"layers-{self.loops}"):
+            self.run_batch(TokenBatch(zero, zero, zero + 1, zero, lists=keys), self.new_kv_pool(1))
 
 
 class CompiledHead:

@@ -219,12 +219,12 @@ class HFBackend:
     @property
     def compiled_parts(self) -> tuple[CompiledDecoder, CompiledHead] | None:
         """The decoder and the head, where compiled loops can run both."""
-        if self.decoder_kind != "compiled" or not self._has_compiled_head:
+        if self.decoder_kind != "compiled":
             return None
         # here: it needs Numba, which may be absent
         from decoding.model.compiled_decoder import CompiledDecoder, CompiledHead
 
-        # a bare decoder has no head
+        # a bare decoder has no head, and another one may have any
         if not isinstance(self.decoder, CompiledDecoder) or not isinstance(self._head, CompiledHead):
             return None
         return (self.decoder, self._head) if self.decoder.fits_loops else None

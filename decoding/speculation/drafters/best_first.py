@@ -160,14 +160,27 @@ def build_best_first(
                 of_C[candidates], token_C[candidates], label_C[candidates] = node, ids_W[w], bucket
                 heappush(heap, (-probability, candidates))
                 candidates += 1
-    count, tokens = 0, float(branches)
-    plain_rate = tokens / limits.seconds_N[0]
-    least_rate = plain_rate + limits.keep_gain * (best_rate - plain_rate)
-    while count < best_count and tokens / limits.seconds_N[count] < least_rate:
-        tokens, count = tokens + path_probability[count], count + 1
+    count = count_worthwhile(path_probability[:best_count], branches, best_rate, limits.seconds_N, limits.keep_gain)
     nodes = TreeNodes(branch[:count], parent[:count], token[:count], path_probability[:count], label[:count])
     # here: each array that a compiled function returns to Python takes a microsecond
     return group_by_branch(nodes, np.ones(count, dtype=np.bool_), branches)
+
+
+@compiled_in_place
+def count_worthwhile(
+    path_probability_N: Floats, branches: int, best_rate: float, seconds_N: Counts, keep_gain: float
+) -> int:
+    """Returns how many of these nodes, most likely first, are the fewest that gain `keep_gain` of what the best do.
+
+    best_rate  tokens per second with the best number of them
+    """
+    count, tokens = 0, float(branches)
+    plain_rate = tokens / seconds_N[0]
+    # not more than the best, to which the sum may round up
+    least_rate = min(best_rate, plain_rate + keep_gain * (best_rate - plain_rate))
+    while count < len(path_probability_N) and tokens / seconds_N[count] < least_rate:
+        tokens, count = tokens + path_probability_N[count], count + 1
+    return count
 
 
 @compiled_in_place

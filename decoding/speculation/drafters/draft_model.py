@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from decoding.compiled import compiling_once
 from decoding.core import SamplingParams, Tokens
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.out_of_memory import MEMORY_ERRORS, is_out_of_memory
@@ -31,9 +32,9 @@ from decoding.speculation.drafters.one_call import (
     FIRST_CALL,
     MOST_NEW,
     CalledNodes,
-    compiling_once,
     draft_in_one_call,
     fit_one_thread,
+    name_call_loops,
 )
 from decoding.speculation.drafters.source import Floats, Ints, NextTokens
 from decoding.speculation.interfaces import Branch, Feedback
@@ -146,7 +147,7 @@ class DraftModel:
         """Loads the machine code of `draft_levels`, which the first start compiles: not during the first request."""
         if (parts := self._find_parts(1)) is not None:
             self._drafts_in_one_call = True
-            with compiling_once(parts):
+            with compiling_once("drafts", name_call_loops(parts)):
                 self.draft_levels([Branch(0, "", (0,), 0, SamplingParams(), 2)], *FIRST_CALL)
             self._reset_state()
 

@@ -23,7 +23,7 @@ from decoding.model.panel_products import ZERO, Ints
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.weight_panels import Floats, Panels
 from decoding.noise import noise_key_of
-from decoding.speculation.drafters.best_first import TreeNodes, group_by_branch
+from decoding.speculation.drafters.best_first import TreeNodes, count_worthwhile, group_by_branch
 from decoding.speculation.drafters.calibration import calibration_bucket, request_probability
 from decoding.speculation.drafters.child_selection import COUPLED, filter_probabilities, select_children
 from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice, RootContexts
@@ -183,22 +183,16 @@ def _select_worthwhile(nodes: TreeNodes, limits: LevelLimits) -> npt.NDArray[np.
             left_B[nodes.branch[node]] -= 1
             best[within] = node
             within += 1
-    if len(limits.seconds_N) == 0:
+    if len(limits.seconds_N) > 0:
+        tokens = float(branches)
+        best_rate = tokens / limits.seconds_N[0]
         for n in range(within):
-            is_kept[best[n]] = True
-        return is_kept
-    tokens = float(branches)
-    plain_rate = best_rate = tokens / limits.seconds_N[0]
+            tokens += nodes.path_probability[best[n]]
+            best_rate = max(best_rate, tokens / limits.seconds_N[n + 1])
+        probability_N = nodes.path_probability[best[:within]]
+        within = count_worthwhile(probability_N, branches, best_rate, limits.seconds_N, limits.keep_gain)
     for n in range(within):
-        tokens += nodes.path_probability[best[n]]
-        best_rate = max(best_rate, tokens / limits.seconds_N[n + 1])
-    least_rate = min(best_rate, plain_rate + limits.keep_gain * (best_rate - plain_rate))
-    tokens = float(branches)
-    for n in range(within):
-        if tokens / limits.seconds_N[n] >= least_rate:
-            break
         is_kept[best[n]] = True
-        tokens += nodes.path_probability[best[n]]
     return is_kept
 
 

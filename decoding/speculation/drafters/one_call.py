@@ -5,15 +5,12 @@ Shapes: B branches, F nodes that were fed, K candidates.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decoding.compiled import is_compiled_ahead, note_compiled
 from decoding.core import SamplingParams
 from decoding.kv.kv_cache import KVCache
 from decoding.kv.slots import NO_SLOTS, Slots
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
     from decoding.model.compiled_decoder import CompiledDecoder, CompiledHead  # needs Numba
 
     CompiledParts = tuple[CompiledDecoder, CompiledHead]
-
-log = logging.getLogger("reason.progress")
 
 MOST_NEW = 4
 """Committed tokens of a branch that the call computes: the last one, and those whose drafts were not fed. More of them,
@@ -102,17 +97,10 @@ FIRST_CALL = (
 """Limits and choice of one branch: arguments of the types that every call has."""
 
 
-@contextmanager
-def compiling_once(parts: CompiledParts) -> Iterator[None]:
-    """Tells of the compiling of the call, where no earlier start has noted it."""
+def name_call_loops(parts: CompiledParts) -> str:
+    """Names the loops of the call, which are compiled for the types of these parts."""
     decoder, head = parts
-    loops = f"drafts-{decoder.loops}-{head.loops}"
-    is_first = not is_compiled_ahead(loops)
-    if is_first:
-        log.info("compiling drafts for this machine, once ...")
-    yield
-    if is_first:
-        note_compiled(loops)
+    return f"drafts-{decoder.loops}-{head.loops}"
 
 
 def fit_one_thread(parts: CompiledParts, num_rows: int) -> bool:

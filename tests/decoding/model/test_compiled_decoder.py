@@ -15,7 +15,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding import cpu_features
+from decoding import compiled, cpu_features
 from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens
 from decoding.cpu_features import has_tiles
 from decoding.engine import LocalEngine
@@ -361,8 +361,8 @@ def test_first_start_says_that_layers_are_compiled_and_later_ones_do_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     noted: list[str] = []
-    monkeypatch.setattr(compiled_decoder, "is_compiled_ahead", noted.__contains__)
-    monkeypatch.setattr(compiled_decoder, "note_compiled", noted.append)
+    monkeypatch.setattr(compiled, "is_compiled_ahead", noted.__contains__)
+    monkeypatch.setattr(compiled, "note_compiled", noted.append)
     caplog.set_level("INFO", "reason.progress")
     for numbers in ("float32", "float32", "rounded"):
         random_backend.__wrapped__("qwen2", "compiled", numbers)
