@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -61,11 +62,13 @@ class CostEstimate:
     seconds_N   `[1 + most]`: with 0, 1, ... nodes; at least the duration with fewer nodes
     corners     numbers of nodes, ascending to the largest, between which the duration changes along a line
     keep_gain   share of what the best number of nodes gains in tokens per second that is enough, for fewer nodes
+    drafting_seconds  of all these durations: when nodes are chosen they are spent, also if none is
     """
 
     seconds_N: npt.NDArray[np.float64]
     corners: tuple[int, ...]
     keep_gain: float = 1.0
+    drafting_seconds: float = 0.0
 
     @classmethod
     def along_line(cls, round_seconds: float, seconds_per_node: float, most: int) -> CostEstimate:
@@ -76,10 +79,10 @@ class CostEstimate:
 
     @property
     def round_seconds(self) -> float:
-        """Duration of the round without drafts."""
-        return float(self.seconds_N[0])
+        """Duration of the round without drafts and drafting."""
+        return float(self.seconds_N[0]) - self.drafting_seconds
 
-    @property
+    @cached_property
     def least_seconds(self) -> float:
         """The least that one more node takes; 0 where a GPU computes rows that only fill up."""
         return float(np.diff(self.seconds_N).min()) if len(self.seconds_N) > 1 else 0.0

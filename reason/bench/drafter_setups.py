@@ -115,7 +115,7 @@ def stand_and_suffix() -> HybridSource:
 
 
 def stand_and_model() -> HybridSource:
-    return HybridSource((Stand(), small_model()))
+    return HybridSource((small_model(), Stand()))
 
 
 AT_EQUAL_NODES: dict[str, DrafterSetup] = {
@@ -129,7 +129,7 @@ AT_EQUAL_NODES: dict[str, DrafterSetup] = {
     "suffix": DrafterSetup(SuffixDecoding, "likely", PointMass(), "best-first"),
     "hybrid": DrafterSetup(stand_and_suffix, "coupled", Coupled(), "best-first"),
     "draft_model": DrafterSetup(small_model, "coupled", Coupled(), "best-first"),
-    "stand_draft_model": DrafterSetup(stand_and_model, "coupled", Coupled(), "best-first", depth=8),
+    "stand_draft_model": DrafterSetup(stand_and_model, "coupled", Coupled(), "best-first"),
 }
 """Compared at the same number of draft nodes, the published ones with their published rules."""
 
@@ -141,8 +141,7 @@ AT_FULL_SPEED: dict[str, DrafterSetup] = {
     "prompt_lookup": DrafterSetup(PromptLookup, "likely", Coupled(), "throughput"),
     "suffix": DrafterSetup(SuffixDecoding, "coupled", Coupled(), "throughput"),
     "hybrid": DrafterSetup(stand_and_suffix, "coupled", Coupled(), "throughput"),
-    # chains: a draft model this close to the target is seldom right with its second choice, and each costs a row
-    "draft_model": DrafterSetup(small_model, "coupled", Coupled(), "throughput", width=1),
+    "draft_model": DrafterSetup(small_model, "coupled", Coupled(), "throughput", width=4),
     "stand_draft_model": DrafterSetup(stand_and_model, "coupled", Coupled(), "throughput", depth=8),
 }
 """Compared by speed; setups that are not published with a fixed tree have the throughput controller."""

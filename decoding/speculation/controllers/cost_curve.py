@@ -84,19 +84,27 @@ class CostCurve:
         return plain_factor * plain + node_factor * nodes
 
     def estimate_cost(
-        self, branches: int, most: int, context: int, *, plain_factor: float = 1.0, node_factor: float = 1.0
+        self,
+        branches: int,
+        most: int,
+        context: int,
+        *,
+        plain_factor: float = 1.0,
+        node_factor: float = 1.0,
+        drafting: float = 0.0,
     ) -> CostEstimate:
         """Returns the expected seconds of rounds with up to `most` draft nodes.
 
-        `plain_factor` is on all of them, `node_factor` on what draft nodes take more than none.
+        `plain_factor` is on all of them, `node_factor` on what draft nodes take more than none. All of them begin with
+        `drafting`, a share of a plain round: when nodes are chosen it is spent, also if none is.
         """
         plain, _ = self._cost_terms(branches, 0, context)
-        first, of_nodes = plain_factor * self._factors[0], plain_factor * node_factor
+        first, of_nodes = max(plain_factor * self._factors[0] * plain, 1e-12), plain_factor * node_factor
         steps_N, nodes_N, corners = self._list_steps(branches, most)
         # above 0, as is every step, so that no number of nodes takes less than a smaller one
-        seconds_N = max(first * plain, 1e-12) + of_nodes * self._factors[0] * steps_N
+        seconds_N = (1 + drafting) * first + of_nodes * self._factors[0] * steps_N
         seconds_N += of_nodes * self._factors[1] * self._seconds_per[1] * nodes_N
-        return CostEstimate(seconds_N, corners)
+        return CostEstimate(seconds_N, corners, drafting_seconds=drafting * first)
 
     def _list_steps(self, branches: int, most: int) -> tuple[Floats, Floats, tuple[int, ...]]:
         """Returns by how much the base of 0 to `most` draft nodes is above that of none; their numbers; the corners.

@@ -67,6 +67,7 @@ class ThroughputController:
             load.context_tokens,
             plain_factor=self._gate.plain_factor(count),
             node_factor=self._node_cost.factor,
+            drafting=self._node_cost.drafting,
         )
         return DraftPlan((total,) * count, total, estimate)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from decoding.compiled import compiling_once
 from decoding.core import SamplingParams, Tokens
@@ -125,6 +126,7 @@ class DraftModel:
     def _open_model(self, backend: Backend) -> None:
         """Starts with an empty cache for this model. *Mutates*: forgets all texts."""
         self._backend = backend
+        self._parts = backend.compiled_parts if isinstance(backend, RunsInLoops) else None
         self._kv = KVCache(SlotPool.from_budget(self._kv_bytes, backend.kv_bytes_per_token))
         self._pool = open_pool(backend.new_kv_pool, self._kv.pool.capacity, backend.kv_bytes_per_token)
         self._key_table = KeyTable(self._kv.pool.capacity)
@@ -135,7 +137,8 @@ class DraftModel:
             memory_advice="a smaller kv_mib of the draft model leaves more memory for its rounds",
         )
         self._texts: dict[int, DraftedText] = {}
-        self._nodes = DraftNodes((), self._k)
+        # kept: every round begins without nodes
+        self._nodes = self._no_nodes = DraftNodes((), self._k)
         self._called: CalledNodes | None = None  # the last round's nodes, where one call drafted them
         # of each output of the head its id; -1 for one that may not be drafted
         ids_V = np.arange(backend.vocab_size) if self._head_ids is None else self._head_ids
@@ -153,10 +156,8 @@ class DraftModel:
 
     def _find_parts(self, num_branches: int) -> CompiledParts | None:
         """Returns what drafts of so many branches in one call; None where it cannot."""
-        parts = self._backend.compiled_parts if isinstance(self._backend, RunsInLoops) else None
-        if parts is None or self._stop_rule is not None:
-            return None
-        return parts if fit_one_thread(parts, num_branches) else None
+        parts = self._parts if self._stop_rule is None else None
+        return parts if parts is not None and fit_one_thread(parts, num_branches) else None
 
     @property
     def feedback_k(self) -> int:
@@ -210,6 +211,10 @@ class DraftModel:
         self._called = nodes
         self.num_fed_tokens += nodes.num_new + nodes.num_fed
         return nodes.drafts
+
+    def needs_pass(self, state: Ints) -> npt.NDArray[np.bool_]:
+        """See `TakesPasses`."""
+        return np.isin(state, self._nodes.unfed_nodes(state.tolist()))
 
     def next_tokens(self, state: Ints) -> NextTokens:
         """Runs the model over the contexts that are not computed yet."""
@@ -312,7 +317,7 @@ class DraftModel:
         return self._nodes if self._called is None else self._called
 
     def _clear_nodes(self) -> None:
-        self._nodes, self._called, self._path_acceptance = DraftNodes((), self._k), None, {}
+        self._nodes, self._called, self._path_acceptance = self._no_nodes, None, {}
 
     def _prefill_committed(self, most_left: int = 0) -> None:
         """Computes committed tokens that are not in the cache yet, as far as there are slots. *Mutates*.

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from decoding.compiled import compiled
 from decoding.speculation.draft import MAX_DRAFT_SIZE
+from decoding.speculation.drafters.feeding import mark_passes
 from decoding.speculation.drafters.ngram_hash_table import find_or_append
 from decoding.speculation.drafters.source import TRUST_LEVELS, DraftSource, Floats, Ints, NextTokens, SourceStates
 from decoding.speculation.interfaces import Branch, Feedback, is_trained, reads_hidden
@@ -123,6 +124,13 @@ class HybridSource:
             self.width,
         )
         return NextTokens(*merged)
+
+    def needs_pass(self, state: _SourceStates) -> Bools | None:
+        """See `TakesPasses`: a context takes a row where one of the sources runs a model over it."""
+        pairs = zip(self.sources[self._first_asked(state.depth) :], state.states, strict=True)
+        masks = [mark_passes(source, own_state) for source, own_state in pairs]
+        known = [mask for mask in masks if mask is not None]
+        return np.logical_or.reduce(known) if known else None
 
     def advance(self, state: _SourceStates, tokens_F: Ints) -> _SourceStates:
         above, below = self._first_asked(state.depth), self._first_asked(state.depth + 1)

@@ -26,8 +26,9 @@ from decoding.noise import noise_key_of
 from decoding.speculation.drafters.best_first import TreeNodes, count_worthwhile, group_by_branch
 from decoding.speculation.drafters.calibration import calibration_bucket, request_probability
 from decoding.speculation.drafters.child_selection import COUPLED, filter_probabilities, select_children
+from decoding.speculation.drafters.feeding import select_fed_rows
 from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice, RootContexts
-from decoding.speculation.drafters.tree_levels import raise_floors
+from decoding.speculation.drafters.tree_levels import raise_floors, raise_floors_to_rate
 from decoding.vector_emitter import LANES
 from decoding.vector_kernels import exponentiate
 
@@ -81,8 +82,10 @@ def draft_levels(
     # the nodes whose children are drawn next: all roots, -1 - b of branch b, and then the nodes fed last
     frontier: Ints = -1 - np.arange(branches)
     count = fed = num_levels = 0
-    extra_slots = np.empty(most_fed * max(limits.depth_B.max(), 1), dtype=np.int64)
-    for level in range(limits.depth_B.max()):
+    parents_p = children_p = 0.0  # path probabilities of parents, and of the likeliest child of each
+    last = limits.depth_B.max()
+    extra_slots = np.empty(most_fed * max(last, 1), dtype=np.int64)
+    for level in range(last):
         first, gain = count, 0.0
         for node in frontier:
             b = branch[node] if node >= 0 else -1 - node
@@ -99,6 +102,7 @@ def draft_levels(
             if kind == COUPLED:
                 key, other = noise_key_of(choice.seeds_B[b], ends_B[b] + level)
             num_drawn = select_children(kind, ids_K, q_K, num_candidates, temperature == 0, key, other, ids_W, chance_W)
+            likeliest = np.float32(0.0)
             for w in range(num_drawn):
                 bucket = calibration_bucket(0, w, chance_W[w])
                 probability = above * request_probability(
@@ -108,12 +112,19 @@ def draft_levels(
                     branch[count], parent[count], token[count] = b, max(node, -1), ids_W[w]
                     path_probability[count], label[count], place[count] = probability, bucket, -1
                     gain += float(probability) - limits.node_cost
+                    likeliest = max(likeliest, path_probability[count])
                     count += 1
+            if likeliest > 0:
+                parents_p, children_p = parents_p + float(above), children_p + float(likeliest)
         if count == first or gain < limits.least_gain:
             count = first
             break
         num_levels += 1
         raise_floors(branch[:count], path_probability[:count], limits.nodes_B, limits.total, limits.floor_B)
+        if len(limits.seconds_N) > 0:
+            raise_floors_to_rate(
+                branch[:count], path_probability[:count], limits.seconds_N, limits.least_seconds, limits.floor_B
+            )
         frontier = np.empty(count - first, dtype=np.int64)
         rows = 0
         for node in range(first, count):
@@ -125,11 +136,11 @@ def draft_levels(
             ):
                 frontier[rows] = node
                 rows += 1
-        frontier, room = frontier[:rows], most_fed - fed
-        if rows > room:
-            # the likeliest, in their order
-            best = np.argsort(-path_probability[frontier], kind="mergesort")[:room]
-            frontier, rows = np.sort(frontier[best]), room
+        fed_rows = select_fed_rows(
+            path_probability[frontier[:rows]], path_probability[:count], children_p / parents_p, last - level - 1,
+            branches, limits.total, limits.seconds_N, most_fed - fed,
+        )  # fmt: skip
+        frontier, rows = frontier[fed_rows], len(fed_rows)
         if rows == 0:
             break
         keys_T, used = np.empty(rows, dtype=KEYS_RECORD), 0

@@ -45,6 +45,8 @@ class LevelLimits(NamedTuple):
     node_cost         what a node costs, in accepted tokens
     least_gain        accepted tokens that a level must add beyond the cost of its nodes
     seconds_N         duration of the round with 0, 1, ... nodes; empty: nodes take no time
+    least_seconds     the least that one more node takes
+    most_fed          nodes that the model is run over at most
     keep_gain         share of what the best number of nodes gains that is enough, for fewer nodes
     """
 
@@ -56,6 +58,8 @@ class LevelLimits(NamedTuple):
     node_cost: float
     least_gain: float
     seconds_N: Counts
+    least_seconds: float
+    most_fed: int
     keep_gain: float
 
 

@@ -83,12 +83,10 @@ class CalledNodes:
         return self.drafts.ids_FK[nodes_F], self.drafts.logp_FK[nodes_F]
 
 
-_LEAST_FED = 64
-"""Room for nodes that the call feeds, at least; twice as many as are kept at most, since later ones outdo some."""
-
-
 FIRST_CALL = (
-    LevelLimits(np.ones(1, np.int64), np.ones(1, np.int64), np.zeros(1, np.float32), 1, 1, 0.0, 0.0, np.ones(2), 1.0),
+    LevelLimits(
+        np.ones(1, np.int64), np.ones(1, np.int64), np.zeros(1, np.float32), 1, 1, 0.0, 0.0, np.ones(2), 0.0, 1, 1.0,
+    ),
     NodeChoice(
         COUPLED, SamplingColumns.from_params([SamplingParams()]), wrap_seeds([0]), np.ones(1, np.int64),
         np.zeros(NUM_BUCKETS), np.zeros(NUM_BUCKETS), np.ones((1, TRUST_LEVELS)),
@@ -132,8 +130,7 @@ def draft_in_one_call(
     # a branch without drafts has no part in it; if it gets many new tokens, they have passes of their own
     part = [text if most else None for text, most in zip(texts, limits.nodes_B.tolist(), strict=True)]
     num_new = [0 if text is None else text.num_uncomputed for text in part]
-    most_fed = max(2 * limits.total, _LEAST_FED)
-    total_new = sum(num_new)
+    most_fed, total_new = limits.most_fed, sum(num_new)
     if kv.num_available < total_new + most_fed:
         return None
     nodes_B = limits.nodes_B.copy()

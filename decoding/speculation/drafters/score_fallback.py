@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from decoding.speculation.drafters.feeding import mark_passes
 from decoding.speculation.drafters.hybrid import narrow_feedback
 from decoding.speculation.drafters.source import TRUST_LEVELS, DraftSource, Floats, Ints, NextTokens, SourceStates
 from decoding.speculation.interfaces import Branch, Feedback, is_trained, reads_hidden
@@ -101,6 +102,17 @@ class ScoreFallback:
             ids_FK[own_rows, :width], logp_FK[own_rows, :width] = one.ids_FK, one.logp_FK
             trust_F[own_rows] = i * half + one.trust_F // 2
         return NextTokens(ids_FK, logp_FK, trust_F)
+
+    def needs_pass(self, state: _FallbackStates) -> npt.NDArray[np.bool_]:
+        """See `TakesPasses`: of a context that belongs to a source with a model."""
+        takes_F = np.zeros(len(state.by_first), dtype=np.bool_)
+        for source, states, is_own_F in zip(
+            self.sources, (state.first, state.second), (state.by_first, ~state.by_first), strict=True
+        ):
+            own_rows = np.flatnonzero(is_own_F)
+            if (passes := mark_passes(source, states[own_rows])) is not None:
+                takes_F[own_rows] = passes
+        return takes_F
 
     def advance(self, state: _FallbackStates, tokens_F: Ints) -> _FallbackStates:
         first, second = self.sources

@@ -19,6 +19,7 @@ from decoding.speculation.draft import DraftSampling, TreeTemplate
 from decoding.speculation.drafters.best_first import DraftLimits, GroupedNodes, TableLookup, build_best_first
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
+from decoding.speculation.drafters.feeding import Feeding, limit_feeding, mark_passes
 from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice
 from decoding.speculation.drafters.source import DraftSource, Floats, Ints
 from decoding.speculation.drafters.tree_levels import (
@@ -27,6 +28,7 @@ from decoding.speculation.drafters.tree_levels import (
     TreeLevel,
     expand_level,
     raise_floors,
+    raise_floors_to_rate,
     select_open_rows,
 )
 from decoding.speculation.interfaces import Branch, CostEstimate, DraftPlan
@@ -70,16 +72,25 @@ def build_levels(
     )
     # A child must be above its branch's floor; -1 lets all children of a template through, 0 those that are possible.
     floor = -1.0 if has_template else 0.0
-    if not has_template and plan.cost_estimate is not None:
-        floor = plan.cost_estimate.min_probability(len(branches))
+    estimate = plan.cost_estimate
+    if not has_template and estimate is not None:
+        floor = estimate.min_probability(len(branches))
     node_cost, floor_B = max(floor, 0.0), np.full(len(branches), floor, dtype=np.float32)
     if plan.least_probabilities:
         floor_B = np.maximum(floor_B, np.array(plan.least_probabilities, dtype=np.float32))
+    feeding = Feeding(len(branches), plan.max_total, np.empty(0) if estimate is None else estimate.seconds_N)
+    path_probability = np.empty(0, dtype=np.float32)  # of all levels so far
     levels: list[TreeLevel] = []
-    for depth in range(int(depth_B.max())):
+    last = int(depth_B.max())
+    for depth in range(last):
         rows = select_open_rows(parents, allowed_B, depth_B, depth, floor_B, child_PW)
         if not len(rows):
             break
+        passes = None if has_template else mark_passes(source, state[rows])
+        if passes is not None:
+            rows = rows[feeding.select_rows(passes, parents.path_probability[rows], path_probability, last - depth)]
+            if not len(rows):
+                break
         if len(rows) < len(parents.branch):
             state, parents = state[rows], parents.select_rows(rows)
         candidates = source.next_tokens(state)
@@ -105,10 +116,13 @@ def build_levels(
             break
         count = sum(len(level.token) for level in levels)
         levels.append(level)
+        feeding.observe_level(parents.path_probability, level.parent_row, level.path_probability)
         if not has_template:
             branch, path_probability = (np.concatenate([one[i] for one in levels]) for i in (0, 3))
             # All levels so far: a node of this level may push one of an earlier level below its branch's limit.
             raise_floors(branch, path_probability, allowed_B, plan.max_total, floor_B)
+            if estimate is not None:
+                raise_floors_to_rate(branch, path_probability, estimate.seconds_N, estimate.least_seconds, floor_B)
         # `parent_row` may repeat: each child gets its own copy of its parent's state.
         state = source.advance(state[level.parent_row], level.token)
         parents = FrontierNodes(
@@ -189,6 +203,8 @@ def draft_with_model(
         node_cost,
         float(least_gain),
         np.empty(0) if estimate is None else estimate.seconds_N,
+        0.0 if estimate is None else estimate.least_seconds,
+        limit_feeding(plan.max_total),
         1.0 if estimate is None else estimate.keep_gain,
     )
     choice = NodeChoice(

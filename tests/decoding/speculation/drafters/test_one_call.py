@@ -56,11 +56,18 @@ def with_params(branch: Branch) -> Branch:
 
 
 def compare_rounds(
-    fast: DraftModel, slow: DraftModel, draw: DraftSampling, seed: int, rounds: int = 30, most: int = 40, width: int = 3
+    fast: DraftModel,
+    slow: DraftModel,
+    draw: DraftSampling,
+    seed: int,
+    rounds: int = 30,
+    most: int = 40,
+    width: int = 3,
+    depth: int = 5,
 ) -> int:
     """Returns the nodes that both drafted."""
     stream, rng, drafted = BranchStream(seed, vocabulary=97), random.Random(seed), 0
-    called, levels = (TreeDrafter(source, draw, width=width, depth=5) for source in (fast, slow))
+    called, levels = (TreeDrafter(source, draw, width=width, depth=depth) for source in (fast, slow))
     levels.model = None
     for _ in range(rounds):
         branches = [with_params(branch) for branch in stream.next_round()]
@@ -122,6 +129,24 @@ def test_large_drafts_are_those_of_levels() -> None:
     assert compare_rounds(fast, slow, "coupled", 5, rounds=12, most=400, width=8) > 1000
 
 
+def test_deep_drafts_are_those_of_levels() -> None:
+    """Where of the nodes of a level only some are fed."""
+    fast, slow = (DraftModel(backend(), k=8, kv_bytes=1 << 24) for _ in range(2))
+    assert compare_rounds(fast, slow, "coupled", 6, width=8, depth=30) > 100
+
+
+@pytest.mark.parametrize("is_called", [True, False])
+def test_improbable_children_do_not_end_a_draft_early(is_called: bool) -> None:
+    drafter = TreeDrafter(DraftModel(backend(), k=8, kv_bytes=1 << 24), width=8, depth=40)
+    drafter.model = drafter.model if is_called else None
+    params = SamplingParams(temperature=0.1)  # every token has a likely next one, and seven that are not
+    branches = [Branch(i, "", (i, 5, 7), i, params, 60) for i in range(16)]
+    drafts = drafter.propose(branches, DraftPlan((20,) * 16, 160))
+    depths = [max(len(draft.path_to(node)) for node in range(len(draft))) for draft in drafts]
+    assert sum(map(len, drafts)) == 160
+    assert sum(depths) > 0.6 * 160
+
+
 def test_memory_for_many_rows_is_enough_for_fewer() -> None:
     parts = backend().compiled_parts
     assert parts is not None
@@ -174,6 +199,24 @@ def test_one_call_is_made_for_a_compiled_model(monkeypatch: pytest.MonkeyPatch) 
     calls = count_calls(monkeypatch)
     compare_rounds(fast, slow, "coupled", 1, rounds=10)
     assert 5 < len(calls) <= 10  # none for a round without nodes
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_branches_at_the_window_leave_room_for_others(seed: int) -> None:
+    model = random_model("qwen2", vocab_size=97, max_position_embeddings=60)
+    fast, slow = (
+        TreeDrafter(DraftModel(HFBackend(model, device="cpu", decoder="compiled"), k=8), width=8, depth=30)
+        for _ in range(2)
+    )
+    slow.model = None
+    rng = random.Random(seed)
+    lengths = [rng.choice([20, 56, 58]) for _ in range(6)]
+    branches = [
+        Branch(i, "", tuple(rng.randrange(97) for _ in range(length)), i, SamplingParams(), 40)
+        for i, length in enumerate(lengths)
+    ]
+    got, expected = (paths(drafter.propose(branches, DraftPlan((64,) * 6, 64))) for drafter in (fast, slow))
+    assert got.keys() == expected.keys()
 
 
 def test_a_window_ends_drafts() -> None:
