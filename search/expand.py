@@ -445,13 +445,12 @@ class Expander:
 
     def _add_node(self, parent: int, step: Step, finish: FinishReason | None) -> int:
         """Adds a node; where its path is in the tree already, with the log-probabilities of the first node with it."""
-        first = self._same_paths.find_step(parent, step)
-        if first is not None:
+        node = len(self.tree)
+        first = self._same_paths.add_node(node, parent, step)
+        if first != node:
             known = self.tree.nodes[first].step
             step = replace(step, logprobs=known.logprobs, confidences=known.confidences, entropies=known.entropies)
-        node = self.tree.add_node(parent, step, finish=finish)
-        self._same_paths.add_node(node, parent, step)
-        return node
+        return self.tree.add_node(parent, step, finish=finish)
 
     def _commit_usage(self, path: ParentPath, result: Continuation, plan: ExpansionPlan) -> None:
         """Adds the usage that the engine reports; where it reports none, one call and the tokens of the generation."""

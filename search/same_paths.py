@@ -22,13 +22,11 @@ class SamePaths:
         """Returns the first node with the path of this one, which may be this one."""
         return self._first_of[node]
 
-    def find_step(self, parent: int, step: Step) -> int | None:
-        """Returns the first node with this step behind the path of `parent`; None if there is none."""
-        return self._nodes.get((self._first_of[parent], step.tokens, step.model))
-
-    def add_node(self, node: int, parent: int, step: Step) -> None:
-        """Records a new node. *Mutates*."""
-        self._first_of[node] = self._nodes.setdefault((self._first_of[parent], step.tokens, step.model), node)
+    def add_node(self, node: int, parent: int, step: Step) -> int:
+        """Records a new node; returns the first one with its path, which may be this one. *Mutates*."""
+        first = self._nodes.setdefault((self._first_of[parent], step.tokens, step.model), node)
+        self._first_of[node] = first
+        return first
 
     def add_context(self, context: int, prefix: Tokens) -> None:
         """Records a new context whose prompt is `prefix`. *Mutates*."""
