@@ -75,8 +75,7 @@ class ScoreQueue:
 
     async def _call_scorer(self, paths: list[StepPath]) -> list[PathScores]:
         try:
-            async with asyncio.timeout(self._timeout):
-                scored = await score_paths(self._scorer, paths)
+            scored = await self._score_in_time(paths)
         except TimeoutError:
             log.warning("no scores after %s s; %d paths count as not scored", self._timeout, len(paths))
             scored = ScoredPaths([None] * len(paths))
@@ -89,3 +88,9 @@ class ScoreQueue:
             usage, rest = replace(usage, scorer_calls=1), Usage(scorer_calls=1)
         usages = [usage, *[rest] * (len(paths) - 1)]
         return [PathScores(scores, usage) for scores, usage in zip(scored.scores, usages, strict=True)]
+
+    async def _score_in_time(self, paths: list[StepPath]) -> ScoredPaths:
+        if self._timeout is None:
+            return await score_paths(self._scorer, paths)
+        async with asyncio.timeout(self._timeout):
+            return await score_paths(self._scorer, paths)

@@ -346,6 +346,8 @@ class StepSearchState:
 
     def _add_extra(self, parents: Sequence[int]) -> list[int]:
         """Returns the parents, and behind them those of merged branches again, for `merge_extra`."""
+        if not self._turns:  # nothing is merged
+            return list(parents)
         counts = Counter(parent for parent in parents if parent in self._turns)
         extra = self.strategy.merge_extra
         return [
