@@ -122,8 +122,10 @@ class _ProgramTree:
             if clusters in sets:  # with a higher value
                 continue
             sets.add(clusters)
+            with_one_more = value + self.reward  # a cluster that the better option lacks is worth at least that
             for better, covered, _ in best:
-                if value + self.reward_of(clusters & ~covered) <= better:
+                lacking = clusters & ~covered
+                if not lacking or (with_one_more <= better and value + self.reward_of(lacking) <= better):
                     break
             else:
                 best.append(option)
