@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import tracemalloc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,17 +33,20 @@ _LOGPROBS = tuple(0.5 + at / 1024 for at in range(_STEP_TOKENS))
 
 
 class Stopwatch:
-    """Adds up CPU seconds of calls that do not overlap."""
+    """Adds up CPU seconds of calls that do not overlap: of what runs inside `with watch:`.
+
+    No `contextmanager`: its generator takes 3 microseconds, which would count as the search's.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._begin = 0.0
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Adds the time inside. *Mutates*."""
-        begin = time.process_time()  # the clock from which these seconds are subtracted
-        yield
-        self.seconds += time.process_time() - begin
+    def __enter__(self) -> None:
+        self._begin = time.process_time()  # the clock from which these seconds are subtracted
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.process_time() - self._begin
 
 
 class FreeEngine:
@@ -57,7 +59,7 @@ class FreeEngine:
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Returns one step of each request at once."""
-        with self._watch.running():
+        with self._watch:
             return [self._write_step(request) for request in requests]
 
     def _write_step(self, request: GenerationRequest) -> Generation:
@@ -87,7 +89,7 @@ class FreeScorer:
 
     async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
         """Returns scores in [0.5, 1)."""
-        with self._watch.running():
+        with self._watch:
             return ScoredPaths([[0.5 + _number(step) / 200 for step in path] for path in paths])
 
 
@@ -102,7 +104,7 @@ class FreeEmbedder:
 
     async def embed(self, steps: Sequence[Step], hidden: Sequence[Vector | None]) -> Vector:
         """Returns unit vectors `[n, 8]`."""
-        with self._watch.running():
+        with self._watch:
             return np.eye(8, dtype=np.float32)[[_number(step) % 8 for step in steps]]
 
 

@@ -11,7 +11,7 @@ def test_seconds_of_the_models_are_cpu_seconds(monkeypatch: pytest.MonkeyPatch) 
     clock = iter([1.0, 3.5])
     monkeypatch.setattr("reason.bench.bookkeeping.time.process_time", lambda: next(clock))
     watch = Stopwatch()
-    with watch.running():
+    with watch:
         pass
     assert watch.seconds == 2.5
     cost = BookkeepingCost("rebase", 4, 10, 9, cpu_s=3.0, models_s=watch.seconds, peak_bytes=900)
