@@ -106,8 +106,8 @@ class CostEstimate:
         return int(np.argmax(rates >= least))
 
     def min_probability(self, branches: int) -> float:
-        """Returns the path probability below which no node raises the rate: plain decoding's rate is the lowest."""
-        return min(0.9, branches / self.round_seconds * self.least_seconds)
+        """Returns the path probability below which no node raises the rate, which is lowest without nodes."""
+        return min(0.9, branches / float(self.seconds_N[0]) * self.least_seconds)
 
 
 @dataclass(frozen=True)

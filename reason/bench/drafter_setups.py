@@ -142,7 +142,7 @@ AT_FULL_SPEED: dict[str, DrafterSetup] = {
     "suffix": DrafterSetup(SuffixDecoding, "coupled", Coupled(), "throughput"),
     "hybrid": DrafterSetup(stand_and_suffix, "coupled", Coupled(), "throughput"),
     "draft_model": DrafterSetup(small_model, "coupled", Coupled(), "throughput", width=4),
-    "stand_draft_model": DrafterSetup(stand_and_model, "coupled", Coupled(), "throughput", depth=8),
+    "stand_draft_model": DrafterSetup(stand_and_model, "coupled", Coupled(), "throughput", depth=20, width=4),
 }
 """Compared by speed; setups that are not published with a fixed tree have the throughput controller."""
 

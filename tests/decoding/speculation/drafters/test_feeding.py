@@ -59,8 +59,8 @@ def test_contexts_without_a_model_have_no_limit() -> None:
     assert mask.tolist() == [True]
     for least, takes_pass in ((0.0, False), (1e6, True)):
         fallback = ScoreFallback((SuffixDecoding(), model()), least_score=least)
-        child = fallback.advance(fallback.root_states(branches), np.array([4]))
-        assert fallback.needs_pass(child).tolist() == [takes_pass]
+        below = fallback.advance(fallback.root_states(branches), np.array([4]))
+        assert fallback.needs_pass(below).tolist() == [takes_pass]
 
 
 def test_where_all_may_be_kept_all_are_fed() -> None:
@@ -71,7 +71,7 @@ def test_where_all_may_be_kept_all_are_fed() -> None:
 def test_a_sure_chain_is_fed_alone() -> None:
     probability_F = np.array([0.95, 0.02, 0.02], dtype=np.float32)
     assert select_fed_rows(probability_F, probability_F, 0.95, 30, 1, 8, NO_COSTS, 64).tolist() == [0]
-    seconds_N = 1 + 0.2 * np.arange(101)
+    seconds_N = np.linspace(1.0, 21.0, 101)
     assert select_fed_rows(probability_F, probability_F, 0.95, 30, 1, 100, seconds_N, 64).tolist() == [0]
 
 
@@ -85,5 +85,5 @@ def test_the_likeliest_rows_keep_their_order() -> None:
 @pytest.mark.parametrize("levels", [0, 1, 40])
 def test_a_floor_is_always_found(ratio: float, levels: int) -> None:
     probability_F = np.array([1.0, 0.5, 1e-30], dtype=np.float32)
-    for total, seconds_N in ((0, NO_COSTS), (1, NO_COSTS), (64, np.array([1.0])), (64, 1 + np.arange(65.0))):
+    for total, seconds_N in ((0, NO_COSTS), (1, NO_COSTS), (64, np.ones(1)), (64, np.linspace(1.0, 65.0, 65))):
         assert 0 < predict_floor(probability_F, probability_F, ratio, levels, 2, total, seconds_N) <= 0.5
