@@ -143,21 +143,9 @@ def draft_levels(
         frontier, rows = frontier[fed_rows], len(fed_rows)
         if rows == 0:
             break
-        keys_T, used = np.empty(rows, dtype=KEYS_RECORD), 0
         for row in range(rows):
-            node = frontier[row]
-            b, keys = branch[node], keys_T[row]
-            place[node] = fed + row
-            keys.start, keys.count = start_B[b], roots.num_keys_B[b]
-            keys.extra_start, keys.extra_count = used, level + 1
-            keys.common = roots.num_keys_B[b] if row > 0 else ZERO
-            for between in range(branch[frontier[row - 1]] + 1 if row > 0 else b, b + 1):
-                keys.common = min(keys.common, common_B[between])
-            ancestor = node
-            for back in range(level + 1):
-                extra_slots[used + level - back] = roots.free_slots[place[ancestor]]
-                ancestor = parent[ancestor]
-            used += level + 1
+            place[frontier[row]] = fed + row
+        keys_T = _list_keys(roots, frontier, branch, parent, place, level + 1, start_B, common_B, extra_slots)
         compute_logits(
             shapes, layers, matrices, vectors, embedding, cos_sin, work, capacity, packed, slots, zeros,
             head, head_bias, num_outputs, num_pieces, kv,
@@ -227,6 +215,31 @@ def _list_new(roots: RootContexts, start_B: Ints, common_B: Ints) -> tuple[Ints,
             outputs_R[row] = t - 1
             row += 1
     return roots.new_tokens, positions_T, slots_T, outputs_R[:row], keys_T
+
+
+@compiled
+def _list_keys(
+    roots: RootContexts, nodes: Ints, branch: Ints, parent: Ints, place: Ints, depth: int, start_B: Ints,
+    common_B: Ints, extra_slots: Slots,
+) -> Records:  # fmt: skip
+    """Returns which keys these nodes see: those of their branch's text, and those of the `depth` nodes down to each.
+
+    *Mutates* `extra_slots`: the slots of the latter.
+    """
+    keys_T, used = np.empty(len(nodes), dtype=KEYS_RECORD), 0
+    for row in range(len(nodes)):
+        node = nodes[row]
+        b, keys = branch[node], keys_T[row]
+        keys.start, keys.count = start_B[b], roots.num_keys_B[b]
+        keys.extra_start, keys.extra_count = used, depth
+        keys.common = roots.num_keys_B[b] if row > 0 else ZERO
+        for between in range(branch[nodes[row - 1]] + 1 if row > 0 else b, b + 1):
+            keys.common = min(keys.common, common_B[between])
+        for back in range(depth - 1, -1, -1):
+            extra_slots[used + back] = roots.free_slots[place[node]]
+            node = parent[node]
+        used += depth
+    return keys_T
 
 
 @compiled_in_place
