@@ -9,6 +9,7 @@ class TasksLeft:
     """Counts the ends of so many tasks, and wakes the search that waits for all of them.
 
     `asyncio.gather` has the event loop call back for each task, which takes as long as adding its step to the tree.
+    A task that is cancelled before it has begun reports nothing: what cancels it calls `fail`.
     """
 
     def __init__(self, count: int) -> None:

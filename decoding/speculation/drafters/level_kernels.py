@@ -83,7 +83,7 @@ def draft_levels(
     frontier: Ints = -1 - np.arange(branches)
     count = fed = num_levels = 0
     parents_p = children_p = 0.0  # path probabilities of parents, and of the likeliest child of each
-    last = limits.depth_B.max()
+    last, rate = limits.depth_B.max(), limits.plain_rate
     extra_slots = np.empty(most_fed * max(last, 1), dtype=np.int64)
     for level in range(last):
         first, gain = count, 0.0
@@ -116,15 +116,16 @@ def draft_levels(
                     count += 1
             if likeliest > 0:
                 parents_p, children_p = parents_p + float(above), children_p + float(likeliest)
-        if count == first or gain < limits.least_gain:
+        if count == first or gain < rate * limits.level_seconds:
             count = first
             break
         num_levels += 1
         raise_floors(branch[:count], path_probability[:count], limits.nodes_B, limits.total, limits.floor_B)
         if len(limits.seconds_N) > 0:
-            raise_floors_to_rate(
+            best_rate = raise_floors_to_rate(
                 branch[:count], path_probability[:count], limits.seconds_N, limits.least_seconds, limits.floor_B
             )
+            rate = max(rate, best_rate)
         frontier = np.empty(count - first, dtype=np.int64)
         rows = 0
         for node in range(first, count):

@@ -43,7 +43,8 @@ class LevelLimits(NamedTuple):
     total             maximum nodes over all branches; a draft may have more
     width             maximum children of a node
     node_cost         what a node costs, in accepted tokens
-    least_gain        accepted tokens that a level must add beyond the cost of its nodes
+    level_seconds     duration of a level; it must add as many accepted tokens as the rate gives in that time
+    plain_rate        tokens per second without drafts; 0 where rounds take no time
     seconds_N         duration of the round with 0, 1, ... nodes; empty: nodes take no time
     least_seconds     the least that one more node takes
     most_fed          nodes that the model is run over at most
@@ -56,7 +57,8 @@ class LevelLimits(NamedTuple):
     total: int
     width: int
     node_cost: float
-    least_gain: float
+    level_seconds: float
+    plain_rate: float
     seconds_N: Counts
     least_seconds: float
     most_fed: int

@@ -85,7 +85,8 @@ class CalledNodes:
 
 FIRST_CALL = (
     LevelLimits(
-        np.ones(1, np.int64), np.ones(1, np.int64), np.zeros(1, np.float32), 1, 1, 0.0, 0.0, np.ones(2), 0.0, 1, 1.0,
+        np.ones(1, np.int64), np.ones(1, np.int64), np.zeros(1, np.float32), 1, 1, 0.0, 0.0, 0.0,
+        np.ones(2), 0.0, 1, 1.0,
     ),
     NodeChoice(
         COUPLED, SamplingColumns.from_params([SamplingParams()]), wrap_seeds([0]), np.ones(1, np.int64),

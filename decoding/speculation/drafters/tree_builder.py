@@ -50,11 +50,12 @@ def build_levels(
     knobs: TreeSettings,
     branches: Sequence[Branch],
     plan: DraftPlan,
-    least_gain: float = -np.inf,
+    level_seconds: float = 0.0,
 ) -> list[TreeLevel]:
     """Returns the levels of all drafts from the roots down; without a template maybe more than `max_total` nodes.
 
-    Ends before a level whose expected accepted tokens, minus the minimum cost of its nodes, are below `least_gain`.
+    Ends before a level that adds fewer expected accepted tokens, minus the minimum cost of its nodes, than the best
+    rate so far gives in `level_seconds`.
     With `iid` a token drawn twice at one parent is two nodes here.
     """
     has_template = len(plan.templates) > 0
@@ -80,6 +81,7 @@ def build_levels(
         floor_B = np.maximum(floor_B, np.array(plan.least_probabilities, dtype=np.float32))
     feeding = Feeding(len(branches), plan.max_total, np.empty(0) if estimate is None else estimate.seconds_N)
     path_probability = np.empty(0, dtype=np.float32)  # of all levels so far
+    rate = 0.0 if estimate is None else len(branches) / estimate.round_seconds
     levels: list[TreeLevel] = []
     last = int(depth_B.max())
     for depth in range(last):
@@ -112,7 +114,7 @@ def build_levels(
                 floor_B,
             )
         )
-        if not len(level.token) or float((level.path_probability - node_cost).sum()) < least_gain:
+        if not len(level.token) or float((level.path_probability - node_cost).sum()) < rate * level_seconds:
             break
         count = sum(len(level.token) for level in levels)
         levels.append(level)
@@ -122,7 +124,10 @@ def build_levels(
             # All levels so far: a node of this level may push one of an earlier level below its branch's limit.
             raise_floors(branch, path_probability, allowed_B, plan.max_total, floor_B)
             if estimate is not None:
-                raise_floors_to_rate(branch, path_probability, estimate.seconds_N, estimate.least_seconds, floor_B)
+                best_rate = raise_floors_to_rate(
+                    branch, path_probability, estimate.seconds_N, estimate.least_seconds, floor_B
+                )
+                rate = max(rate, best_rate)
         # `parent_row` may repeat: each child gets its own copy of its parent's state.
         state = source.advance(state[level.parent_row], level.token)
         parents = FrontierNodes(
@@ -181,7 +186,7 @@ def draft_with_model(
     knobs: TreeSettings,
     branches: Sequence[Branch],
     plan: DraftPlan,
-    least_gain: float = -np.inf,
+    level_seconds: float = 0.0,
 ) -> ModelDrafts | None:
     """Returns the nodes of `build_levels` that the plan keeps, for `coupled` and `likely` drafts without a template.
 
@@ -201,7 +206,8 @@ def draft_with_model(
         plan.max_total,
         knobs.width,
         node_cost,
-        float(least_gain),
+        level_seconds,
+        0.0 if estimate is None else len(branches) / estimate.round_seconds,
         np.empty(0) if estimate is None else estimate.seconds_N,
         0.0 if estimate is None else estimate.least_seconds,
         limit_feeding(plan.max_total),

@@ -110,17 +110,13 @@ class TreeDrafter:
         if own_shape is None and self.table is not None and not plan.templates and not plan.least_probabilities:
             return _list_drafts(draft_from_table(self.table, self.calibration, knobs, branches, plan))
         begin = time.perf_counter()
-        least_gain = -np.inf
-        if plan.cost_estimate is not None:
-            # A level must add as many expected tokens as plain decoding commits in its time.
-            least_gain = len(branches) / plan.cost_estimate.round_seconds * self.level_seconds
         if self.model is not None and own_shape is None and not plan.templates:
-            drafts = draft_with_model(self.model, self.calibration, knobs, branches, plan, least_gain)
+            drafts = draft_with_model(self.model, self.calibration, knobs, branches, plan, self.level_seconds)
             if drafts is not None:
                 self._learn_level(begin, drafts.num_levels)
                 return _list_drafts(drafts.nodes)
         filled = plan if own_shape is None else _fill_template(plan, own_shape)
-        levels = build_levels(self.source, self.calibration, knobs, branches, filled, least_gain)
+        levels = build_levels(self.source, self.calibration, knobs, branches, filled, self.level_seconds)
         self._learn_level(begin, len(levels))
         if not self.prunable:
             if not plan.templates:

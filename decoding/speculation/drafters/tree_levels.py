@@ -99,21 +99,20 @@ def raise_floors(branch_N: Ints, probability_N: Floats, allowed_B: Ints, total: 
 @compiled
 def raise_floors_to_rate(
     branch_N: Ints, probability_N: Floats, seconds_N: npt.NDArray[np.float64], least_seconds: float, floor_B: Floats
-) -> None:
-    """Raises the floors so that nodes below do not raise tokens per second, whatever nodes follow.
+) -> float:
+    """Raises the floors so that nodes below do not raise tokens per second, whatever nodes follow; returns the rate.
 
     The rate of the nodes so far is a lower bound of the best one, and a node takes at least `least_seconds`.
     `probability_N` are the path probabilities of all nodes so far. *Mutates* `floor_B`.
     """
-    if least_seconds <= 0:
-        return
     rate, tokens, count = len(floor_B) / seconds_N[0], float(len(floor_B)), 0
-    for n in np.argsort(-probability_N):
-        if probability_N[n] > floor_B[branch_N[n]] and count + 1 < len(seconds_N):
-            tokens, count = tokens + probability_N[n], count + 1
-            rate = max(rate, tokens / seconds_N[count])
+    falling_N = np.sort(-probability_N[probability_N > floor_B[branch_N]])
+    for n in range(min(len(falling_N), len(seconds_N) - 1)):
+        tokens, count = tokens - falling_N[n], count + 1
+        rate = max(rate, tokens / seconds_N[count])
     for b in range(len(floor_B)):
         floor_B[b] = max(floor_B[b], np.float32(rate * least_seconds))
+    return float(rate)
 
 
 @compiled
