@@ -19,7 +19,6 @@ from search.same_paths import SamePaths
 from search.seeds import BranchSeeds
 from search.selection import Selection
 from search.strategy import EarlierSamples, Resources, StepScores
-from search.tasks_left import TasksLeft
 from search.thought import NO_HISTORY, OpenThought, ThoughtBudget, ThoughtHistory
 from search.tree import Context, SearchTree, Step
 
@@ -95,12 +94,10 @@ class PendingExpansion:
 class ExpansionBatch:
     """Continuations that were started together and are not in the tree yet; empty if the budget affords none.
 
-    tasks_left  counts the ends of the tasks of `pending`
-    refused     the parents whose continuations the budget did not afford
+    refused  the parents whose continuations the budget did not afford
     """
 
     pending: list[PendingExpansion]
-    tasks_left: TasksLeft
     plan: ExpansionPlan
     refused: Sequence[int] = ()
 
@@ -282,9 +279,7 @@ class Expander:
         started, refused = parents[: len(limits)], parents[len(limits) :]
         # read once for all its continuations: a parent has several, the prompt all of a best-of-N
         paths = {parent: self._read_path(parent, plan) for parent in dict.fromkeys(started)}
-        tasks_left = TasksLeft(len(started))
-        pending = [self._start_request(paths[parent], plan, tasks_left) for parent in started]
-        batch = ExpansionBatch(pending, tasks_left, plan, refused)
+        batch = ExpansionBatch([self._start_request(paths[parent], plan) for parent in started], plan, refused)
         if batch:
             self._batches.add(batch)
         return batch
@@ -342,16 +337,19 @@ class Expander:
         try:
             if is_enough is not None:
                 return await self._collect_until(batch, is_enough)
-            await batch.tasks_left.wait()
-        except BaseException as error:
+            tasks = [expansion.task for expansion in batch.pending]
+            # one alone without a gather, which would take the event loop another turn
+            results = [await tasks[0]] if len(tasks) == 1 else await asyncio.gather(*tasks)
+        except BaseException:
             self._drop_batches()
-            if isinstance(error, asyncio.CancelledError):  # then nothing of the batch runs on
-                await asyncio.wait([expansion.task for expansion in batch.pending])
             raise
         finally:
             self._batches.discard(batch)
         # Attaching in the order of the parents, not of completion, keeps node numbers independent of timing.
-        return [self._attach_steps(expansion, expansion.task.result(), batch) for expansion in batch.pending]
+        return [
+            self._attach_steps(expansion, result, batch)
+            for expansion, result in zip(batch.pending, results, strict=True)
+        ]
 
     async def _collect_until(self, batch: ExpansionBatch, is_enough: Callable[[int], bool]) -> list[int]:
         """Collects a batch one by one. What decides is a beginning of it, in the order of its parents, so the result
@@ -377,16 +375,19 @@ class Expander:
         dropped = list(self._batches)
         self._batches.clear()
         for batch in dropped:
-            batch.tasks_left.fail(asyncio.CancelledError())
             for expansion in batch.pending:
                 _drop_task(expansion.task)
         return dropped
 
-    def _start_request(self, path: ParentPath, plan: ExpansionPlan, tasks_left: TasksLeft) -> PendingExpansion:
+    def _start_request(self, path: ParentPath, plan: ExpansionPlan) -> PendingExpansion:
         # Counted when the request starts, not when it ends: siblings get their seeds in the order of the calls.
         seed = self._seeds.next_child(path.parent)
         request, thought = path.request.with_seed(seed), self._find_open_thought(path, plan)
-        task = asyncio.create_task(_write_continuation(request, path, thought, plan, tasks_left))
+        task = asyncio.create_task(
+            plan.writer.write_step(request, path.steps, thought, may_go_on=path.may_go_on)
+            if plan.one_step
+            else plan.writer.write_solution(request, path.steps, thought)
+        )
         return PendingExpansion(path, seed, task)
 
     def _find_open_thought(self, path: ParentPath, plan: ExpansionPlan) -> OpenThought | None:
@@ -486,26 +487,6 @@ class Expander:
             if node.score is None and score is not None:
                 first_score = self.tree.nodes[self._same_paths.first_of(index)].score
                 node.score = float(score) if first_score is None else first_score
-
-
-async def _write_continuation(
-    request: GenerationRequest,
-    path: ParentPath,
-    thought: OpenThought | None,
-    plan: ExpansionPlan,
-    tasks_left: TasksLeft,
-) -> Continuation:
-    """Writes a continuation of this path and counts its end. Raises: what the engine and the scorer raise."""
-    try:
-        if plan.one_step:
-            result = await plan.writer.write_step(request, path.steps, thought, may_go_on=path.may_go_on)
-        else:
-            result = await plan.writer.write_solution(request, path.steps, thought)
-    except BaseException as error:
-        tasks_left.fail(error)
-        raise
-    tasks_left.count_end()
-    return result
 
 
 def _drop_task(task: asyncio.Task[Continuation]) -> None:
