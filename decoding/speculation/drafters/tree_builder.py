@@ -118,7 +118,8 @@ def build_levels(
             break
         count = sum(len(level.token) for level in levels)
         levels.append(level)
-        feeding.observe_level(parents.path_probability, level.parent_row, level.path_probability)
+        if passes is not None:
+            feeding.observe_level(parents.path_probability, level.parent_row, level.path_probability)
         if not has_template:
             branch, path_probability = (np.concatenate([one[i] for one in levels]) for i in (0, 3))
             # All levels so far: a node of this level may push one of an earlier level below its branch's limit.
