@@ -33,3 +33,15 @@ def has_tiles() -> bool:
         return False
     # their state is 8 KB for each thread, so Linux gives it to processes that ask
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0)
+
+
+@cache
+def has_pair_products() -> bool:
+    """Returns whether the CPU multiplies vectors of pairs of bfloat16 (AVX512_BF16) and no tiles."""
+    # not by what the system allows: machine code in the cache belongs to a CPU
+    return has_cpu_feature("avx512bf16") and not has_cpu_feature("amx-bf16")
+
+
+def multiplies_bfloat16() -> bool:
+    """Returns whether products of bfloat16 are faster than those of float32 here, in tiles or in vectors of pairs."""
+    return has_tiles() or has_pair_products()

@@ -10,8 +10,8 @@ one each: a third of the instructions. Products are exact and sums are float32, 
 alone: a row's result has the same bits alone and among others. Up to 16 rows take as long as one while the weights are
 on their way from memory.
 
-The weights' type of number says that they are laid out in tiles, int16. For other weights these functions emit nothing:
-code that may call them is compiled for a CPU without tiles, too.
+The weights' type of number says that they are laid out in tiles, int16 on a CPU that has some. For other weights these
+functions emit nothing: code that may call them is compiled for a CPU without tiles, too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
+from decoding.cpu_features import has_pair_products
 from decoding.vector_emitter import LANES, VectorEmitter, llvm_function
 
 TILE = 16
@@ -47,7 +48,7 @@ _BYTE, _SHORT, _INT = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 
 def has_tiles_type(weights: Any) -> bool:
-    return bool(weights.dtype == types.int16)
+    return bool(weights.dtype == types.int16) and not has_pair_products()
 
 
 @llvm_function

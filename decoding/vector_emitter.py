@@ -12,8 +12,8 @@ from numba.extending import intrinsic
 LANES = 16
 """Numbers of a vector; LLVM cuts it to the registers of the machine."""
 
-_FLOAT, _SHORT, _INT, _LONG = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_VECTOR, _INTS, _SHORTS = (ir.VectorType(kind, LANES) for kind in (_FLOAT, _INT, _SHORT))
+FLOAT, SHORT, _INT, _LONG = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_VECTOR, _INTS, _SHORTS = (ir.VectorType(kind, LANES) for kind in (FLOAT, _INT, SHORT))
 
 
 def llvm_function(function: Callable[..., Any]) -> Any:
@@ -46,7 +46,7 @@ class VectorEmitter:
     def vector(self, value: float) -> ir.Constant:
         return ir.Constant(_VECTOR, [value] * LANES)
 
-    def address(self, data: ir.Value, index: ir.Value, kind: ir.Type = _FLOAT) -> ir.Value:
+    def address(self, data: ir.Value, index: ir.Value, kind: ir.Type = FLOAT) -> ir.Value:
         return self.builder.gep(data, [index], source_etype=kind)
 
     def load(self, data: ir.Value, index: ir.Value) -> ir.Value:
@@ -70,12 +70,41 @@ class VectorEmitter:
         """Returns the first or the last 16 numbers of a row of a panel, which begins at `index`."""
         if not has_pairs:
             return self.load(data, self.builder.add(index, self.integer(half * LANES)))
-        pairs = self.builder.load(self.address(data, index, _SHORT), align=2, typ=_INTS)
-        if half == 0:
-            bits = self.builder.shl(pairs, self._ints(16))
-        else:
-            bits = self.builder.and_(pairs, self._ints(0xFFFF0000))
-        return self.builder.bitcast(bits, _VECTOR)
+        return self.widen_pairs(self.load_pairs(data, index))[half]
+
+    def load_pairs(self, data: ir.Value, index: ir.Value) -> ir.Value:
+        """Returns 32 numbers of bfloat16 there as 16 pairs of 32 bits, of which the first number is the lower half."""
+        return self.builder.load(self.address(data, index, SHORT), align=2, typ=_INTS)
+
+    def load_pair_broadcast(self, data: ir.Value, index: ir.Value) -> ir.Value:
+        """Returns the pair of bfloat16 there, 16 times."""
+        return self.broadcast(self.builder.load(self.address(data, index, SHORT), align=2, typ=_INT), _INTS)
+
+    def load_as_pairs(self, data: ir.Value, index: ir.Value) -> ir.Value:
+        """Returns 32 numbers of float32 there, rounded to bfloat16, as 16 pairs."""
+        first, second = (self.load(data, self.builder.add(index, self.integer(at))) for at in (0, LANES))
+        halves = ir.VectorType(SHORT, 2 * LANES)
+        rounded = self.call_by_name("llvm.x86.avx512bf16.cvtne2ps2bf16.512", halves, second, first)
+        return self.builder.bitcast(rounded, _INTS)
+
+    def multiply_add_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """Returns c plus both products of each pair of bfloat16 (AVX512_BF16)."""
+        return self.call_by_name("llvm.x86.avx512bf16.dpbf16ps.512", _VECTOR, c, a, b)
+
+    def widen_pairs(self, pairs: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Returns the first numbers of 16 pairs of bfloat16, and the second ones, as float32."""
+        first = self.builder.shl(pairs, self._ints(16))
+        second = self.builder.and_(pairs, self._ints(0xFFFF0000))
+        return self.builder.bitcast(first, _VECTOR), self.builder.bitcast(second, _VECTOR)
+
+    def split_pairs(self, low: ir.Value, high: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Returns the first numbers of the 16 pairs that these 32 numbers are, and the second ones."""
+        return tuple(self.shuffle(low, high, range(first, 2 * LANES, 2)) for first in (0, 1))  # type: ignore[return-value]
+
+    def join_pairs(self, first: ir.Value, second: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Returns the 32 numbers of which these are the first and the second of each pair."""
+        lanes = [lane for pair in range(LANES) for lane in (pair, LANES + pair)]
+        return self.shuffle(first, second, lanes[:LANES]), self.shuffle(first, second, lanes[LANES:])
 
     def store_numbers(self, value: ir.Value, data: ir.Value, index: ir.Value, are_halves: bool) -> None:
         """Stores a vector as float32, or as the nearest numbers of bfloat16, of two as near the even one.
@@ -93,16 +122,16 @@ class VectorEmitter:
     def store_high_halves(self, bits: ir.Value, data: ir.Value, index: ir.Value) -> None:
         """Stores the higher 16 bits of each number: of the bits of a float32 those of a bfloat16, cut off."""
         halves = self.builder.trunc(self.builder.lshr(bits, self._ints(16)), _SHORTS)
-        pointer = self.builder.bitcast(self.address(data, index, _SHORT), _SHORTS.as_pointer())
+        pointer = self.builder.bitcast(self.address(data, index, SHORT), _SHORTS.as_pointer())
         self.builder.store(halves, pointer, align=2)
 
     @staticmethod
     def _ints(value: int) -> ir.Constant:
         return ir.Constant(_INTS, [value] * LANES)
 
-    def prefetch(self, data: ir.Value, index: ir.Value) -> None:
+    def prefetch(self, data: ir.Value, index: ir.Value, kind: ir.Type) -> None:
         """Asks for the memory there, without waiting for it."""
-        pointer = self.builder.bitcast(self.address(data, index), ir.PointerType())
+        pointer = self.builder.bitcast(self.address(data, index, kind), ir.PointerType())
         self.call_by_name("llvm.prefetch.p0", ir.VoidType(), pointer, *(ir.Constant(_INT, n) for n in (0, 3, 1)))
 
     def load_long(self, data: ir.Value, index: ir.Value) -> ir.Value:
@@ -118,7 +147,7 @@ class VectorEmitter:
         return self.builder.icmp_signed("<", lanes, self.broadcast(count, lanes.type))
 
     def load_broadcast(self, data: ir.Value, index: ir.Value) -> ir.Value:
-        return self.broadcast(self.builder.load(self.address(data, index), align=4, typ=_FLOAT))
+        return self.broadcast(self.builder.load(self.address(data, index), align=4, typ=FLOAT))
 
     def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """Returns a * b + c, rounded once where the machine can."""

@@ -18,14 +18,14 @@ multiples of 32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 
-from decoding.cpu_features import has_cpu_feature
-from decoding.vector_emitter import LANES, VectorEmitter, llvm_function
+from decoding.cpu_features import has_cpu_feature, has_pair_products
+from decoding.vector_emitter import FLOAT, LANES, SHORT, VectorEmitter, llvm_function
 
 PANEL = 2 * LANES
 """Columns of a matrix that are stored, and computed, together."""
@@ -43,6 +43,20 @@ QUERIES = 4 if _HAS_32_REGISTERS else 2
 """Queries that read a key, or a value, together."""
 
 _KEYS = 4  # keys whose scores are stored together
+
+
+def has_pairs_type(weights: Any) -> bool:
+    return bool(weights.dtype == types.int16) and has_pair_products()
+
+
+@llvm_function
+def is_paired(typing: Any, w: Any) -> Any:
+    """Returns whether these weights are laid out for vectors of pairs of bfloat16."""
+
+    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return ir.Constant(ir.IntType(1), int(has_pairs_type(w)))
+
+    return types.boolean(w), emit
 
 
 @llvm_function
@@ -66,10 +80,10 @@ def multiply_panels(
 ) -> Any:  # fmt: skip
     """Sets `y = start + x @ w` for `rows` rows and the columns of `panels` panels `[depth, 32]` that follow each other.
 
-    At most ROWS rows; one panel, or as many as `count_together` says. The weights are float32, or uint16: pairs of
-    bfloat16 as `pair_halves` lays them out.
+    At most ROWS rows; one panel, or as many as `count_together` says. `weight_panels` says how the weights are laid
+    out. Rows of float32 are multiplied by float32 or uint16, those of bfloat16 by int16: for others nothing is emitted.
     """
-    has_pairs = w.dtype == types.uint16
+    has_halves, has_pairs = w.dtype == types.uint16, has_pairs_type(w)
     long = types.int64
     signature = types.void(long, long, x, long, long, w, long, long, start, long, long, y, long, long)
 
@@ -89,16 +103,24 @@ def multiply_panels(
                 weights = []
                 for vector in vectors:
                     at = builder.add(offset, builder.mul(panel_size, e.integer(vector // 2)))
-                    weights.append(e.load_panel_half(w_data, at, vector % 2, has_pairs))
-                scalars = [e.load_broadcast(x_data, builder.add(at, k)) for at in row_at]
+                    if has_pairs:
+                        weights.append(e.load_pairs(w_data, builder.add(at, e.integer(vector % 2 * PANEL))))
+                    else:
+                        weights.append(e.load_panel_half(w_data, at, vector % 2, has_halves))
+                load = e.load_pair_broadcast if has_pairs else e.load_broadcast
+                multiply_add = e.multiply_add_pairs if has_pairs else e.multiply_add
+                scalars = [load(x_data, builder.add(at, k)) for at in row_at]
                 factors = [(scalar, weight) for scalar in scalars for weight in weights]
-                return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
+                return [multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
 
             row_at = [builder.add(x_at, builder.mul(e.integer(r), x_stride)) for r in range(num_rows)]
-            sums = e.loop(depth, 1, [e.load(start_data, at) for at in list_places(start_at, start_stride)], add_row)
+            begin = [e.load(start_data, at) for at in list_places(start_at, start_stride)]
+            sums = e.loop(depth, 2 if has_pairs else 1, begin, add_row)
             for total, at in zip(sums, list_places(y_at, y_stride), strict=True):
                 e.store(total, y_data, at)
 
+        if has_pairs == (x.dtype == types.float32):
+            return context.get_dummy_value()
         for num_rows, (together, step) in enumerate(zip(_TOGETHER, _VECTORS, strict=True), start=1):
             for num_panels in {1, together}:
                 is_this = builder.icmp_signed("==", rows, e.integer(num_rows))
@@ -120,6 +142,7 @@ def score_keys(
 
     Writes up to 3 scores too many, of no meaning. A key and its value are 2 * `width` numbers.
     """
+    are_pairs = kv.dtype == types.uint16
     long = types.int64
     signature = types.void(long, q, long, long, kv, long, slots, long, long, scores, long, long)
 
@@ -127,6 +150,12 @@ def score_keys(
         e = VectorEmitter(context, builder, sig)
         q_data, kv_data, slots_data, scores_data = (e.data(i, args) for i in (1, 4, 6, 9))
         (rows, _, q_at, width, _, kv_at, _, slots_at, count, _, scores_at, scores_stride) = args
+        if are_pairs:
+            number, lanes_of_key = SHORT, 2 * LANES
+            load_key, load_query, multiply_add = e.load_pairs, e.load_as_pairs, e.multiply_add_pairs
+        else:
+            number, lanes_of_key = FLOAT, LANES
+            load_key, load_query, multiply_add = e.load, e.load, e.multiply_add
 
         def emit_rows(num_rows: int) -> None:
             row_at = [builder.add(q_at, builder.mul(e.integer(r), width)) for r in range(num_rows)]
@@ -142,15 +171,15 @@ def score_keys(
 
                 def sum_products(some_at: Sequence[ir.Value]) -> list[ir.Value]:
                     def add_lanes(d: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
-                        keys = [e.load(kv_data, builder.add(at, d)) for at in some_at]
+                        keys = [load_key(kv_data, builder.add(at, d)) for at in some_at]
                         if num_rows == 1:  # rows together find the values in the cache, all but the first of them
                             for at in some_at:
-                                e.prefetch(kv_data, builder.add(builder.add(at, width), d))
-                        queries = [e.load(q_data, builder.add(at, d)) for at in row_at]
+                                e.prefetch(kv_data, builder.add(builder.add(at, width), d), number)
+                        queries = [load_query(q_data, builder.add(at, d)) for at in row_at]
                         factors = [(query, key) for query in queries for key in keys]
-                        return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
+                        return [multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
 
-                    return e.loop(width, LANES, [e.vector(0.0)] * (num_rows * len(some_at)), add_lanes)
+                    return e.loop(width, lanes_of_key, [e.vector(0.0)] * (num_rows * len(some_at)), add_lanes)
 
                 # two queries and two keys are as many sums as AVX2 holds
                 step = _KEYS if num_rows == 1 or _HAS_32_REGISTERS else 2
@@ -225,6 +254,7 @@ def add_values(
 
     `rows` is 1 or QUERIES.
     """
+    are_pairs = kv.dtype == types.uint16
     long = types.int64
     signature = types.void(long, weights, long, long, kv, long, long, slots, long, long, out, long)
 
@@ -232,6 +262,12 @@ def add_values(
         e = VectorEmitter(context, builder, sig)
         weights_data, kv_data, slots_data, out_data = (e.data(i, args) for i in (1, 4, 7, 10))
         (rows, _, weights_at, weights_stride, _, kv_at, width, _, slots_at, count, _, out_at) = args
+
+        def reorder(pick: Callable[..., Any], vectors: list[ir.Value]) -> list[ir.Value]:
+            """Returns what `pick` makes of each two vectors where values are pairs of bfloat16, or these vectors."""
+            if not are_pairs:
+                return vectors
+            return [vector for at in range(0, len(vectors), 2) for vector in pick(*vectors[at : at + 2])]
 
         def emit_rows(num_rows: int) -> None:
             rows_at = [builder.add(weights_at, builder.mul(e.integer(r), weights_stride)) for r in range(num_rows)]
@@ -243,16 +279,22 @@ def add_values(
                 outs_at = [builder.add(out_at, builder.mul(e.integer(r), width)) for r in range(num_rows)]
                 places = [builder.add(at, column) for at in outs_at for column in columns]
 
+                def load_value(at: ir.Value) -> list[ir.Value]:
+                    if not are_pairs:
+                        return [e.load(kv_data, builder.add(at, column)) for column in columns]
+                    pairs = [e.load_pairs(kv_data, builder.add(at, column)) for column in columns[::2]]
+                    return [vector for pair in pairs for vector in e.widen_pairs(pair)]
+
                 def add_key(i: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
                     slot = e.load_long(slots_data, builder.add(slots_at, i))
                     at = builder.add(values_at, builder.mul(slot, stride))
-                    vectors = [e.load(kv_data, builder.add(at, column)) for column in columns]
+                    vectors = load_value(at)
                     scalars = [e.load_broadcast(weights_data, builder.add(row, i)) for row in rows_at]
                     factors = [(scalar, vector) for scalar in scalars for vector in vectors]
                     return [e.multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
 
-                sums = e.loop(count, 1, [e.load(out_data, at) for at in places], add_key)
-                for total, at in zip(sums, places, strict=True):
+                sums = e.loop(count, 1, reorder(e.split_pairs, [e.load(out_data, at) for at in places]), add_key)
+                for total, at in zip(reorder(e.join_pairs, sums), places, strict=True):
                     e.store(total, out_data, at)
 
             # as many sums as the registers hold beside what is added
@@ -289,8 +331,8 @@ def sum_squares(typing: Any, x: Any, x_at: Any, width: Any) -> Any:
 
 @llvm_function
 def copy_numbers(typing: Any, x: Any, x_at: Any, y: Any, y_at: Any, width: Any) -> Any:
-    """Sets `width` numbers of `y` to those of `x`, rounded where `y` is uint16: bfloat16."""
-    long, are_halves = types.int64, y.dtype == types.uint16
+    """Sets `width` numbers of `y` to those of `x`, rounded where `y` has 16 bits: bfloat16."""
+    long, are_halves = types.int64, y.dtype != types.float32
 
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)

@@ -1,7 +1,8 @@
-"""Computes the attention of layers over keys and values in their slots, in compiled code, in float32.
+"""Computes the attention of layers over keys and values in their slots, in compiled code.
 
-Sums over keys run in the order of positions, whatever keys are shared and whichever are of draft nodes. Keys and values
-of bfloat16 are for `tile_attention`.
+Sums over keys run in the order of positions, whatever keys are shared and whichever are of draft nodes. Where keys and
+values are of bfloat16, queries are rounded to it, and values are widened. A CPU with tiles has `tile_attention` for
+those.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from decoding.compiled import compiling_once
+from decoding.cpu_features import has_tiles
 from decoding.kv.pool_memory import allocate_zeros
 from decoding.kv.slots import NO_SLOTS
 from decoding.model.backend import Records, TokenBatch
@@ -106,7 +107,7 @@ class CompiledDecoder:
     @property
     def row_counts(self) -> tuple[int, ...]:
         """See `HFBackend`: numbers of rows that fill tiles."""
-        return _FULL_TILES if self._matrices.dtype == np.int16 else ()
+        return _FULL_TILES if self._matrices.dtype == np.int16 and has_tiles() else ()
 
     def view_layers(self, layers: Sequence[int]) -> CompiledDecoder:
         """Returns a decoder of these layers alone, with the same weights; its KV pools have those layers."""
@@ -200,7 +201,7 @@ class CompiledDecoder:
 
     def _take_packed(self, num_threads: int, capacity: int) -> tuple[Panels | None, Ints]:
         """Returns memory in which the threads pack keys and values of bfloat16, and numbers of slots."""
-        if self._dtype == torch.float32:
+        if self._dtype == torch.float32 or not has_tiles():
             return None, NO_SLOTS
         size = num_threads * size_packed(self._shape, capacity)
         packed: Panels | None = getattr(self._works, "packed", None)
@@ -226,7 +227,7 @@ class CompiledHead:
         self._num_outputs, self._depth = weight.shape
         self._num_pieces = count_pieces(dtype)
         self._columns = round_up(self._num_outputs)
-        panel_type = pick_panel_type([weight], self._depth)
+        panel_type = pick_panel_type([weight], self._depth, dtype)
         self._panels: Panels = allocate_aligned(self._depth * self._columns, panel_type)
         write_panels(_widen_rows(weight, 1, self._columns, 1, self._depth), self._panels)
         self._bias = np.zeros(self._columns, dtype=np.float32)
@@ -288,7 +289,7 @@ def _lay_out_weights(weights: DecoderWeights, shape: StackShape) -> tuple[Panels
     The vectors end with the final norm. *Mutates*: takes the layers away, so that their memory is free as soon as
     they are laid out.
     """
-    panel_type = pick_panel_type(weights.iter_matrices(), shape.hidden_size)
+    panel_type = pick_panel_type(weights.iter_matrices(), shape.hidden_size, weights.dtype)
     matrices, vectors = allocate_aligned(0, panel_type), np.empty(0, dtype=np.float32)
     offsets: list[list[int]] = []
     matrix_at = vector_at = 0

@@ -48,9 +48,9 @@ def explain_uncompiled_dtype(dtype: torch.dtype) -> str | None:
     if (reason := explain_no_numba()) is not None:
         return reason
     # here: it needs Numba
-    from decoding.cpu_features import has_tiles
+    from decoding.cpu_features import multiplies_bfloat16
 
-    return None if has_tiles() else "its dtype is bfloat16, and this CPU has no tiles (AMX) for it"
+    return None if multiplies_bfloat16() else "its dtype is bfloat16, and this CPU has neither AMX nor AVX512_BF16"
 
 
 def pick_decoder(choice: str, weights: DecoderWeights, num_head_weights: int) -> DecoderKind:
@@ -83,4 +83,4 @@ def _pick_panels(weights: DecoderWeights) -> PanelType:
     from decoding.model.weight_panels import pick_panel_type
 
     # the other layers will be of the same type of number
-    return pick_panel_type(weights.iter_matrices(num_layers=1), weights.hidden_size)
+    return pick_panel_type(weights.iter_matrices(num_layers=1), weights.hidden_size, weights.dtype)

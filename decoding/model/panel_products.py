@@ -11,7 +11,15 @@ from decoding.compiled import compiled, compiled_in_place
 from decoding.model.tile_products import multiply_in_tiles
 from decoding.model.weight_panels import Floats, Panels
 from decoding.tile_kernels import is_tiled
-from decoding.vector_kernels import PANEL, ROWS, add_numbers, count_together, multiply_panels
+from decoding.vector_kernels import (
+    PANEL,
+    ROWS,
+    add_numbers,
+    copy_numbers,
+    count_together,
+    is_paired,
+    multiply_panels,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -33,7 +41,24 @@ def multiply(
             x, x_at, x_stride, num_rows, num_pieces, w, w_at, depth, columns,
             start, start_at, start_stride, y, y_at, y_stride,
         )  # fmt: skip
-        return
+    elif is_paired(w):
+        rounded = np.empty(num_rows * depth, dtype=w.dtype)
+        for row in range(num_rows):
+            copy_numbers(x, x_at + row * x_stride, rounded, row * depth, depth)
+        _multiply_in_panels(
+            rounded, ZERO, depth, num_rows, w, w_at, depth, columns, start, start_at, start_stride, y, y_at, y_stride
+        )  # fmt: skip
+    else:
+        _multiply_in_panels(
+            x, x_at, x_stride, num_rows, w, w_at, depth, columns, start, start_at, start_stride, y, y_at, y_stride
+        )  # fmt: skip
+
+
+@compiled_in_place
+def _multiply_in_panels(
+    x: Floats | Panels, x_at: int, x_stride: int, num_rows: int, w: Panels, w_at: int, depth: int, columns: int,
+    start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
+) -> None:  # fmt: skip
     num_panels = columns // PANEL
     # parts as equal as possible: one of a row or two takes nearly as long as one of four
     num_parts = max((num_rows + ROWS - 1) // ROWS, 1)

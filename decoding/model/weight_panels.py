@@ -4,8 +4,9 @@ The type of the numbers says how a panel is laid out:
 
 float32  `[depth, 32]`
 uint16   `[depth, 16, 2]`: bfloat16, column i beside column i + 16. 32 bits, which two operations turn into two float32
-int16    `[depth / 32, 2, 16, 16, 2]`: bfloat16 in tiles of 32 numbers of depth and 16 columns, number 2 i of the depth
-         beside number 2 i + 1 (see `tile_kernels`)
+int16    bfloat16, number 2 i of the depth beside number 2 i + 1. On a CPU with tiles (see `tile_kernels`)
+         `[depth / 32, 2, 16, 16, 2]`: 32 numbers of depth and 16 columns each; on one with vectors of pairs
+         `[depth / 2, 32, 2]`
 
 Most checkpoints are of bfloat16: nothing is lost. With few rows a product waits for its weights: half as many bytes.
 """
@@ -20,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.cpu_features import has_tiles
+from decoding.cpu_features import has_pair_products, has_tiles
 from decoding.tile_kernels import TILE, TILE_DEPTH
 from decoding.vector_emitter import LANES
 from decoding.vector_kernels import PANEL
@@ -33,14 +34,17 @@ _LINE = 64
 """Bytes of a line of the cache: a vector, or a line of a tile, that lies in two lines takes twice as long or more."""
 
 
-def pick_panel_type(matrices: Iterable[Tensor], depth: int) -> PanelType:
+def pick_panel_type(matrices: Iterable[Tensor], depth: int, dtype: torch.dtype) -> PanelType:
     """Returns the type of number for these matrices, which are multiplied by the same code.
 
     depth   the one that is not filled up to a multiple of 32
+    dtype   of the model
     """
     if not all(_is_bfloat16(matrix) for matrix in matrices):
         return np.float32
-    return np.int16 if has_tiles() and depth % TILE_DEPTH == 0 else np.uint16
+    # a row of float32 is three of bfloat16: vectors of pairs take longer than vectors of float32
+    in_tiles = has_tiles() or (dtype == torch.bfloat16 and has_pair_products())
+    return np.int16 if in_tiles and depth % TILE_DEPTH == 0 else np.uint16
 
 
 def _is_bfloat16(weight: Tensor) -> bool:
@@ -65,6 +69,9 @@ def write_panels(rows: Tensor, panels: Panels) -> None:
         low, high = halves.view(np.uint16).reshape(count, 2, LANES, depth).transpose(1, 0, 2, 3)
         pairs = low | high.astype(np.uint32) << 16
         panels.view(np.uint32).reshape(count, depth, LANES)[:] = pairs.transpose(0, 2, 1)
+    elif has_pair_products():
+        pairs = halves.view(np.uint32).reshape(count, PANEL, depth // 2)
+        panels.view(np.uint32).reshape(count, depth // 2, PANEL)[:] = pairs.transpose(0, 2, 1)
     else:
         blocks = halves.view(np.uint32).reshape(count, 2, TILE, depth // TILE_DEPTH, TILE_DEPTH // 2)
         shape = (count, depth // TILE_DEPTH, 2, TILE_DEPTH // 2, TILE)

@@ -112,7 +112,7 @@ def check_device() -> Finding:
     from reason.engines.cost_store import count_cores
     from reason.models.devices import may_have_gpu
 
-    remedy = "with engine.dtype=bfloat16 large models are fastest here (AMX)" if _has_amx() else ""
+    remedy = "with engine.dtype=bfloat16 large models are fastest here" if _multiplies_bfloat16() else ""
     on_cpu = Finding("device", OK, f"CPU, {count_cores()} cores; no CUDA device", remedy)
     if not may_have_gpu():
         return on_cpu
@@ -124,10 +124,10 @@ def check_device() -> Finding:
     return on_cpu
 
 
-def _has_amx() -> bool:
-    """Returns whether the CPU multiplies tiles of bfloat16. Of Linux alone: to ask as the decoder does takes .5 s."""
+def _multiplies_bfloat16() -> bool:
+    """Returns whether the CPU multiplies bfloat16. Of Linux alone: to ask as the decoder does takes .5 s."""
     flags = Path("/proc/cpuinfo")
-    return flags.exists() and "amx_bf16" in flags.read_text(encoding="utf-8")
+    return flags.exists() and not {"amx_bf16", "avx512_bf16"}.isdisjoint(flags.read_text(encoding="utf-8").split())
 
 
 def check_browser() -> Finding:

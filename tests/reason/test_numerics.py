@@ -51,7 +51,7 @@ def test_reward_models_and_routers_follow_the_engine(options: Sequence[str], sco
 def test_a_promise_that_cannot_be_kept_is_refused_before_a_model_loads(
     options: Sequence[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_features, "has_tiles", lambda: False)
+    monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda: False)
     config, choices = compose_settings(["scorer=prm", *options])
     with pytest.raises(ConfigError, match=message):
         validate_settings(config, choices)

@@ -13,7 +13,7 @@ import numba
 import pytest
 
 from decoding import compiled
-from decoding.cpu_features import has_tiles
+from decoding.cpu_features import multiplies_bfloat16
 from reason.commands import doctor
 from reason.models import devices
 from tests.support.scripted_openai_server import ScriptedOpenAIServer
@@ -112,9 +112,9 @@ def test_doctor_checks_the_models_of_a_server() -> None:
     assert checks["none"].observation == f"engine.model must be set; {server.url} offers toy"
 
 
-def test_doctor_names_the_dtype_that_is_fastest_with_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_the_dtype_that_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "may_have_gpu", lambda: False)
-    assert ("engine.dtype=bfloat16" in str(doctor.check_device())) == has_tiles()
+    assert ("engine.dtype=bfloat16" in str(doctor.check_device())) == multiplies_bfloat16()
 
 
 def test_doctor_reports_a_missing_browser(monkeypatch: pytest.MonkeyPatch) -> None:

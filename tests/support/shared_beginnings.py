@@ -12,12 +12,13 @@ import torch
 from hypothesis import strategies as st
 
 from decoding.core import HeadOutputs, Tokens
-from decoding.cpu_features import has_tiles
+from decoding.cpu_features import has_tiles, multiplies_bfloat16
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.prefill import PrefillEngine
 from tests.support.random_models import SHAPE
 
 NEEDS_TILES = pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles, or the system gives none")
+NEEDS_BFLOAT16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU has no products of bfloat16")
 
 
 def encode(backend: HFBackend, sequences: Sequence[Tokens], max_batched_tokens: int = 2048) -> list[HeadOutputs]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from decoding import compiled, cpu_features
 from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens
-from decoding.cpu_features import has_tiles
+from decoding.cpu_features import has_tiles, multiplies_bfloat16
 from decoding.engine import LocalEngine
 from decoding.model import compiled_decoder, decoder_choice, weight_panels
 from decoding.model.panel_products import multiply_in_team
@@ -34,14 +34,14 @@ from reason.engines.local import LocalSettings
 from reason.models.checkpoint import find_model
 from tests.support.engines import EngineKnobs, open_engine
 from tests.support.random_models import FAMILIES, random_model
-from tests.support.shared_beginnings import NEEDS_TILES, encode, rounding_error, trees
+from tests.support.shared_beginnings import NEEDS_BFLOAT16, NEEDS_TILES, encode, rounding_error, trees
 from tests.support.streams import FutureDrafter
 
 ATOL = 1e-5
 
 
 FLOAT32_NUMBERS = ("float32", "rounded")
-COMPILED_NUMBERS = (*FLOAT32_NUMBERS, "bfloat16") if has_tiles() else FLOAT32_NUMBERS
+COMPILED_NUMBERS = (*FLOAT32_NUMBERS, "bfloat16") if multiplies_bfloat16() else FLOAT32_NUMBERS
 
 
 @cache
@@ -105,7 +105,7 @@ def test_outputs_have_the_bits_of_each_sequence_alone(
         (np.float32, EXACT),
         (np.uint16, EXACT),
         pytest.param(np.int16, EXACT, marks=NEEDS_TILES),
-        pytest.param(np.int16, ROUNDED, marks=NEEDS_TILES),
+        pytest.param(np.int16, ROUNDED, marks=NEEDS_BFLOAT16),
     ],
 )
 def test_products_have_the_bits_of_each_row_alone(
@@ -270,7 +270,7 @@ def test_rounding_errors_are_as_large_as_those_of_the_eager_decoder() -> None:
     assert 0 < bundled_rounding_error("compiled", "float32") < 1.5 * bundled_rounding_error("eager", "float32") < ATOL
 
 
-@NEEDS_TILES
+@NEEDS_BFLOAT16
 def test_rounding_errors_in_bfloat16_are_smaller_than_those_of_the_eager_decoder() -> None:
     ours, theirs = (bundled_rounding_error(decoder, "bfloat16") for decoder in ("compiled", "eager"))
     assert ATOL < ours < theirs / 1.5
@@ -323,17 +323,17 @@ def test_auto_is_compiled_for_small_float32_models_on_a_cpu(monkeypatch: pytest.
         assert HFBackend(narrow, device="cpu", dtype="float32").decoder_kind == kind_of_bfloat16
 
 
-def test_auto_is_compiled_in_bfloat16_with_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = "compiled" if has_tiles() else "eager"
+def test_auto_is_compiled_in_bfloat16_where_the_cpu_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = "compiled" if multiplies_bfloat16() else "eager"
     assert HFBackend(random_model("qwen2"), device="cpu", dtype="bfloat16").decoder_kind == kind
     assert HFBackend(random_model("qwen2", hidden_size=48), device="cpu", dtype="bfloat16").decoder_kind == "eager"
-    monkeypatch.setattr(cpu_features, "has_tiles", lambda: False)
+    monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda: False)
     assert HFBackend(random_model("qwen2"), device="cpu", dtype="bfloat16").decoder_kind == "eager"
-    with pytest.raises(ValueError, match=r"decoder=compiled.*bfloat16.*no tiles.*decoder=auto"):
+    with pytest.raises(ValueError, match=r"decoder=compiled.*bfloat16.*neither AMX nor AVX512_BF16.*decoder=auto"):
         HFBackend(random_model("qwen2"), device="cpu", dtype="bfloat16", decoder="compiled")
 
 
-@NEEDS_TILES
+@NEEDS_BFLOAT16
 def test_width_that_fills_no_tile_is_refused_in_bfloat16() -> None:
     with pytest.raises(ValueError, match=r"its width is 48, not a multiple of 32"):
         HFBackend(random_model("qwen2", hidden_size=48), device="cpu", dtype="bfloat16", decoder="compiled")

@@ -185,8 +185,8 @@ def test_layers_of_a_reward_head_are_invariant_too() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_on_a_cpu_the_compiled_decoder_keeps_the_promise(dtype: DType) -> None:
-    if dtype == "bfloat16" and not cpu_features.has_tiles():
-        pytest.skip("this CPU has no tiles, or the system gives none")
+    if dtype == "bfloat16" and not cpu_features.multiplies_bfloat16():
+        pytest.skip("this CPU has no products of bfloat16")
     made = HFBackend(random_model("qwen3", num_hidden_layers=1), device="cpu", dtype=dtype, numerics="invariant")
     assert (made.decoder_kind, made.segment_tiles) == ("compiled", None)
 
@@ -199,13 +199,16 @@ def test_on_a_cpu_the_compiled_decoder_keeps_the_promise(dtype: DType) -> None:
         ({"decoder": "eager", "attention": "blocks"}, "numerics=invariant cannot run with decoder=eager"),
         ({"decoder": "compiled", "attention": "segments"}, "segments: decoder=compiled runs on a CPU over blocks"),
         ({"device": "cpu", "decoder": "eager"}, "compiled decoder: decoder=eager adds up"),
-        ({"device": "cpu", "dtype": "bfloat16"}, "compiled decoder: its dtype is bfloat16, and this CPU has no tiles"),
+        (
+            {"device": "cpu", "dtype": "bfloat16"},
+            "compiled decoder: its dtype is bfloat16, and this CPU has neither",
+        ),
     ],
 )
 def test_what_cannot_keep_the_promise_is_refused(
     options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_features, "has_tiles", lambda: False)
+    monkeypatch.setattr(cpu_features, "multiplies_bfloat16", lambda: False)
     with pytest.raises(ValueError, match=message):
         HFBackend(
             random_model("llama", num_hidden_layers=1),

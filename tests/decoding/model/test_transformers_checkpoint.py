@@ -13,7 +13,6 @@ import transformers
 
 from decoding import threads
 from decoding.core import Generation, GenerationRequest, OversizedRequest, SamplingParams, Tokens
-from decoding.cpu_features import has_tiles
 from decoding.engine import LocalEngine
 from decoding.model.fused_decoder import FusedDecoder
 from decoding.model.transformers_checkpoint import HFBackend
@@ -22,6 +21,7 @@ from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
 from tests.support.engines import TOKENIZER, EngineKnobs, open_engine
 from tests.support.random_models import FAMILIES, SHAPE, random_model
+from tests.support.shared_beginnings import NEEDS_BFLOAT16
 from tests.support.streams import FutureDrafter
 
 
@@ -93,7 +93,7 @@ def test_drafted_tokens_equal_plain_decoding(temperature: float) -> None:
     [
         ("eager", 8),
         # heads are filled up to 32 numbers
-        pytest.param("compiled", 32, marks=pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles")),
+        pytest.param("compiled", 32, marks=NEEDS_BFLOAT16),
     ],
 )
 def test_bfloat16_tokens_are_close_to_float32(decoder: str, head: int) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from decoding.cpu_features import has_tiles
+from decoding.cpu_features import multiplies_bfloat16
 from decoding.engine import LocalEngine
 from decoding.model.backend import Backend
 from decoding.model.segments import SegmentTiles
@@ -110,7 +110,7 @@ def test_texts_are_those_of_the_bundled_writer(name: str) -> None:
     assert (stats.accepted > 0) == (name != "plain")
 
 
-@pytest.mark.skipif(not has_tiles(), reason="beside a compiled brain bfloat16 needs tiles")
+@pytest.mark.skipif(not multiplies_bfloat16(), reason="beside a compiled brain bfloat16 needs products of it")
 @pytest.mark.parametrize("name", ["stand", "suffix"])
 def test_drafts_change_no_text_of_a_body_in_bfloat16(name: str) -> None:
     plain, _ = generate(miniature("bfloat16"), requests())
@@ -273,7 +273,7 @@ def test_body_beside_a_compiled_brain_gets_a_dtype_that_runs_compiled(monkeypatc
     compiled.decoder_kind = "compiled"
     clock = accumulate(1 / n for n in count(1))  # bfloat16, which is timed last, seems faster
     monkeypatch.setattr("reason.bench.puppet.time.perf_counter", lambda: next(clock))
-    monkeypatch.setattr("decoding.cpu_features.has_tiles", lambda: False)
+    monkeypatch.setattr("decoding.cpu_features.multiplies_bfloat16", lambda: False)
     assert make_puppet(MINIATURE, compiled).dtype == torch.float32
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from decoding.core import SamplingParams
-from decoding.cpu_features import has_tiles
 from decoding.model.compiled_layers import size_most_rows, size_rows
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.speculation.draft import DraftSampling
@@ -21,6 +20,7 @@ from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, CostEstimate, DraftPlan
 from tests.support.draft_sources import paths
 from tests.support.random_models import random_model
+from tests.support.shared_beginnings import NEEDS_BFLOAT16
 from tests.support.streams import BranchStream
 
 PARAMS = [
@@ -114,7 +114,7 @@ def test_drafts_are_those_of_levels(family: str, draw: DraftSampling, seed: int)
         ({"head_ids": np.array([3, 4, 9, 20, 21, 60, 96])}, {"head_ids": [3, 4, 9, 20, 21, 60, 96]}),
         ({"max_batched_tokens": 9}, {}),
         ({}, {"vocab_size": 128}),  # rows of logits without room between them
-        pytest.param({}, {"dtype": "bfloat16"}, marks=pytest.mark.skipif(not has_tiles(), reason="no tiles")),
+        pytest.param({}, {"dtype": "bfloat16"}, marks=NEEDS_BFLOAT16),
     ],
     ids=["k", "vocab_size", "head_ids", "max_batched_tokens", "full_panels", "bfloat16"],
 )

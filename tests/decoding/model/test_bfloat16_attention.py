@@ -1,4 +1,4 @@
-"""Attention over keys and values of bfloat16 in tiles, for any number of heads."""
+"""Attention over keys and values of bfloat16, for any number of heads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from decoding.core import Tokens
 from decoding.model.transformers_checkpoint import HFBackend
 from tests.support.random_models import random_model
-from tests.support.shared_beginnings import NEEDS_TILES, encode, rounding_error, trees
+from tests.support.shared_beginnings import NEEDS_BFLOAT16, encode, rounding_error, trees
 
-pytestmark = NEEDS_TILES
+pytestmark = NEEDS_BFLOAT16
 
 ALL_HEADS = pytest.mark.parametrize("heads", [(4, 4), (14, 2), (20, 1)])
 """As many keys as queries; a token that does not fill a tile of 16 rows; one that needs two."""
@@ -29,7 +29,7 @@ def headed_backend(heads: tuple[int, int], decoder: str, dtype: Any) -> HFBacken
 
 
 @ALL_HEADS
-def test_attention_in_tiles_rounds_less_than_the_eager_decoder(heads: tuple[int, int]) -> None:
+def test_attention_in_bfloat16_rounds_less_than_the_eager_decoder(heads: tuple[int, int]) -> None:
     exact = headed_backend(heads, "eager", "float64")
     ours, theirs = (
         rounding_error(headed_backend(heads, decoder, "bfloat16"), exact, (1, 31, 32, 33, 64, 240))
