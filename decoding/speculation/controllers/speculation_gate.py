@@ -59,6 +59,7 @@ class _LoadRecord:
     is_long         whether drafting takes next to nothing of a round
     plain_factor    seconds of plain rounds over those that the cost curve expects
     num_plain       plain rounds that were measured
+    was_tried       whether it has drafted, or one whose verdict it took over
     stake           seconds that drafting may still lose; None while the size rests
     learning_cost   what a round that the drafter learns from takes longer, as a share of a plain round
     """
@@ -69,6 +70,7 @@ class _LoadRecord:
     learning_cost: float = 0.0
     plain_factor: float = 1.0
     num_plain: int = 0
+    was_tried: bool = False
     stake: float | None = None
     since_plain: int = 0
     since_learning: int = 0
@@ -125,7 +127,7 @@ class SpeculationGate:
         can_try = self.balance >= stake
         if record.rest <= 0 and can_try:
             self.balance -= stake
-            record.stake = stake
+            record.stake, record.was_tried = stake, True
             return "drafted"
         record.since_learning += 1
         is_next = record.rest == 1 and can_try  # a trial must know what was written until now
@@ -204,9 +206,7 @@ class SpeculationGate:
         if size not in self._records:
             known = [other for other, record in self._records.items() if record.num_plain >= 2]
             near = min(known, key=lambda other: abs(other - size), default=None)
-            record = _begin_record(branches, seconds, node_seconds)
-            if self._is_trusted:
-                record.rest = record.interval = _SHORT_REST
+            record = _begin_record(branches, seconds, node_seconds, self._is_trusted)
             self._records[size] = record if near is None else _copy_verdict(self._records[near], record)
         return self._records[size]
 
@@ -219,24 +219,29 @@ def _learning_interval(record: _LoadRecord) -> float:
     return min(record.learning_cost / _LEARNING, _MOST_LEARNING_INTERVAL)
 
 
-def _begin_record(branches: int, seconds: float, node_seconds: float) -> _LoadRecord:
+def _begin_record(branches: int, seconds: float, node_seconds: float, is_trusted: bool) -> _LoadRecord:
     if seconds >= _LONG * (_DRAFTING + _DRAFTING_OF_BRANCH * branches):
         return _LoadRecord(_SHORT_REST, _SHORT_REST, is_long=True)
-    if branches < _MANY_BRANCHES:
-        return _LoadRecord(_FIRST_TRIAL_OF_FEW, _FIRST_TRIAL_OF_FEW, is_long=False)
-    if node_seconds <= _DEAR * seconds:
-        return _LoadRecord(_FIRST_TRIAL, _FIRST_TRIAL, is_long=False)
-    first = _FIRST_TRIAL_OF_DEAR
-    return _LoadRecord(first, first, is_long=False, learning_cost=_LEARNING_COST)
+    if branches >= _MANY_BRANCHES and node_seconds > _DEAR * seconds:
+        first = _FIRST_TRIAL_OF_DEAR
+        return _LoadRecord(first, first, is_long=False, learning_cost=_LEARNING_COST)
+    first = _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES else _FIRST_TRIAL
+    if is_trusted:
+        first = _SHORT_REST
+    return _LoadRecord(first, first, is_long=False)
 
 
 def _copy_verdict(near: _LoadRecord, new: _LoadRecord) -> _LoadRecord:
     """Returns a new record that begins like one of another size: where that one drafts, with a trial."""
-    rest = near.rest if near.stake is None else 0
+    rest, interval = near.rest if near.stake is None else 0, near.interval
+    if not near.was_tried:
+        # no verdict yet: many branches with dear nodes wait for long, which few need not
+        rest, interval = min(rest, new.rest), min(interval, new.interval)
     return replace(
         new,
         rest=rest,
-        interval=near.interval,
+        interval=interval,
+        was_tried=near.was_tried,
         plain_factor=near.plain_factor,
         num_plain=near.num_plain,
         learning_cost=near.learning_cost,

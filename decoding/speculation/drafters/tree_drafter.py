@@ -83,6 +83,7 @@ class TreeDrafter:
         self.table = self.source if self.prunable and isinstance(self.source, TableSource) else None
         self.model = self.source if self.prunable and isinstance(self.source, LevelSource) else None
         self.level_seconds = 0.0  # time to build one level; with a draft model that is its forward pass
+        self._has_drafted = False
 
     @property
     def feedback_k(self) -> int:
@@ -132,8 +133,11 @@ class TreeDrafter:
 
     def _learn_level(self, begin: float, num_levels: int) -> None:
         """Learns from drafts with so many levels, begun at `begin`, how long one takes. *Mutates*."""
+        if not self._has_drafted:  # the first draft loads machine code, and a draft model computes all texts for it
+            self._has_drafted = True
+            return
         seconds = (time.perf_counter() - begin) / (1 + num_levels)
-        # A slowly rising minimum: the first rounds compile, and other processes use the machine too.
+        # A slowly rising minimum: other processes use the machine too.
         self.level_seconds = min(seconds, 1.05 * self.level_seconds) if self.level_seconds else seconds
 
     def observe(self, feedback: Sequence[Feedback]) -> None:
