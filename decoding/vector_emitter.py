@@ -99,7 +99,8 @@ class VectorEmitter:
 
     def split_pairs(self, low: ir.Value, high: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Returns the first numbers of the 16 pairs that these 32 numbers are, and the second ones."""
-        return tuple(self.shuffle(low, high, range(first, 2 * LANES, 2)) for first in (0, 1))  # type: ignore[return-value]
+        lanes = range(2 * LANES)
+        return self.shuffle(low, high, lanes[::2]), self.shuffle(low, high, lanes[1::2])
 
     def join_pairs(self, first: ir.Value, second: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Returns the 32 numbers of which these are the first and the second of each pair."""

@@ -70,8 +70,8 @@ def write_panels(rows: Tensor, panels: Panels) -> None:
         pairs = low | high.astype(np.uint32) << 16
         panels.view(np.uint32).reshape(count, depth, LANES)[:] = pairs.transpose(0, 2, 1)
     elif has_pair_products():
-        pairs = halves.view(np.uint32).reshape(count, PANEL, depth // 2)
-        panels.view(np.uint32).reshape(count, depth // 2, PANEL)[:] = pairs.transpose(0, 2, 1)
+        columns_of_panel = halves.view(np.uint32).reshape(count, PANEL, depth // 2)
+        panels.view(np.uint32).reshape(count, depth // 2, PANEL)[:] = columns_of_panel.transpose(0, 2, 1)
     else:
         blocks = halves.view(np.uint32).reshape(count, 2, TILE, depth // TILE_DEPTH, TILE_DEPTH // 2)
         shape = (count, depth // TILE_DEPTH, 2, TILE_DEPTH // 2, TILE)

@@ -24,7 +24,7 @@ class NodeCost:
     drafting: float = 0.0
     _prior: float = _PRIOR_ROUNDS
     # sums over rounds of their weights and of weight times x, y, x * x, x * y
-    _sums: tuple[float, float, float, float, float] = (0.0, 0.0, 0.0, 0.0, 0.0)
+    _sums: tuple[float, ...] = (0.0,) * 5
 
     def observe(self, seconds: float, plain_seconds: float, node_seconds: float) -> None:
         """Records a drafted round; `node_seconds` were expected of its nodes. *Mutates*."""
