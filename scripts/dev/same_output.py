@@ -39,7 +39,9 @@ def runs() -> Iterator[tuple[str, ...]]:
         for speculation in ("off", "stand"):
             yield (f"search={search}", f"speculation={speculation}", *ROUTED)
     for rule in ("recursive_rejection", "recursive_iid", "k_sequential", "point_mass", "traversal", "greedy_match"):
-        yield ("search=best_of_n", "speculation=stand_published", "controller=template", f"acceptance={rule}")
+        # one branch: beside another, what is drafted depends on when either arrived, and texts on what is drafted
+        rules = ("speculation=stand_published", "controller=template", f"acceptance={rule}")
+        yield ("search=best_of_n", "search.n=1", *rules)
 
 
 def output(settings: tuple[str, ...], problems: int) -> str:

@@ -41,6 +41,10 @@ REJECTION: list[TreeRule] = [RecursiveRejection(), Traversal(), RecursiveIid(), 
 SAMPLING: list[TreeRule] = [*REJECTION, PointMass()]
 ALL: list[AcceptanceRule] = [*SAMPLING, GreedyMatch(), Coupled()]
 
+DRAFT_INDEPENDENT = ("coupled", "greedy_match")
+"""Rules by which a seed has the same text whatever was drafted. By the others the text depends on it, by most of them
+above temperature 0 only, and so on what other branches had written by then, which is a matter of timing."""
+
 
 def id_of(value: Any) -> str:
     return type(value).__name__ if hasattr(value, "supported_sampling") else str(value)

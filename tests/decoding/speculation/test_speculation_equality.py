@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decoding.core import Generation, GenerationRequest, SamplingParams
+from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens
 from decoding.engine import LocalEngine
 from decoding.round import Speculation
 from decoding.speculation.acceptance.coupled import Coupled
@@ -22,6 +24,7 @@ from decoding.speculation.drafters.draft_model import DraftModel
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from reason.config.compose import list_options, load_option
 from reason.engines import speculation
+from tests.support.acceptance_rules import DRAFT_INDEPENDENT
 from tests.support.engines import TOKENIZER, open_engine
 from tests.support.fakes import HashBackend
 
@@ -169,3 +172,46 @@ def test_at_temperature_zero_every_rule_gives_the_same(acceptance: str, template
         for source in ("stand", "stand_published"):
             parts = parts_of(source, controller, template, acceptance)
             assert_same(generate(requests_at(0.0), parts, kv_bytes=200), plain(0.0))
+
+
+LATENESS = (1, 4, 9, 16, 30)
+
+
+def generate_late(lateness: int, parts: Speculation) -> list[Tokens]:
+    """Returns the texts of two branches, the second of which arrives once the first has so many tokens."""
+    reached, arrived, length = threading.Event(), threading.Event(), 0
+
+    def hold_round(tokens: Sequence[int]) -> None:
+        nonlocal length
+        length += len(tokens)
+        if length >= lateness:
+            reached.set()
+            assert arrived.wait(60)
+
+    params = SamplingParams(max_tokens=40, temperature=0.7)
+    second = GenerationRequest(prefix=(1, 2, 3), params=params, seed=2, group="a")
+    first = replace(second, seed=1, on_tokens=hold_round)
+
+    async def arrive_late(engine: LocalEngine) -> list[Generation]:
+        await asyncio.to_thread(reached.wait, 60)
+        task = asyncio.create_task(engine.generate([second]))
+        await asyncio.sleep(0)  # submits it: the round after this one has both
+        arrived.set()
+        return await task
+
+    async def generate_both(engine: LocalEngine) -> list[Tokens]:
+        done = await asyncio.gather(engine.generate([first]), arrive_late(engine))
+        return [generation.tokens for (generation,) in done]
+
+    with open_engine(HashBackend(VOCABULARY, scale=3.0), speculation=parts) as engine:
+        return asyncio.run(generate_both(engine))
+
+
+# the others need a tokenizer, or the hidden states of one model
+@pytest.mark.parametrize("acceptance", [n for n in list_options("acceptance") if n not in ("judge", "reflective")])
+def test_texts_depend_on_when_another_branch_arrives_with_some_rules_alone(acceptance: str, template: str) -> None:
+    """What is drafted does, as branches share what the drafter learns. So runs repeat their texts with two rules."""
+    texts = [generate_late(lateness, parts_of("stand", "chain", template, acceptance)) for lateness in LATENESS]
+    again = [generate_late(lateness, parts_of("stand", "chain", template, acceptance)) for lateness in LATENESS]
+    assert texts == again  # it is nothing else
+    assert all(one == texts[0] for one in texts) == (acceptance in DRAFT_INDEPENDENT)
