@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,7 +27,7 @@ from search.tree import Step
 
 @dataclass(slots=True)  # a frozen one takes four times as long to make, and every branch and step makes one
 class Continuation:
-    """A generation, its steps, and the scores of the path that ends with them.
+    """A generation, its steps, and the scores of the path that ends with them, for which it does not wait.
 
     is_open      whether the last step is complete, so that its path can be continued
     history      what happened to the thought of the path
@@ -37,7 +38,7 @@ class Continuation:
     generation: Generation
     steps: list[Step]
     is_open: bool
-    path_scores: PathScores | None
+    scoring: asyncio.Future[PathScores] | None
     history: ThoughtHistory = NO_HISTORY
     probe_usage: Usage = NO_USAGE
     is_late: bool = False
@@ -171,22 +172,27 @@ class ContinuationWriter:
     ) -> Continuation:
         steps = attribute_steps(steps, generation.origins)
         is_scored = bool(steps) and generation.finish != "dropped"
-        path_scores = None
-        if self._scoring is not None and is_scored:
-            started = self._resources.clock()
-            path_scores = await self._scoring.score([*path, *steps])
-            if self._time is not None:
-                self._time.add_scoring(self._resources.clock() - started)
-        if self._resources.on_step and steps:
-            last_score = path_scores.scores[-1] if path_scores and path_scores.scores else None
-            self._resources.on_step(StepEvent(steps, last_score))
+        scoring = None if self._scoring is None or not is_scored else self._scoring.score([*path, *steps])
+        if steps and (self._time is not None or self._resources.on_step is not None):
+            await self._report_score(steps, scoring)
         if generation.top_logprobs is not None or generation.entropies is not None:
             # the steps have what is used of these
             generation = replace(generation, top_logprobs=None, entropies=None)
         if progress is None:
-            return Continuation(generation, steps, is_open, path_scores)
+            return Continuation(generation, steps, is_open, scoring)
         history, usage, is_late = progress.history, progress.probe_usage, progress.is_late
-        return Continuation(generation, steps, is_open, path_scores, history, usage, is_late)
+        return Continuation(generation, steps, is_open, scoring, history, usage, is_late)
+
+    async def _report_score(self, steps: list[Step], scoring: asyncio.Future[PathScores] | None) -> None:
+        last_score = None
+        if scoring is not None:
+            started = self._resources.clock()
+            scores = (await scoring).scores
+            last_score = scores[-1] if scores else None
+            if self._time is not None:
+                self._time.add_scoring(self._resources.clock() - started)
+        if self._resources.on_step is not None:
+            self._resources.on_step(StepEvent(steps, last_score))
 
 
 def _has_stop(step: Step, request: GenerationRequest) -> bool:

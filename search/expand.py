@@ -337,11 +337,16 @@ class Expander:
         try:
             if is_enough is not None:
                 return await self._collect_until(batch, is_enough)
-            tasks = [expansion.task for expansion in batch.pending]
-            # one alone without a gather, which would take the event loop another turn
-            results = [await tasks[0]] if len(tasks) == 1 else await asyncio.gather(*tasks)
-        except BaseException:
+            results: list[Continuation] = []
+            # one after the other: what is there already costs no turn of the event loop, as it would in a gather
+            for expansion in batch.pending:
+                results.append(result := await expansion.task)
+                if result.scoring is not None:
+                    await result.scoring
+        except BaseException as error:
             self._drop_batches()
+            if isinstance(error, asyncio.CancelledError):  # then nothing of the batch runs on
+                await asyncio.wait([expansion.task for expansion in batch.pending])
             raise
         finally:
             self._batches.discard(batch)
@@ -361,7 +366,10 @@ class Expander:
                 _drop_task(expansion.task)
                 self._budget.commit(batch.plan.reserved, Usage(calls=1, cancelled=1))
                 continue
-            leaves.append(self._attach_steps(expansion, await expansion.task, batch))
+            result = await expansion.task
+            if result.scoring is not None:
+                await result.scoring
+            leaves.append(self._attach_steps(expansion, result, batch))
             decided = is_enough(leaves[-1])
         return leaves
 
@@ -440,8 +448,8 @@ class Expander:
         hidden = result.generation.hidden
         if hidden is not None and len(result.steps) == 1:
             self.hidden_states[node] = self.hidden_states.get(self._same_paths.first_of(node), hidden)
-        if result.path_scores is not None:
-            self._store_scores([*expansion.path.nodes, *new], result.path_scores.scores)
+        if result.scoring is not None:
+            self._store_scores([*expansion.path.nodes, *new], result.scoring.result().scores)
         return node
 
     def _add_node(self, parent: int, step: Step, finish: FinishReason | None) -> int:
@@ -462,8 +470,8 @@ class Expander:
         if not reported.calls or tokens != reported.tokens:
             usage = replace(reported, calls=max(reported.calls, 1), tokens=tokens)
         self._budget.commit(plan.reserved, usage + result.probe_usage if result.probe_usage.calls else usage)
-        if result.path_scores is not None:
-            self._budget.add_usage(result.path_scores.usage)
+        if result.scoring is not None:
+            self._budget.add_usage(result.scoring.result().usage)
         # Cut short by the budget, not by the context window: the window limits `max_tokens` below the reservation.
         # A step that ended with its thought is open: the forced end and the answer have room left.
         is_cut = path.request.params.max_tokens == plan.limit < plan.sampling.max_tokens and not result.is_open
@@ -490,6 +498,15 @@ class Expander:
 
 
 def _drop_task(task: asyncio.Task[Continuation]) -> None:
-    """Cancels a task that will not be awaited; retrieving its exception avoids asyncio's warning."""
-    task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-    task.cancel()
+    """Cancels a task that will not be awaited, or the scoring that it left."""
+    if task.done():
+        _drop_scoring(task)
+    else:
+        task.add_done_callback(_drop_scoring)
+        task.cancel()
+
+
+def _drop_scoring(task: asyncio.Task[Continuation]) -> None:
+    # retrieving its exception avoids asyncio's warning
+    if not task.cancelled() and task.exception() is None and (scoring := task.result().scoring) is not None:
+        scoring.cancel()

@@ -49,7 +49,7 @@ class ScoreQueue:
     def score(self, path: StepPath) -> asyncio.Future[PathScores]:
         """Scores one path; it counts as not scored if the call exceeds the timeout.
 
-        What is returned is awaited, and raises what the scorer raises: one coroutine less for every step.
+        What is returned is awaited, at any later time, and raises what the scorer raises.
         """
         future: asyncio.Future[PathScores] = asyncio.get_running_loop().create_future()
         self._waiting.append((path, future))
@@ -64,10 +64,11 @@ class ScoreQueue:
             waiting = [(path, future) for path, future in batch if not future.done()]  # some may be cancelled
             try:
                 results = await self._call_scorer([path for path, _ in waiting])
-            except Exception as error:  # raised in the tasks that wait for these scores
+            except Exception as error:  # raised where these scores are awaited
                 for _, future in waiting:
                     if not future.done():
                         future.set_exception(error)
+                        future.exception()  # asyncio warns of one that is never read, and the search may have ended
                 continue
             for (_, future), path_scores in zip(waiting, results, strict=True):
                 if not future.done():  # cancelled during the call
