@@ -487,13 +487,14 @@ class Expander:
             return
         if len(scores) != len(path):
             raise ValueError(f"the scorer returned {len(scores)} scores for a path of {len(path)} steps")
-        if not all(score is None or math.isfinite(score) for score in scores):
+        if not all([score is None or math.isfinite(score) for score in scores]):  # a list: faster than a generator
             log.warning("the scorer returned %s; this path counts as not scored", list(scores))
             return
+        nodes = self.tree.nodes
         for index, score in zip(path, scores, strict=True):
-            node = self.tree.nodes[index]
+            node = nodes[index]
             if node.score is None and score is not None:
-                first_score = self.tree.nodes[self._same_paths.first_of(index)].score
+                first_score = nodes[self._same_paths.first_of(index)].score
                 node.score = float(score) if first_score is None else first_score
 
 

@@ -14,7 +14,10 @@ def derive_seed(*parts: int | str) -> int:
     >>> derive_seed(0, "p1", 3) == derive_seed(0, "p1", 3) != derive_seed(0, "p1", 4)
     True
     """
-    text = "\x1f".join([f"{part.__class__.__name__}:{part}" for part in parts])
+    return _hash_text("\x1f".join([f"{part.__class__.__name__}:{part}" for part in parts]))
+
+
+def _hash_text(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -37,9 +40,9 @@ class BranchSeeds:
 
     def next_child(self, parent: int) -> int:
         """Returns the seed of the next continuation of a node. *Mutates* the count of its continuations."""
-        seed = derive_seed(self._seed_of(parent), self._num_children[parent])
-        self._num_children[parent] += 1
-        return seed
+        number = self._num_children[parent]
+        self._num_children[parent] = number + 1
+        return _hash_text(f"int:{self._seed_of(parent)}\x1fint:{number}")  # as `derive_seed`, in half of its time
 
     def count_children(self, parent: int) -> int:
         """Returns how many continuations of a node have a seed."""
@@ -61,5 +64,5 @@ class BranchSeeds:
     def _seed_of(self, node: int) -> int:
         if node not in self._seeds:  # derived late: many nodes are never continued
             seed, index = self._steps.pop(node)
-            self._seeds[node] = derive_seed(seed, "step", index)
+            self._seeds[node] = _hash_text(f"int:{seed}\x1fstr:step\x1fint:{index}")
         return self._seeds[node]
