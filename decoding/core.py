@@ -128,7 +128,7 @@ class GenerationRequest:
 
     def _with(self, **changes: object) -> GenerationRequest:
         request = object.__new__(GenerationRequest)
-        vars(request).update(vars(self), **changes)
+        object.__setattr__(request, "__dict__", vars(self) | changes)
         return request
 
 

@@ -55,6 +55,8 @@ class ContinuationWriter:
         # a step is decoded to find its end, and once more for its text
         self._decode = lru_cache(maxsize=4)(resources.decode)
         self._scoring = ScoreQueue(resources.scorer, resources.scorer_timeout) if resources.scorer else None
+        self._stop_strings = resources.step_rule.stop_strings
+        self._has_listener = time is not None or resources.on_step is not None  # for which a branch waits for its score
 
     async def write_solution(
         self, request: GenerationRequest, path: Sequence[Step], thought: OpenThought | None = None
@@ -89,7 +91,10 @@ class ContinuationWriter:
                 break
         rule, decode = self._resources.step_rule, self._resources.decode
         steps = split_generation(generation, decode, rule)
-        return await self._score(generation, steps, path, progress, is_open=False)
+        continuation = self._complete(generation, steps, path, progress, is_open=False)
+        if self._has_listener:
+            await self._report(continuation)
+        return continuation
 
     async def write_step(
         self, request: GenerationRequest, path: Sequence[Step], thought: OpenThought | None = None, *, may_go_on: bool
@@ -109,7 +114,7 @@ class ContinuationWriter:
         if is_thinking and thought is not None and thought.remaining < request.params.max_tokens:
             request, may_go_on = with_max_tokens(request, thought.remaining), True
         start, params = len(generation.tokens), request.params
-        stopping = request.with_params(add_stops(params, rule.stop_strings)) if rule.stop_strings else request
+        stopping = request.with_params(add_stops(params, self._stop_strings)) if self._stop_strings else request
         while True:
             part = continue_after(stopping, generation)
             is_stretch = rule.stretch_tokens is not None and rule.stretch_tokens < part.params.max_tokens
@@ -150,7 +155,10 @@ class ContinuationWriter:
             generation = replace(generation, finish="length")  # a text that might have ended a step came with its limit
         is_complete = end is not None and (end < len(generation.tokens) or generation.finish in ("stop", "length"))
         is_open = (is_complete or (may_go_on and generation.finish == "length")) and not has_stop
-        return await self._score(generation, [step] if step.tokens else [], path, progress, is_open=is_open)
+        continuation = self._complete(generation, [step] if step.tokens else [], path, progress, is_open=is_open)
+        if self._has_listener:
+            await self._report(continuation)
+        return continuation
 
     def _add_pace(self, generation: Generation, started: float) -> None:
         # not a coroutine around the engine's: each call between a search and the forward pass costs every request
@@ -161,7 +169,7 @@ class ContinuationWriter:
         resources = self._resources
         return None if thought is None else ThoughtProgress(thought, request, resources.engine, resources.decode)
 
-    async def _score(
+    def _complete(
         self,
         generation: Generation,
         steps: list[Step],
@@ -170,11 +178,10 @@ class ContinuationWriter:
         *,
         is_open: bool,
     ) -> Continuation:
+        """Returns what was written as a continuation whose scoring has begun."""
         steps = attribute_steps(steps, generation.origins)
         is_scored = bool(steps) and generation.finish != "dropped"
         scoring = None if self._scoring is None or not is_scored else self._scoring.score([*path, *steps])
-        if steps and (self._time is not None or self._resources.on_step is not None):
-            await self._report_score(steps, scoring)
         if generation.top_logprobs is not None or generation.entropies is not None:
             # the steps have what is used of these
             generation = replace(generation, top_logprobs=None, entropies=None)
@@ -183,19 +190,19 @@ class ContinuationWriter:
         history, usage, is_late = progress.history, progress.probe_usage, progress.is_late
         return Continuation(generation, steps, is_open, scoring, history, usage, is_late)
 
-    async def _report_score(self, steps: list[Step], scoring: asyncio.Future[PathScores] | None) -> None:
+    async def _report(self, continuation: Continuation) -> None:
         last_score = None
-        if scoring is not None:
+        if continuation.scoring is not None:
             started = self._resources.clock()
-            scores = (await scoring).scores
+            scores = (await continuation.scoring).scores
             last_score = scores[-1] if scores else None
             if self._time is not None:
                 self._time.add_scoring(self._resources.clock() - started)
-        if self._resources.on_step is not None:
-            self._resources.on_step(StepEvent(steps, last_score))
+        if self._resources.on_step is not None and continuation.steps:
+            self._resources.on_step(StepEvent(continuation.steps, last_score))
 
 
 def _has_stop(step: Step, request: GenerationRequest) -> bool:
     """Whether one of the request's own stops ended a step."""
-    stops: Sequence[str] = request.params.stop
-    return step.tokens[-1] in request.params.stop_token_ids or any(stop in step.text for stop in stops)
+    params = request.params
+    return step.tokens[-1] in params.stop_token_ids or any(map(step.text.__contains__, params.stop))

@@ -443,7 +443,8 @@ class Expander:
             node = self._add_node(node, step, finish=finish if is_last else None)
             new.append(node)
             self._seeds.add_step(node, expansion.seed, i)
-            self._histories[node] = result.history.until(self.tree.nodes[node].num_path_tokens)
+            if result.history is not NO_HISTORY:
+                self._histories[node] = result.history.until(self.tree.nodes[node].num_path_tokens)
         # The hidden state belongs to the last token, so it can stand for a step only where that step is the only one.
         hidden = result.generation.hidden
         if hidden is not None and len(result.steps) == 1:

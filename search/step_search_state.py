@@ -24,6 +24,7 @@ from search.voting import tally_votes
 class StepSearchState:
     """Tree of one search and the state of its branches, for all strategies over steps.
 
+    tree         tree of the search so far
     ended_nodes  nodes that cannot be continued, in the order in which they ended: finished, too deep, or out of tokens
     given_up     open nodes of hopeless branches, which are not continued (`give_up`)
     num_closed   number of continuations that left no open branch
@@ -34,6 +35,7 @@ class StepSearchState:
         embedder = resources.embedder if strategy.needs_embedder else None
         self.strategy = strategy
         self.expander = Expander(root, resources, embed=embedder is not None and embedder.needs_hidden_states)
+        self.tree = self.expander.tree
         self.ended_nodes: list[int] = []
         self._ended: set[int] = set()
         self.num_closed = 0
@@ -48,11 +50,6 @@ class StepSearchState:
         self._representatives: dict[int, int] = {}  # member of a merged branch -> its representative
         step_tokens = resources.step_rule.max_tokens or strategy.step_tokens
         self._step_sampling = replace(strategy.sampling, max_tokens=step_tokens)
-
-    @property
-    def tree(self) -> SearchTree:
-        """Tree of the search so far."""
-        return self.expander.tree
 
     @property
     def is_out_of_budget(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 SELECTION_RULES = ("uct", "puct")
 
 
-@dataclass
+@dataclass(slots=True)  # one for each node
 class ChildStats:
     """Statistics of a child, from which its parent selects.
 
