@@ -31,15 +31,34 @@ def cluster_vectors(vectors: Vector, distance_threshold: float) -> list[int]:
     >>> cluster_vectors(np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]], dtype=np.float32), distance_threshold=0.1)
     [0, 1, 0]
     """
-    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.cluster.hierarchy import linkage
 
     if len(vectors) < 2:
         return [0] * len(vectors)
     tree = linkage(cosine_distances(vectors), method="average")
-    labels = fcluster(tree, t=distance_threshold, criterion="distance")
-    # SciPy numbers clusters by its dendrogram; renumbered, equal partitions have equal labels.
+    return cut_dendrogram(tree[:, :3].tolist(), distance_threshold)
+
+
+def cut_dendrogram(merges: Sequence[Sequence[float]], distance_threshold: float) -> list[int]:
+    """Clusters leaves whose merges are all within the threshold; numbers the clusters in order of appearance.
+
+    `merges` are rows of `scipy.cluster.hierarchy.linkage`: two clusters and their distance; that of row i has the
+    number `leaves + i`. SciPy's `fcluster` cuts in the same way, in as long as 300 leaves take here.
+
+    >>> cut_dendrogram([[0, 2, 0.1], [1, 3, 0.8]], 0.5)
+    [0, 1, 0]
+    """
+    num_leaves = len(merges) + 1
+    highest = [0.0] * num_leaves  # per cluster, of the merges in it: rounding may put a higher one below a lower one
+    for one, other, distance in merges:
+        highest.append(max(distance, highest[int(one)], highest[int(other)]))
+    top = list(range(len(highest)))  # per cluster, the largest one around it that is within the threshold
+    for cluster in range(len(highest) - 1, num_leaves - 1, -1):
+        if highest[cluster] <= distance_threshold:
+            one, other, _ = merges[cluster - num_leaves]
+            top[int(one)] = top[int(other)] = top[cluster]
     numbers: dict[int, int] = {}
-    return [numbers.setdefault(int(label), len(numbers)) for label in labels]
+    return [numbers.setdefault(cluster, len(numbers)) for cluster in top[:num_leaves]]
 
 
 def count_extra(width: int, members: int, share: float) -> int:
@@ -77,4 +96,4 @@ def cosine_distances(vectors: Vector) -> npt.NDArray[np.float64]:
                 similarities[begin:end] = product[row:]
     # Rounding can make 1 - cos of equal vectors slightly negative, which `linkage` rejects.
     distances = np.subtract(1.0, similarities, out=similarities)
-    return np.clip(distances, 0.0, 2.0, out=distances)
+    return np.minimum(np.maximum(distances, 0.0, out=distances), 2.0, out=distances)
