@@ -65,17 +65,24 @@ def normalise_among(score: float, how: str, ordered: Sequence[float]) -> float:
 
 def rank_scores(scores_N: Floats) -> Floats:
     """Returns `normalise_scores` by `rank`, of an array."""
-    if len(scores_N) == 1:
-        return np.array([0.5])
-    order_N = np.argsort(scores_N)  # equals in any order, as they have the same rank
+    return rank_in_order(scores_N, np.argsort(scores_N))
+
+
+def rank_in_order(scores_N: Floats, order_N: NDArray[np.intp]) -> Floats:
+    """Returns `rank_scores`, given the places of the scores in rising order, equals in any, as they have the same rank.
+
+    Scores that are nan come last in that order; so are their ranks.
+    """
     ordered_N = scores_N[order_N]
-    is_first_N = np.ones(len(order_N), dtype=np.bool_)
-    is_first_N[1:] = ordered_N[1:] != ordered_N[:-1]
+    num_known = int(ordered_N.searchsorted(math.nan))
+    ranks_N = np.full(len(order_N), math.nan)
+    if num_known < 2:
+        ranks_N[order_N[:num_known]] = 0.5
+        return ranks_N
     # of equals: the scores below them, and those that are not above, with themselves
-    starts = np.flatnonzero(is_first_N)
-    ends = np.append(starts[1:], len(order_N))
-    ranks_N: Floats = np.empty(len(order_N))
-    ranks_N[order_N] = np.repeat((starts + ends - 1) / (2 * (len(order_N) - 1)), ends - starts)
+    borders = (ordered_N[1:num_known] != ordered_N[: num_known - 1]).nonzero()[0] + 1
+    starts, ends = np.concatenate(([0], borders)), np.concatenate((borders, [num_known]))
+    ranks_N[order_N[:num_known]] = ((starts + ends - 1) / (2 * (num_known - 1))).repeat(ends - starts)
     return ranks_N
 
 
