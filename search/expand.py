@@ -488,7 +488,7 @@ class Expander:
             return
         if len(scores) != len(path):
             raise ValueError(f"the scorer returned {len(scores)} scores for a path of {len(path)} steps")
-        if not all([score is None or math.isfinite(score) for score in scores]):  # a list: faster than a generator
+        if not all(map(math.isfinite, [score for score in scores if score is not None])):
             log.warning("the scorer returned %s; this path counts as not scored", list(scores))
             return
         nodes = self.tree.nodes

@@ -111,7 +111,7 @@ class Level:
     scores: array[float] = field(default_factory=lambda: array("d"))
     waiting: bytearray = field(default_factory=bytearray)
     has_new: bool = True
-    order: NDArray[np.intp] = field(default_factory=partial(np.empty, 0, np.intp))
+    order: NDArray[np.intp] = field(default_factory=partial(np.arange, 0))
     values: Scores = field(default_factory=partial(np.empty, 0))
     g: Scores = field(default_factory=partial(np.empty, 0))
     h: Scores = field(default_factory=partial(np.empty, 0))
