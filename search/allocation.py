@@ -81,7 +81,9 @@ def rank_in_order(scores_N: Floats, order_N: NDArray[np.intp]) -> Floats:
         return ranks_N
     # of equals: the scores below them, and those that are not above, with themselves
     borders = (ordered_N[1:num_known] != ordered_N[: num_known - 1]).nonzero()[0] + 1
-    starts, ends = np.concatenate(([0], borders)), np.concatenate((borders, [num_known]))
+    bounds = np.empty(len(borders) + 2, dtype=np.intp)
+    bounds[0], bounds[1:-1], bounds[-1] = 0, borders, num_known
+    starts, ends = bounds[:-1], bounds[1:]
     ranks_N[order_N[:num_known]] = ((starts + ends - 1) / (2 * (num_known - 1))).repeat(ends - starts)
     return ranks_N
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _LEAST_ANSWER = 4  # the part of `answer_tokens` in which an answer may be written
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)  # as `Continuation`
 class ExpansionPlan:
     """How the continuations of a batch are written; most fields are arguments of `Expander.sample_continuations`.
 
@@ -51,7 +51,7 @@ class ExpansionPlan:
     whole: bool
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # as `Continuation`
 class ParentPath:
     """The path to a node that is continued, and what all its continuations have in common.
 
@@ -90,7 +90,7 @@ class PendingExpansion:
         return self.path.parent
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # as `Continuation`
 class ExpansionBatch:
     """Continuations that were started together and are not in the tree yet; empty if the budget affords none.
 

@@ -38,7 +38,8 @@ def solve_by_fronts(program: EtsProgram) -> KeptLeaves | None:
         offers[path[-1]].append([(program.values[leaf], 0, leaf)])
     work_left = _MOST_WORK + _MOST_WORK_PER_LEAF * len(program.paths)
     for node in [*reversed(tree.parents), tree.root]:
-        front, *others = _drop_worse_offers(offers[node]) or [[]]
+        here = offers[node] or [[]]
+        front, *others = here if len(here) == 1 else _drop_worse_offers(here)
         for other in others:
             pairs = len(front) * len(other)
             if pairs > 1 and pairs + _count_sets(front, other, most=pairs) ** 2 // 2 > work_left:
@@ -114,6 +115,8 @@ class _ProgramTree:
 
     def drop_worse(self, options: Front) -> Front:
         """Drops options that another one replaces whatever the rest of the tree covers. *Mutates* their order."""
+        if len(options) == 1:
+            return options
         options.sort(key=_value_of, reverse=True)
         best: Front = []
         sets: set[int] = set()
