@@ -390,7 +390,8 @@ class Expander:
     def _start_request(self, path: ParentPath, plan: ExpansionPlan) -> PendingExpansion:
         # Counted when the request starts, not when it ends: siblings get their seeds in the order of the calls.
         seed = self._seeds.next_child(path.parent)
-        request, thought = path.request.with_seed(seed), self._find_open_thought(path, plan)
+        request = path.request.with_seed(seed)
+        thought = None if plan.thought is None else self._find_open_thought(path, plan, plan.thought)
         task = asyncio.create_task(
             plan.writer.write_step(request, path.steps, thought, may_go_on=path.may_go_on)
             if plan.one_step
@@ -398,11 +399,11 @@ class Expander:
         )
         return PendingExpansion(path, seed, task)
 
-    def _find_open_thought(self, path: ParentPath, plan: ExpansionPlan) -> OpenThought | None:
+    def _find_open_thought(self, path: ParentPath, plan: ExpansionPlan, budget: ThoughtBudget) -> OpenThought | None:
         """Returns the thought in which a continuation of this path begins; None where it begins in none."""
-        budget, room = plan.thought, path.room
-        if budget is None or not budget.is_open(path.text):
+        if not budget.is_open(path.text):
             return None
+        room = path.room
         if not plan.one_step or plan.limit < plan.sampling.max_tokens:
             room = min(room, plan.limit)  # else a step is only a part of what is left of the solution
         remaining = budget.remaining(path.num_tokens, room)

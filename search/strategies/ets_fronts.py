@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import takewhile
-from operator import or_
+from operator import itemgetter, or_
 from typing import TypeAlias
 
 from search.strategies.ets_program import EtsProgram, KeptLeaves
@@ -109,7 +109,8 @@ class _ProgramTree:
         options: Front = [] if self.is_certain[node] else [_NOTHING]
         for value, clusters, leaves in front:
             covered = (clusters | gained) & open_here
-            options.append((value - price + self.reward_of(covered & closed), covered & ~closed, leaves))
+            reward = self.reward_of(covered & closed) if covered & closed else 0.0
+            options.append((value - price + reward, covered & ~closed, leaves))
         best = self.drop_worse(options)
         return [] if best == [_NOTHING] else best
 
@@ -117,7 +118,7 @@ class _ProgramTree:
         """Drops options that another one replaces whatever the rest of the tree covers. *Mutates* their order."""
         if len(options) == 1:
             return options
-        options.sort(key=_value_of, reverse=True)
+        options.sort(key=itemgetter(0), reverse=True)
         best: Front = []
         sets: set[int] = set()
         for option in options:
@@ -139,10 +140,6 @@ class _ProgramTree:
         if not clusters:
             return 0.0
         return self.reward * clusters.bit_count() + (self.any_reward if clusters & self.any_leaf else 0.0)
-
-
-def _value_of(option: Option) -> float:
-    return option[0]
 
 
 def _read_tree(program: EtsProgram) -> _ProgramTree:
