@@ -181,8 +181,11 @@ def _find_lowest_nodes(
             end = len(path)
             while end and is_certain[path[end - 1]]:
                 end -= 1  # the cluster is certain at the node above
-            both = zip(paths.get(cluster, path), path[:end], strict=False)
-            paths[cluster] = [node for node, other in takewhile(lambda pair: pair[0] == pair[1], both)]
+            if cluster in paths:
+                both = zip(paths[cluster], path[:end], strict=False)
+                paths[cluster] = [node for node, other in takewhile(lambda pair: pair[0] == pair[1], both)]
+            else:
+                paths[cluster] = path[:end]
     return ((cluster, path[-1]) for cluster, path in paths.items() if path)
 
 
