@@ -151,7 +151,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--dtype",
         choices=("float32", "float64", "bfloat16"),
         default="float32",
-        help="of engines and routers; bfloat16 on a CPU with AMX alone, where it runs compiled",
+        help="of engines and routers; bfloat16 on a CPU with AMX or AVX512_BF16 alone, where it runs compiled",
     )
     return top
 
