@@ -119,7 +119,7 @@ def multiply_panels(
             for total, at in zip(sums, list_places(y_at, y_stride), strict=True):
                 e.store(total, y_data, at)
 
-        if has_pairs == (x.dtype == types.float32):
+        if has_pairs == (x.dtype == types.float32):  # a branch of `multiply` that is not taken is compiled, too
             return context.get_dummy_value()
         for num_rows, (together, step) in enumerate(zip(_TOGETHER, _VECTORS, strict=True), start=1):
             for num_panels in {1, together}:

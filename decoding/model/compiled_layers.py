@@ -187,7 +187,7 @@ def run_layers(
     shapes     one record
     of_thread  and `capacity`, the size of `work`: as `size_work` says
     every_T    numbers of all tokens
-    packed     where attention packs keys and values, which are of bfloat16 then; None for those of float32
+    packed     where attention packs keys and values of bfloat16 into tiles; None where it reads them as they are
     slots      room for 32 numbers of each thread
     zeros      as many as a product has columns
     """

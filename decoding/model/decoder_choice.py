@@ -50,7 +50,7 @@ def explain_uncompiled_dtype(dtype: torch.dtype) -> str | None:
     # here: it needs Numba
     from decoding.cpu_features import multiplies_bfloat16
 
-    return None if multiplies_bfloat16() else "its dtype is bfloat16, and this CPU has neither AMX nor AVX512_BF16"
+    return None if multiplies_bfloat16() else "its dtype is bfloat16, and neither AMX nor AVX512_BF16 can be used here"
 
 
 def pick_decoder(choice: str, weights: DecoderWeights, num_head_weights: int) -> DecoderKind:

@@ -34,7 +34,8 @@ def multiply(
 ) -> None:  # fmt: skip
     """Sets `y = start + x @ w` for all rows; `start` may be `y`. There is room for whole tiles of rows.
 
-    num_pieces  of a row, `EXACT` or `ROUNDED`, for weights in tiles; with others a row is multiplied as it is
+    num_pieces  of a row, `EXACT` or `ROUNDED`, for weights in tiles. For those in pairs of bfloat16 it is rounded, with
+                others it is multiplied as it is
     """
     if is_tiled(w):
         multiply_in_tiles(

@@ -14,8 +14,8 @@ class NodeCost:
     """Fits seconds of drafted rounds = those of a plain round + drafting + nodes * seconds per node * `factor`.
 
     All numbers are relative to the plain round, so that small and large rounds count alike. Drafting has a price of its
-    own (proposing, learning): without it, rounds of few nodes would make nodes look expensive. A round that took longer
-    than expected counts less, by the square: one that another process slowed down says little.
+    own (proposing, learning): without it, rounds of few nodes would make nodes look expensive. One that took n times as
+    long as expected counts n ** 1.5 times less: it may have loaded machine code, or another process slowed it down.
 
     drafting  that price, as a share of a plain round
     """
@@ -28,8 +28,8 @@ class NodeCost:
 
     def observe(self, seconds: float, plain_seconds: float, node_seconds: float) -> None:
         """Records a drafted round; `node_seconds` were expected of its nodes. *Mutates*."""
-        x, y = node_seconds / plain_seconds, seconds / plain_seconds - 1
-        weight = min((1 + self.drafting + self.factor * x) / (1 + y), 1.0) ** 2
+        x, y = node_seconds / plain_seconds, max(seconds, 1e-9) / plain_seconds - 1
+        weight = min((1 + self.drafting + self.factor * x) / (1 + y), 1.0) ** 1.5
         new = weight, weight * x, weight * y, weight * x * x, weight * x * y
         self._prior *= _MEMORY
         self._sums = tuple(_MEMORY * before + added for before, added in zip(self._sums, new, strict=True))

@@ -99,10 +99,12 @@ class SpeculationGate:
 
     balance        seconds that trials may lose, of all batch sizes together
     seconds_saved  by all drafted rounds until now, less those of learning; below 0 where that cost more
+    num_trials     trials that were begun
     """
 
     def __init__(self) -> None:
         self.balance = self.seconds_saved = 0.0
+        self.num_trials = 0
         self._records: dict[int, _LoadRecord] = {}
         self._has_credit = self._is_trusted = False
         self._most_loss = _STAKE
@@ -128,6 +130,7 @@ class SpeculationGate:
         if record.rest <= 0 and can_try:
             self.balance -= stake
             record.stake, record.was_tried = stake, True
+            self.num_trials += 1
             return "drafted"
         record.since_learning += 1
         is_next = record.rest == 1 and can_try  # a trial must know what was written until now
@@ -225,27 +228,22 @@ def _begin_record(branches: int, seconds: float, node_seconds: float, is_trusted
     if branches >= _MANY_BRANCHES and node_seconds > _DEAR * seconds:
         first = _FIRST_TRIAL_OF_DEAR
         return _LoadRecord(first, first, is_long=False, learning_cost=_LEARNING_COST)
-    first = _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES else _FIRST_TRIAL
     if is_trusted:
-        first = _SHORT_REST
+        return _LoadRecord(_SHORT_REST, _SHORT_REST, is_long=False)
+    first = _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES else _FIRST_TRIAL
     return _LoadRecord(first, first, is_long=False)
 
 
 def _copy_verdict(near: _LoadRecord, new: _LoadRecord) -> _LoadRecord:
-    """Returns a new record that begins like one of another size: where that one drafts, with a trial."""
-    rest, interval = near.rest if near.stake is None else 0, near.interval
+    """Returns a new record that begins like one of another size: where that one drafts, with a trial.
+
+    One that was not tried yet has no verdict: what it has waited counts.
+    """
+    known = replace(new, plain_factor=near.plain_factor, num_plain=near.num_plain)
     if not near.was_tried:
-        # no verdict yet: many branches with dear nodes wait for long, which few need not
-        rest, interval = min(rest, new.rest), min(interval, new.interval)
-    return replace(
-        new,
-        rest=rest,
-        interval=interval,
-        was_tried=near.was_tried,
-        plain_factor=near.plain_factor,
-        num_plain=near.num_plain,
-        learning_cost=near.learning_cost,
-    )
+        return replace(known, rest=new.rest - (near.interval - near.rest))
+    rest = near.rest if near.stake is None else 0
+    return replace(known, rest=rest, interval=near.interval, was_tried=True, learning_cost=near.learning_cost)
 
 
 def _clip_ratio(ratio: float, expected: float) -> float:

@@ -34,7 +34,7 @@ class ThroughputController:
     _gate: SpeculationGate = field(default_factory=SpeculationGate, init=False, repr=False)
     _node_cost: NodeCost = field(default_factory=NodeCost, init=False, repr=False)
     _kind: RoundKind = field(default="plain", init=False, repr=False)
-    _kind_before: RoundKind = field(default="plain", init=False, repr=False)
+    _num_trials: int = field(default=0, init=False, repr=False)
     # branches and context of the round that was planned last, and its seconds without drafts
     _expected: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False, repr=False)
     _nap: Nap | None = field(default=None, init=False, repr=False)
@@ -55,13 +55,14 @@ class ThroughputController:
             self._nap = None
         plain = self.curve.round_seconds(count, 0, load.context_tokens)
         self._expected = count, load.context_tokens, plain
-        self._kind_before, self._kind = self._kind, "plain"
+        self._kind = "plain"
         if count and self.max_draft_tokens:
             with_nodes = self.curve.round_seconds(count, count, load.context_tokens)
             self._kind = self._gate.plan_round(count, plain, with_nodes - plain)
         if self._kind != "drafted":
             return _plan_nothing(count, learns=self._kind == "learning")
-        if self._kind_before != "drafted":
+        if self._num_trials != self._gate.num_trials:
+            self._num_trials = self._gate.num_trials
             self._node_cost.begin_trial()
         total = min(self.max_draft_tokens, load.spare_tokens)
         estimate = self.curve.estimate_cost(
@@ -93,9 +94,7 @@ class ThroughputController:
         self._gate.observe(self._kind, cost.num_branches, tokens, cost.seconds, plain)
         if self._kind == "plain":
             self._nap = self._gate.begin_nap(cost.num_branches, plain)
-        num_nodes = cost.num_tokens - cost.num_branches
-        # the first round after others loads machine code, and computes what was written meanwhile
-        if num_nodes and self._kind == self._kind_before == "drafted":
+        if num_nodes := cost.num_tokens - cost.num_branches:
             factor = self._gate.plain_factor(cost.num_branches)
             with_nodes = self.curve.round_seconds(cost.num_branches, num_nodes, cost.context_tokens)
             self._node_cost.observe(cost.seconds, factor * plain, factor * (with_nodes - plain))

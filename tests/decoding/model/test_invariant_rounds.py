@@ -201,7 +201,7 @@ def test_on_a_cpu_the_compiled_decoder_keeps_the_promise(dtype: DType) -> None:
         ({"device": "cpu", "decoder": "eager"}, "compiled decoder: decoder=eager adds up"),
         (
             {"device": "cpu", "dtype": "bfloat16"},
-            "compiled decoder: its dtype is bfloat16, and this CPU has neither",
+            "compiled decoder: its dtype is bfloat16, and neither AMX",
         ),
     ],
 )

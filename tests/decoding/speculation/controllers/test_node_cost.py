@@ -23,7 +23,7 @@ def test_both_costs_are_found_whatever_the_size_of_rounds(most: int, factor: flo
     assert 1 + cost.drafting + cost.factor * usual == pytest.approx(1 + drafting + factor * usual, rel=0.05)
 
 
-def test_a_disturbed_round_says_nothing() -> None:
+def test_a_disturbed_round_says_little() -> None:
     cost = NodeCost()
     cost.observe(1.0, 1e-3, 1e-3)
-    assert (cost.factor, cost.drafting) == pytest.approx((1.0, 0.0), abs=0.01)
+    assert (cost.factor, cost.drafting) == pytest.approx((1.0, 0.0), abs=0.05)

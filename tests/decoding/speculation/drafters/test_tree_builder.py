@@ -171,6 +171,14 @@ class TestBestFirst:
             rates = [(len(branches) + sum(reach[:n])) / (0.1 + row_seconds * n) for n in range(31)]
             assert len(got) == np.argmax(rates)
 
+    def test_the_first_draft_is_no_measure_of_a_level(self) -> None:
+        """It loads machine code: by its seconds no level would pay, and the next drafts would be short."""
+        drafter, plan = TreeDrafter(FakeSource(), "likely", width=3, depth=4), DraftPlan((30,), 30)
+        drafter.propose([branch((1, 2, 3))], plan)
+        assert drafter.level_seconds == 0.0
+        drafter.propose([branch((1, 2, 3))], plan)
+        assert drafter.level_seconds > 0.0
+
     def test_a_branch_has_no_more_than_its_own_share(self) -> None:
         """What one may not have goes to the next likeliest of the others."""
         source, rng = FakeSource(), random.Random(2)
