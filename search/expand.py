@@ -16,6 +16,7 @@ from search.budget import BudgetTracker
 from search.continuation import Continuation, ContinuationWriter
 from search.generations import limit_tokens
 from search.same_paths import SamePaths
+from search.scoring import PathScores
 from search.seeds import BranchSeeds
 from search.selection import Selection
 from search.strategy import EarlierSamples, Resources, StepScores
@@ -25,6 +26,7 @@ from search.tree import Context, SearchTree, Step
 log = logging.getLogger(__name__)
 
 _LEAST_ANSWER = 4  # the part of `answer_tokens` in which an answer may be written
+_LONG_WAIT = 1.0  # seconds until errors of later branches are looked for, which takes a tenth of their other work here
 
 
 @dataclass(eq=False, slots=True)  # as `Continuation`
@@ -95,11 +97,13 @@ class ExpansionBatch:
     """Continuations that were started together and are not in the tree yet; empty if the budget affords none.
 
     refused  the parents whose continuations the budget did not afford
+    error    the first one of a continuation or of its scoring, where `end_at_error` looks for it
     """
 
     pending: list[PendingExpansion]
     plan: ExpansionPlan
     refused: Sequence[int] = ()
+    error: BaseException | None = None
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -108,6 +112,32 @@ class ExpansionBatch:
     def num_asked(self) -> int:
         """Number of continuations that were asked for, those included that the budget did not afford at once."""
         return len(self.pending) + len(self.refused)
+
+    def end_at_error(self) -> None:
+        """Drops all continuations once one has an error, or has had one; the search waits for the first itself.
+
+        *Mutates* `error`.
+        """
+        for expansion in self.pending[1:]:
+            expansion.task.add_done_callback(self._look_at_task)
+
+    def _look_at_task(self, task: asyncio.Task[Continuation]) -> None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._end(error)
+        elif (scoring := task.result().scoring) is not None:
+            scoring.add_done_callback(self._look_at_scoring)
+
+    def _look_at_scoring(self, scoring: asyncio.Future[PathScores]) -> None:
+        if not scoring.cancelled() and (error := scoring.exception()) is not None:
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        if self.error is None:
+            self.error = error
+            for expansion in self.pending:
+                _drop_task(expansion.task)
 
 
 class Expander:
@@ -332,11 +362,14 @@ class Expander:
 
         A continuation without tokens adds no node: its leaf is its parent. `is_enough` as in `sample_continuations`.
         *Mutates* the tree and the usage. Raises: what the engine and the scorer raise, after cancelling all pending
-        requests of this search.
+        requests of this search. That of a later continuation comes within a second, or in its turn with `is_enough`.
         """
+        alarm: asyncio.TimerHandle | None = None
         try:
             if is_enough is not None:
                 return await self._collect_until(batch, is_enough)
+            if len(batch.pending) > 1:
+                alarm = asyncio.get_running_loop().call_later(_LONG_WAIT, batch.end_at_error)
             results: list[Continuation] = []
             # one after the other: what is there already costs no turn of the event loop, as it would in a gather
             for expansion in batch.pending:
@@ -345,11 +378,16 @@ class Expander:
                     await result.scoring
         except BaseException as error:
             self._drop_batches()
-            if isinstance(error, asyncio.CancelledError):  # then nothing of the batch runs on
-                await asyncio.wait([expansion.task for expansion in batch.pending])
+            if not isinstance(error, asyncio.CancelledError):
+                raise
+            if batch.error is not None:  # for which the rest was cancelled
+                raise batch.error from None
+            await asyncio.wait([expansion.task for expansion in batch.pending])  # nothing of the batch runs on
             raise
         finally:
             self._batches.discard(batch)
+            if alarm is not None:
+                alarm.cancel()
         # Attaching in the order of the parents, not of completion, keeps node numbers independent of timing.
         return [
             self._attach_steps(expansion, result, batch)

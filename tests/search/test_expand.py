@@ -161,6 +161,42 @@ def test_generation_error_cancels_all_pending_requests() -> None:
     assert len(cancelled) == 2
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.1])
+@pytest.mark.parametrize("broken", ["engine", "scorer"])
+def test_error_of_a_later_branch_does_not_wait_for_a_slow_one(
+    broken: str, delay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("search.expand._LONG_WAIT", 0.02)
+    cancelled: list[int] = []
+
+    class SlowFirst(ToyEngine):
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+            self.requests += requests
+            number = len(self.requests)
+            try:
+                await asyncio.sleep(delay if number == 3 else 60)
+            except asyncio.CancelledError:
+                cancelled.append(number)
+                raise
+            if broken == "engine":
+                raise RuntimeError("gone")
+            return [self.continue_prefix(request) for request in requests]
+
+    class Breaks(ToyScorer):
+        async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+            raise RuntimeError("gone")
+
+    async def search() -> None:
+        run = Expander(ROOT, toy_resources(engine=SlowFirst(), scorer=Breaks()))
+        with pytest.raises(RuntimeError, match="gone"):
+            await asyncio.wait_for(run.sample_continuations([SearchTree.ROOT] * 4, SAMPLING, one_step=False), 10)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(search())
+    assert sorted(cancelled) == [1, 2, 4]
+
+
 @pytest.mark.parametrize("tokens", [1, 7, 50, 200, 431, 1000])
 def test_token_budget_holds_and_is_reported_with_waves_that_fit(tokens: int) -> None:
     engine = ToyEngine()
