@@ -62,6 +62,8 @@ class ScoreQueue:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             waiting = [(path, future) for path, future in batch if not future.done()]  # some may be cancelled
+            if not waiting:
+                continue
             try:
                 results = await self._call_scorer([path for path, _ in waiting])
             except Exception as error:  # raised where these scores are awaited

@@ -109,6 +109,28 @@ def test_branches_that_end_together_are_scored_in_one_call() -> None:
     assert scorer.calls == [5]
 
 
+def test_scorer_is_not_called_for_dropped_branches_alone() -> None:
+    class Slow(ToyScorer):
+        async def score(self, paths: Sequence[Sequence[Step]]) -> ScoredPaths:
+            scored = await super().score(paths)
+            await asyncio.sleep(0.01)
+            return scored
+
+    scorer = Slow()
+
+    async def drop_during_a_call() -> None:
+        run = Expander(ROOT, toy_resources(scorer=scorer))
+        for _ in range(2):
+            run.start_batch([SearchTree.ROOT] * 2, SAMPLING, one_step=True)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        run.cancel_pending()
+        await asyncio.sleep(0.05)
+
+    asyncio.run(drop_during_a_call())
+    assert scorer.calls == [2]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_tree_does_not_depend_on_the_order_of_completion(seed: int) -> None:
     trees = []
