@@ -91,6 +91,12 @@ def multiply_panels(
         e = VectorEmitter(context, builder, sig)
         x_data, w_data, start_data, y_data = (e.data(i, args) for i in (2, 5, 8, 11))
         (rows, panels, _, x_at, x_stride, _, w_at, depth, _, start_at, start_stride, _, y_at, y_stride) = args
+        if has_pairs == (x.dtype == types.float32):  # a branch of `multiply` that is not taken is compiled, too
+            return context.get_dummy_value()
+        if has_pairs:
+            depth_step, load_scalar, multiply_add = 2, e.load_pair_broadcast, e.multiply_add_pairs
+        else:
+            depth_step, load_scalar, multiply_add = 1, e.load_broadcast, e.multiply_add
         panel_size = builder.mul(depth, e.integer(PANEL))
 
         def multiply_vectors(num_rows: int, vectors: Sequence[int]) -> None:
@@ -107,20 +113,16 @@ def multiply_panels(
                         weights.append(e.load_pairs(w_data, builder.add(at, e.integer(vector % 2 * PANEL))))
                     else:
                         weights.append(e.load_panel_half(w_data, at, vector % 2, has_halves))
-                load = e.load_pair_broadcast if has_pairs else e.load_broadcast
-                multiply_add = e.multiply_add_pairs if has_pairs else e.multiply_add
-                scalars = [load(x_data, builder.add(at, k)) for at in row_at]
+                scalars = [load_scalar(x_data, builder.add(at, k)) for at in row_at]
                 factors = [(scalar, weight) for scalar in scalars for weight in weights]
                 return [multiply_add(*pair, total) for pair, total in zip(factors, sums, strict=True)]
 
             row_at = [builder.add(x_at, builder.mul(e.integer(r), x_stride)) for r in range(num_rows)]
             begin = [e.load(start_data, at) for at in list_places(start_at, start_stride)]
-            sums = e.loop(depth, 2 if has_pairs else 1, begin, add_row)
+            sums = e.loop(depth, depth_step, begin, add_row)
             for total, at in zip(sums, list_places(y_at, y_stride), strict=True):
                 e.store(total, y_data, at)
 
-        if has_pairs == (x.dtype == types.float32):  # a branch of `multiply` that is not taken is compiled, too
-            return context.get_dummy_value()
         for num_rows, (together, step) in enumerate(zip(_TOGETHER, _VECTORS, strict=True), start=1):
             for num_panels in {1, together}:
                 is_this = builder.icmp_signed("==", rows, e.integer(num_rows))

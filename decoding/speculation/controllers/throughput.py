@@ -34,7 +34,6 @@ class ThroughputController:
     _gate: SpeculationGate = field(default_factory=SpeculationGate, init=False, repr=False)
     _node_cost: NodeCost = field(default_factory=NodeCost, init=False, repr=False)
     _kind: RoundKind = field(default="plain", init=False, repr=False)
-    _num_trials: int = field(default=0, init=False, repr=False)
     # branches and context of the round that was planned last, and its seconds without drafts
     _expected: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False, repr=False)
     _nap: Nap | None = field(default=None, init=False, repr=False)
@@ -58,12 +57,12 @@ class ThroughputController:
         self._kind = "plain"
         if count and self.max_draft_tokens:
             with_nodes = self.curve.round_seconds(count, count, load.context_tokens)
+            trials_before = self._gate.num_trials
             self._kind = self._gate.plan_round(count, plain, with_nodes - plain)
+            if self._gate.num_trials > trials_before:
+                self._node_cost.begin_trial()
         if self._kind != "drafted":
             return _plan_nothing(count, learns=self._kind == "learning")
-        if self._num_trials != self._gate.num_trials:
-            self._num_trials = self._gate.num_trials
-            self._node_cost.begin_trial()
         total = min(self.max_draft_tokens, load.spare_tokens)
         estimate = self.curve.estimate_cost(
             count,

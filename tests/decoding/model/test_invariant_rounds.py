@@ -199,10 +199,7 @@ def test_on_a_cpu_the_compiled_decoder_keeps_the_promise(dtype: DType) -> None:
         ({"decoder": "eager", "attention": "blocks"}, "numerics=invariant cannot run with decoder=eager"),
         ({"decoder": "compiled", "attention": "segments"}, "segments: decoder=compiled runs on a CPU over blocks"),
         ({"device": "cpu", "decoder": "eager"}, "compiled decoder: decoder=eager adds up"),
-        (
-            {"device": "cpu", "dtype": "bfloat16"},
-            "compiled decoder: its dtype is bfloat16, and neither AMX",
-        ),
+        ({"device": "cpu", "dtype": "bfloat16"}, "compiled decoder: its dtype is bfloat16, and neither AMX"),
     ],
 )
 def test_what_cannot_keep_the_promise_is_refused(

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from decoding.core import Generation, GenerationRequest, SamplingParams
-from decoding.cpu_features import multiplies_bfloat16
 from decoding.engine import LocalEngine
 from decoding.model.backend import Backend
 from decoding.model.segments import SegmentTiles
@@ -31,6 +30,7 @@ from reason.bench.puppet import BODY_SCALE, IMPOSSIBLE, MINIATURE, Puppet, find_
 from reason.bench.puppet_report import SHARES, make_tables
 from reason.bench.puppet_search import SearchSettings, measure_searches
 from reason.bench.workload import BundledTarget, make_questions
+from tests.support.shared_beginnings import NEEDS_BFLOAT16
 
 SETTINGS = (
     SamplingParams(max_tokens=40),
@@ -110,7 +110,7 @@ def test_texts_are_those_of_the_bundled_writer(name: str) -> None:
     assert (stats.accepted > 0) == (name != "plain")
 
 
-@pytest.mark.skipif(not multiplies_bfloat16(), reason="beside a compiled brain bfloat16 needs products of it")
+@NEEDS_BFLOAT16  # beside a compiled brain
 @pytest.mark.parametrize("name", ["stand", "suffix"])
 def test_drafts_change_no_text_of_a_body_in_bfloat16(name: str) -> None:
     plain, _ = generate(miniature("bfloat16"), requests())
