@@ -27,19 +27,21 @@ def convert_checkpoint(source: str, folder: Path) -> None:
 
 
 class CTranslate2Peer:
-    """Implements `PeerEngine` with a converted checkpoint, in float32.
+    """Implements `PeerEngine` with a converted checkpoint, in float32, or in bfloat16 where it can on this CPU.
 
     Sampled branches are hypotheses of one prompt, which takes less time than a batch of equal prompts.
     """
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, *, wants_bfloat16: bool = False) -> None:
         import ctranslate2
 
+        has_bfloat16 = "bfloat16" in ctranslate2.get_supported_compute_types("cpu")
+        dtype = "bfloat16" if wants_bfloat16 and has_bfloat16 else "float32"
         self._generator = ctranslate2.Generator(
-            str(folder), device="cpu", compute_type="float32", inter_threads=1, intra_threads=threads
+            str(folder), device="cpu", compute_type=dtype, inter_threads=1, intra_threads=threads
         )
         self._names: list[str] = json.loads((folder / _VOCABULARY).read_text(encoding="utf-8"))
-        self.description = f"ctranslate2 {ctranslate2.__version__}, float32, branches are hypotheses of one prompt"
+        self.description = f"ctranslate2 {ctranslate2.__version__}, {dtype}, branches are hypotheses of one prompt"
 
     @contextmanager
     def open_run(self, workload: BranchWorkload, *, greedy: bool = False) -> Iterator[Decode]:

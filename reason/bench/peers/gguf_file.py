@@ -31,9 +31,10 @@ _OF_LAYER = {
 }
 
 
-def write_gguf(source: str, file: Path, *, with_tokens: bool = False) -> None:
+def write_gguf(source: str, file: Path, *, is_bfloat16: bool = False, with_tokens: bool = False) -> None:
     """Writes the checkpoint in a folder as float32, which holds bfloat16 and float16 exactly.
 
+    is_bfloat16  writes matrices in bfloat16; vectors stay in float32, as llama.cpp wants norms
     with_tokens  writes its byte-level vocabulary, too, so that a server knows the texts of tokens and which one ends a
                  text; how texts are split into words is not in the file, and is GPT-2's there
 
@@ -58,7 +59,7 @@ def write_gguf(source: str, file: Path, *, with_tokens: bool = False) -> None:
         _add_tokens(writer, Path(source), config)
     else:
         writer.add_tokenizer_model("none")
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16 if is_bfloat16 else gguf.LlamaFileType.ALL_F32)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -79,7 +80,11 @@ def write_gguf(source: str, file: Path, *, with_tokens: bool = False) -> None:
             values = tensor.float().numpy()
             if (kind := renamed.split(".")[-2]) in heads:
                 values = interleave_rotary(values, heads[kind])
-            writer.add_tensor(renamed, values)
+            if is_bfloat16 and values.ndim == 2:
+                kind_of_matrix = gguf.GGMLQuantizationType.BF16
+                writer.add_tensor(renamed, gguf.quantize(values, kind_of_matrix), raw_dtype=kind_of_matrix)
+            else:
+                writer.add_tensor(renamed, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+import torch
 
 from decoding.model.transformers_checkpoint import HFBackend
 from reason.bench.baselines import TransformersModel
@@ -22,12 +25,17 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class PeerModel:
-    """The model that all engines decode: its folder, opened by the local engine and by transformers, in float32."""
+    """The model that all engines decode: its folder, opened by the local engine and by transformers, in one dtype."""
 
     source: str
     backend: HFBackend
     model: TransformersModel
     threads: int
+
+    @property
+    def is_bfloat16(self) -> bool:
+        """Whether it is decoded in bfloat16; otherwise in float32."""
+        return self.backend.dtype == torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -43,13 +51,15 @@ class PeerPackage:
 
 
 def _open_llama_cpp(model: PeerModel, *, shares_cells: bool) -> LlamaCppPeer:
-    file = convert_once(model.source, "f32.gguf", version("gguf"), write_gguf)
-    return LlamaCppPeer(file, model.threads, shares_cells=shares_cells)
+    name, dtype = ("bf16.gguf", "bfloat16") if model.is_bfloat16 else ("f32.gguf", "float32")
+    write = partial(write_gguf, is_bfloat16=model.is_bfloat16)
+    file = convert_once(model.source, name, version("gguf"), write)
+    return LlamaCppPeer(file, model.threads, dtype=dtype, shares_cells=shares_cells)
 
 
 def _open_ctranslate2(model: PeerModel) -> CTranslate2Peer:
     folder = convert_once(model.source, "ctranslate2", version("ctranslate2"), convert_checkpoint)
-    return CTranslate2Peer(folder, model.threads)
+    return CTranslate2Peer(folder, model.threads, wants_bfloat16=model.is_bfloat16)
 
 
 _LLAMA_CPP = {"llama-cpp-python": "llama_cpp", "gguf": "gguf"}

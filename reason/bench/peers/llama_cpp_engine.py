@@ -22,6 +22,7 @@ _CELL_STEP = 256
 class LlamaCppPeer:
     """Implements `PeerEngine` with a GGUF file: the prompt is read once, and each branch goes on from it.
 
+    dtype         that of the matrices in the file, for the report
     shares_cells  branches share the keys and values of the prompt, and every row looks at the cells of all branches;
                   otherwise each branch has a copy of them, and a row looks at those of its branch
 
@@ -31,7 +32,7 @@ class LlamaCppPeer:
     (256); more branches are several runs one after the other.
     """
 
-    def __init__(self, file: Path, threads: int, *, shares_cells: bool) -> None:
+    def __init__(self, file: Path, threads: int, *, dtype: str, shares_cells: bool) -> None:
         # Any: the package calls C through ctypes and has no types
         self._llama: Any = import_module("llama_cpp")
         self._silence = self._llama.llama_log_callback(lambda level, text, data: None)  # C keeps no reference
@@ -44,7 +45,7 @@ class LlamaCppPeer:
             raise RuntimeError(f"llama.cpp cannot load {file}")
         self._threads, self._shares_cells = threads, shares_cells
         cells = f"the prompt is read once, branches {'share' if shares_cells else 'copy'} its keys and values"
-        self.description = f"llama-cpp-python {self._llama.__version__}, float32 weights, its defaults, {cells}"
+        self.description = f"llama-cpp-python {self._llama.__version__}, {dtype} weights, its defaults, {cells}"
 
     @contextmanager
     def open_run(self, workload: BranchWorkload, *, greedy: bool = False) -> Iterator[Decode]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from decoding.core import Tokens
 from decoding.model.transformers_checkpoint import HFBackend
@@ -18,6 +19,9 @@ from reason.bench.baselines import (
 )
 from reason.bench.peers.interface import Decode
 
+if TYPE_CHECKING:
+    import torch
+
 
 @dataclass(frozen=True)
 class LocalPeer:
@@ -27,7 +31,8 @@ class LocalPeer:
 
     @property
     def description(self) -> str:
-        return f"{self.backend.decoder_kind} decoder, speculation off, the prompt is read once"
+        kind, dtype = self.backend.decoder_kind, _name_dtype(self.backend.dtype)
+        return f"{kind} decoder, {dtype}, speculation off, the prompt is read once"
 
     @contextmanager
     def open_run(self, workload: BranchWorkload, *, greedy: bool = False) -> Iterator[Decode]:
@@ -52,7 +57,8 @@ class TransformersPeer:
     def description(self) -> str:
         import transformers
 
-        return f"transformers {transformers.__version__}, generate, the prompt is read once per branch"
+        dtype = _name_dtype(self.model.dtype)
+        return f"transformers {transformers.__version__}, {dtype}, generate, the prompt is read once per branch"
 
     @contextmanager
     def open_run(self, workload: BranchWorkload, *, greedy: bool = False) -> Iterator[Decode]:
@@ -68,3 +74,7 @@ class TransformersPeer:
             return [tuple(row) for row in rows[:, len(workload.prompt) :].tolist()]
 
         yield decode
+
+
+def _name_dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -36,6 +36,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=positive_int, default=5, help="runs of each engine and number of branches")
     parser.add_argument("--greedy-prompts", type=positive_int, default=4, help="prompts of which texts are compared")
     parser.add_argument("--threads", type=positive_int, default=1, help="threads of every engine")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="of weights and products, where an engine can",
+    )
     add_report_argument(parser)
     return parser
 
@@ -56,7 +62,7 @@ def bench_peers(args: argparse.Namespace, console: Console) -> dict[str, object]
     source = find_model(args.model, key="--model").source
     tokenizer = load_tokenizer(source)
     ends = eos_ids(source, tokenizer)
-    model, backend = open_model(source, "cpu", "float32")
+    model, backend = open_model(source, "cpu", args.dtype)
     engines, missing = open_peers(make_peer_model(source, backend, model, args.threads), [OURS, *others])
     for name in (OURS, *others):
         console.print(f"{name}: {engines[name].description if name in engines else missing[name]}", highlight=False)

@@ -24,7 +24,7 @@ def open_peer(
     monkeypatch: pytest.MonkeyPatch, library: LlamaCppStandIn, *, shares_cells: bool = True, file: str = "model.gguf"
 ) -> LlamaCppPeer:
     monkeypatch.setitem(sys.modules, "llama_cpp", library)
-    return LlamaCppPeer(Path(file), 1, shares_cells=shares_cells)
+    return LlamaCppPeer(Path(file), 1, dtype="float32", shares_cells=shares_cells)
 
 
 @pytest.mark.parametrize("shares_cells", [True, False])
@@ -95,11 +95,12 @@ def test_every_tensor_of_a_llama_has_a_name_of_its_own() -> None:
         rename_tensor("model.layers.0.self_attn.q_norm.weight")
 
 
-def test_a_file_holds_the_weights_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_bfloat16", [False, True])
+def test_a_file_holds_the_weights_exactly(is_bfloat16: bool, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     model = random_model("llama", tie_word_embeddings=True)
     model.bfloat16().save_pretrained(tmp_path)
-    write_gguf(str(tmp_path), tmp_path / "model.gguf")
+    write_gguf(str(tmp_path), tmp_path / "model.gguf", is_bfloat16=is_bfloat16)
     written = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
     parameters = dict(model.named_parameters())
     assert set(written) == {rename_tensor(name) for name in parameters}
@@ -107,7 +108,9 @@ def test_a_file_holds_the_weights_exactly(tmp_path: Path) -> None:
         values = parameter.detach().float().numpy()
         for projection, heads in (("q_proj", 4), ("k_proj", 2)):
             values = interleave_rotary(values, heads) if projection in name else values
-        data = np.asarray(written[rename_tensor(name)].data).reshape(values.shape)
+        tensor = written[rename_tensor(name)]
+        assert (tensor.tensor_type == gguf.GGMLQuantizationType.BF16) == (is_bfloat16 and parameter.ndim == 2)
+        data = gguf.dequantize(np.asarray(tensor.data), tensor.tensor_type).reshape(values.shape)
         np.testing.assert_array_equal(data, values)
 
 
