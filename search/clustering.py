@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ from search.expand import Expander
 from search.strategy import StepEmbedder
 
 _BLOCK_ROWS = 128  # of a product of all pairs
+_FEW_PRODUCTS = 1 << 16  # for which BLAS starts no threads
 
 
 async def cluster_steps(expander: Expander, nodes: Sequence[int], embedder: StepEmbedder) -> list[int]:
@@ -89,7 +91,7 @@ def cosine_distances(vectors: Vector) -> npt.NDArray[np.float64]:
     end = 0
     # In one thread: the others would wait for a next product in a loop, on the cores that the models need. In blocks of
     # rows: the whole matrix is twice as large as its half that is needed, and none of it stays in a cache.
-    with _find_blas().limit(limits=1):
+    with nullcontext() if n * unit.size < _FEW_PRODUCTS else _find_blas().limit(limits=1):
         for first in range(0, n, _BLOCK_ROWS):
             for row, product in enumerate(unit[first : first + _BLOCK_ROWS] @ unit[first:].T, 1):
                 begin, end = end, end + len(product) - row

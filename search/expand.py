@@ -7,16 +7,17 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from decoding.core import FinishReason, GenerationRequest, SamplingParams, Tokens, Usage, Vector
 from search.budget import BudgetTracker
 from search.continuation import Continuation, ContinuationWriter
+from search.expansion_batch import ExpansionBatch, ParentPath, PendingExpansion, drop_task
+from search.expansion_plan import ExpansionPlan, is_too_late, leave_out_probes, limit_tokens_of_each
 from search.generations import limit_tokens
 from search.same_paths import SamePaths
-from search.scoring import PathScores
 from search.seeds import BranchSeeds
 from search.selection import Selection
 from search.strategy import EarlierSamples, Resources, StepScores
@@ -25,119 +26,7 @@ from search.tree import Context, SearchTree, Step
 
 log = logging.getLogger(__name__)
 
-_LEAST_ANSWER = 4  # the part of `answer_tokens` in which an answer may be written
 _LONG_WAIT = 1.0  # seconds until errors of later branches are looked for, which takes a tenth of their other work here
-
-
-@dataclass(eq=False, slots=True)  # as `Continuation`
-class ExpansionPlan:
-    """How the continuations of a batch are written; most fields are arguments of `Expander.sample_continuations`.
-
-    reserved        tokens reserved for each of them
-    limit           of these, tokens that are not for probes of its thought
-    thought_tokens  tokens that each thought may still have where the budget nears its end; None: it does not
-    is_level        whether all paths of the search are in the batch, and share what is left of the budget
-    whole           whether it waits beside others until the budget affords all of it
-    """
-
-    sampling: SamplingParams
-    writer: ContinuationWriter
-    thought: ThoughtBudget | None
-    one_step: bool
-    path_tokens: int | None
-    pauses: bool
-    reserved: int
-    limit: int
-    thought_tokens: int | None
-    is_level: bool
-    whole: bool
-
-
-@dataclass(eq=False)  # as `Continuation`
-class ParentPath:
-    """The path to a node that is continued, and what all its continuations have in common.
-
-    nodes       of the path, the parent last
-    num_tokens  tokens of the path
-    room        tokens that a path may still have behind it, by its own limit and the context window
-    request     the request of a continuation, but for its seed
-    may_go_on   whether nothing but `max_tokens` of the batch limits a continuation
-    """
-
-    parent: int
-    nodes: list[int]
-    steps: list[Step]
-    num_tokens: int
-    room: int
-    request: GenerationRequest
-    may_go_on: bool
-
-    @cached_property
-    def text(self) -> str:
-        """The text of the path, put together once for all of the node's continuations."""
-        return "".join(step.text for step in self.steps)
-
-
-@dataclass(slots=True)  # as `Continuation`
-class PendingExpansion:
-    """One continuation that is being generated."""
-
-    path: ParentPath
-    seed: int
-    task: asyncio.Task[Continuation]
-
-    @property
-    def parent(self) -> int:
-        """The node that it continues."""
-        return self.path.parent
-
-
-@dataclass(eq=False, slots=True)  # as `Continuation`
-class ExpansionBatch:
-    """Continuations that were started together and are not in the tree yet; empty if the budget affords none.
-
-    refused  the parents whose continuations the budget did not afford
-    error    the first one of a continuation or of its scoring, where `end_at_error` looks for it
-    """
-
-    pending: list[PendingExpansion]
-    plan: ExpansionPlan
-    refused: Sequence[int] = ()
-    error: BaseException | None = None
-
-    def __len__(self) -> int:
-        return len(self.pending)
-
-    @property
-    def num_asked(self) -> int:
-        """Number of continuations that were asked for, those included that the budget did not afford at once."""
-        return len(self.pending) + len(self.refused)
-
-    def end_at_error(self) -> None:
-        """Drops all continuations once one has an error, or has had one; the search waits for the first itself.
-
-        *Mutates* `error`.
-        """
-        for expansion in self.pending[1:]:
-            expansion.task.add_done_callback(self._look_at_task)
-
-    def _look_at_task(self, task: asyncio.Task[Continuation]) -> None:
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
-            self._end(error)
-        elif (scoring := task.result().scoring) is not None:
-            scoring.add_done_callback(self._look_at_scoring)
-
-    def _look_at_scoring(self, scoring: asyncio.Future[PathScores]) -> None:
-        if not scoring.cancelled() and (error := scoring.exception()) is not None:
-            self._end(error)
-
-    def _end(self, error: BaseException) -> None:
-        if self.error is None:
-            self.error = error
-            for expansion in self.pending:
-                _drop_task(expansion.task)
 
 
 class Expander:
@@ -272,27 +161,17 @@ class Expander:
         More may be affordable later, when pending requests turn out shorter than their reservation. *Mutates* the
         budget, not the tree. Each batch must be passed to `collect_batch`, or `cancel_pending` must be called.
         """
-        num_reserved = self._budget.num_reserved
-        thought = (resources or self.resources).thought
-        probes = None if thought is None or thought.probes is None else thought.probes.rule
-        with_probes = sampling.max_tokens if probes is None else probes.add_probes(sampling.max_tokens)
-        limit, thought_tokens = with_probes, None
-        if one_step and thought is not None and (share := self._share_budget(len(parents), with_probes, thought)):
-            for_thought = share - thought.answer_tokens
-            thought_tokens = max(0, for_thought)
-            if probes is not None:  # those are of the thought, and not of its answer
-                thought_tokens = probes.without_probes(for_thought) if for_thought > 0 else 0
-            limit = min(with_probes, max(share, thought.answer_tokens))
-        is_too_late = thought is not None and self._is_too_late(parents, thought, is_level=is_level)
-        limits = [] if is_too_late else self._budget.reserve(len(parents), max_tokens=limit, whole=whole)
+        thought, num_reserved = (resources or self.resources).thought, self._budget.num_reserved
+        remaining = None if thought is None else self._budget.remaining_tokens
+        limit, thought_tokens = limit_tokens_of_each(
+            sampling.max_tokens, thought, remaining if one_step else None, len(parents)
+        )
+        limits: list[int] = []
+        if thought is None or not is_too_late(self.tree, parents, thought, remaining, is_level=is_level):
+            limits = self._budget.reserve(len(parents), max_tokens=limit, whole=whole)
         if not limits and not num_reserved:  # no commit can free any
             self._budget_exhausted = True
         reserved = limits[0] if limits else limit  # the same for all of them
-        without_probes = reserved
-        if probes is not None and thought is not None and thought_tokens is not None:
-            without_probes = min(sampling.max_tokens, thought_tokens + thought.answer_tokens, reserved)
-        elif probes is not None:
-            without_probes = min(sampling.max_tokens, probes.without_probes(reserved))
         plan = ExpansionPlan(
             sampling=sampling,
             writer=self._writer if resources is None else ContinuationWriter(resources, self._budget.thinking_time),
@@ -301,7 +180,7 @@ class Expander:
             path_tokens=path_tokens,
             pauses=pauses,
             reserved=reserved,
-            limit=without_probes,
+            limit=leave_out_probes(reserved, sampling.max_tokens, thought, thought_tokens),
             thought_tokens=thought_tokens,
             is_level=is_level,
             whole=whole,
@@ -332,30 +211,6 @@ class Expander:
         )
         may_go_on = plan.sampling.max_tokens <= min(plan.limit, room - 1)
         return ParentPath(parent, nodes, steps, num_tokens, room, request, may_go_on)
-
-    def _share_budget(self, num_paths: int, step_tokens: int, thought: ThoughtBudget) -> int | None:
-        """Returns an equal share of the budget for each of some paths where it nears its end, else None.
-
-        It does where it has not as much as another step of each thought and then the answers. A path that thought on
-        would take the room of the others' answers.
-        """
-        remaining = self._budget.remaining_tokens
-        if remaining is None or not num_paths or remaining >= num_paths * (step_tokens + thought.answer_tokens):
-            return None
-        return max(1, remaining // num_paths)
-
-    def _is_too_late(self, parents: Sequence[int], thought: ThoughtBudget, *, is_level: bool) -> bool:
-        """Returns whether the last tokens of the budget are too few for an answer, and all these paths still think.
-
-        Most answers need far less than the room that is kept for them: the thoughts of a level are ended in what is
-        left of it, and none is begun.
-        """
-        remaining, least = self._budget.remaining_tokens, thought.answer_tokens
-        if is_level and SearchTree.ROOT not in parents:
-            least = max(1, least // _LEAST_ANSWER)
-        if remaining is None or remaining >= least or not len(self.tree):
-            return False
-        return all(thought.is_open(self.tree.path_text(parent)) for parent in parents)
 
     async def collect_batch(self, batch: ExpansionBatch, is_enough: Callable[[int], bool] | None = None) -> list[int]:
         """Waits for a batch and attaches its continuations in the order of its parents; returns their leaves.
@@ -401,7 +256,7 @@ class Expander:
         decided = False
         for expansion in batch.pending:
             if decided:
-                _drop_task(expansion.task)
+                drop_task(expansion.task)
                 self._budget.commit(batch.plan.reserved, Usage(calls=1, cancelled=1))
                 continue
             result = await expansion.task
@@ -422,7 +277,7 @@ class Expander:
         self._batches.clear()
         for batch in dropped:
             for expansion in batch.pending:
-                _drop_task(expansion.task)
+                drop_task(expansion.task)
         return dropped
 
     def _start_request(self, path: ParentPath, plan: ExpansionPlan) -> PendingExpansion:
@@ -474,7 +329,8 @@ class Expander:
     def _attach_steps(self, expansion: PendingExpansion, result: Continuation, batch: ExpansionBatch) -> int:
         """Adds the steps of a generation as a chain below its parent; returns the last node, or the parent."""
         self._commit_usage(expansion.path, result, batch.plan)
-        node, new = expansion.path.parent, list[int]()
+        node = expansion.path.parent
+        new: list[int] = []  # `list[int]()` would take ten times as long, for every branch and step
         is_paused = batch.plan.pauses and expansion.path.may_go_on and result.generation.finish == "length"
         finish = None if result.is_open or is_paused else result.generation.finish
         for i, step in enumerate(result.steps):
@@ -536,18 +392,3 @@ class Expander:
             if node.score is None and score is not None:
                 first_score = nodes[self._same_paths.first_of(index)].score
                 node.score = float(score) if first_score is None else first_score
-
-
-def _drop_task(task: asyncio.Task[Continuation]) -> None:
-    """Cancels a task that will not be awaited, or the scoring that it left."""
-    if task.done():
-        _drop_scoring(task)
-    else:
-        task.add_done_callback(_drop_scoring)
-        task.cancel()
-
-
-def _drop_scoring(task: asyncio.Task[Continuation]) -> None:
-    # retrieving its exception avoids asyncio's warning
-    if not task.cancelled() and task.exception() is None and (scoring := task.result().scoring) is not None:
-        scoring.cancel()

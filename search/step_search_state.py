@@ -11,7 +11,8 @@ from itertools import groupby
 from decoding.core import Tokens
 from search.allocation import normalise_among
 from search.clustering import cluster_steps, count_extra
-from search.expand import Expander, ExpansionBatch
+from search.expand import Expander
+from search.expansion_batch import ExpansionBatch
 from search.open_paths import OpenPaths
 from search.sample import build_result
 from search.selection import record_selection
@@ -147,7 +148,9 @@ class StepSearchState:
 
     async def collect_batch(self, batch: ExpansionBatch) -> list[int]:
         """Waits for a batch; returns the open branches among its results, in order. *Mutates*."""
-        leaves, parents, refused = list[int](), list[int](), batch.refused
+        leaves: list[int] = []
+        parents: list[int] = []
+        refused = batch.refused
         while batch:
             leaves += await self.expander.collect_batch(batch)
             parents += [expansion.parent for expansion in batch.pending]
@@ -194,17 +197,16 @@ class StepSearchState:
         score = self.tree.path_score(node, self.strategy.agg_strategy)
         if score is None or self.strategy.normalise == "none":
             return score
-        for other in range(self._num_seen, len(self.tree)):
+        num_nodes = len(self.tree)
+        for other in range(self._num_seen, num_nodes):
             self._compare_score(other)
-        self._num_seen = len(self.tree)
-        self._compare_score(node)  # one that the scorer left out gets a score with its first continuation
-        among = self._scores_at[self.tree.nodes[node].depth]
-        return normalise_among(score, self.strategy.normalise, among)
+        self._num_seen = num_nodes
+        if node not in self._compared:  # one that the scorer left out gets a score with its first continuation
+            self._compare_score(node)
+        return normalise_among(score, self.strategy.normalise, self._scores_at[self.tree.nodes[node].depth])
 
     def _compare_score(self, node: int) -> None:
-        """Adds the path score of a node, if it has one, to those of its depth, once."""
-        if node in self._compared:
-            return
+        """Adds the path score of a node, if it has one, to those of its depth, among which it is not yet."""
         score = self.tree.path_score(node, self.strategy.agg_strategy)
         if score is not None:
             self._compared.add(node)
@@ -317,7 +319,8 @@ class StepSearchState:
 
     def _find_give_up_limit(self) -> float | None:
         """Returns the path score below which a branch is hopeless; None where none is."""
-        strategy, limits = self.strategy, list[float]()
+        strategy = self.strategy
+        limits: list[float] = []
         if strategy.give_up is not None:
             limits.append(strategy.give_up)
         if strategy.give_up_share is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decoding.core import Tokens
 from decoding.validation import require_count, require_number
 from search.allocation import normalise_scores
-from search.expand import ExpansionBatch
+from search.expansion_batch import ExpansionBatch
 from search.open_paths import OpenPaths
 from search.seeds import derive_seed
 from search.step_search import StepSearch

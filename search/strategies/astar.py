@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from decoding.core import Tokens
 from decoding.validation import require_count
 from search.allocation import normalise_scores, rank_in_order
-from search.expand import ExpansionBatch
+from search.expansion_batch import ExpansionBatch
 from search.open_paths import OpenPaths
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from decoding.core import Tokens
 from decoding.validation import require_count, require_not_negative, require_share
-from search.expand import ExpansionBatch
+from search.expansion_batch import ExpansionBatch
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
 from search.strategies.dpts_rules import PathStats, count_new_exploits, count_paths, stays_in_focus, upper_bound

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from decoding.core import Tokens
 from decoding.validation import require_choice, require_count, require_not_negative, require_positive
-from search.expand import ExpansionBatch
+from search.expansion_batch import ExpansionBatch
 from search.open_paths import OpenPaths
 from search.step_search import StepSearch
 from search.step_search_state import StepSearchState
@@ -219,10 +219,11 @@ class SimulationRunner:
     def _add_children(self, parent: int, nodes: Sequence[int]) -> None:
         tree = self.state.tree
         for node in nodes:
-            logprob = tree.nodes[node].step.mean_logprob
             if node not in self.stats and self.state.is_open(node):  # and stays so: it may be continued later
                 self._open_paths.add(node)
-            self.stats[node] = ChildStats(initial_value=self.state.find_value(node), prior=math.exp(logprob or 0.0))
+            self.stats[node] = stats = ChildStats(initial_value=self.state.find_value(node))
+            if self.strategy.rule == "puct":
+                stats.prior = math.exp(tree.nodes[node].step.mean_logprob or 0.0)
         self.children.setdefault(parent, []).extend(nodes)
 
     def _follow_rollout(self, simulation: Simulation, leaf: int) -> None:

@@ -47,18 +47,18 @@ def select_child(children: Sequence[ChildStats], rule: str, exploration: float) 
 
     N are the visits of all these children, n of this one, virtual ones included. Means are in [0, 1].
     """
-    total_visits = sum(child.num_visits for child in children)
-    total_prior = math.fsum(child.prior for child in children) or 1.0
-
-    def upper_bound(index: int) -> float:
-        child = children[index]
-        if rule == "uct":
-            return child.mean_value + exploration * math.sqrt(math.log1p(total_visits) / (1 + child.num_visits))
-        # The order of these operations decides ties in the last bit, and with them the tree.
-        share = child.prior / total_prior
-        return child.mean_value + exploration * share * math.sqrt(1 + total_visits) / (1 + child.num_visits)
-
-    return max(range(len(children)), key=upper_bound)
+    total_visits = sum([child.num_visits for child in children])
+    # The order of these operations decides ties in the last bit, and with them the tree.
+    if rule == "uct":
+        log_visits = math.log1p(total_visits)
+        bounds = [child.mean_value + exploration * math.sqrt(log_visits / (1 + child.num_visits)) for child in children]
+    else:
+        total_prior, root_visits = math.fsum(child.prior for child in children) or 1.0, math.sqrt(1 + total_visits)
+        bounds = [
+            child.mean_value + exploration * (child.prior / total_prior) * root_visits / (1 + child.num_visits)
+            for child in children
+        ]
+    return bounds.index(max(bounds))
 
 
 def max_children(num_visits: int, constant: float, exponent: float, limit: int) -> int:

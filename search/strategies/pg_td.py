@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from decoding.core import FinishReason, Generation, Tokens
 from decoding.validation import require_count, require_not_negative, require_positive
-from search.expand import Expander, ExpansionBatch
+from search.expand import Expander
+from search.expansion_batch import ExpansionBatch
 from search.sample import build_result, make_candidate
 from search.strategies.pg_td_rules import Place, choose_token, read_next_tokens, write_given
 from search.strategies.pg_td_tokens import GivenTokens

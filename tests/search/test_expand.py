@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from decoding.core import Generation, GenerationRequest, SamplingParams, Usage
-from search.expand import Expander, ExpansionBatch
+from search.expand import Expander
+from search.expansion_batch import ExpansionBatch
 from search.step_rules.markers import MarkerSteps
 from search.steps import DelimiterSteps
 from search.strategy import Budget, ScoredPaths
