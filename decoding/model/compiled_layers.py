@@ -4,7 +4,7 @@ Shapes: T packed tokens, W tokens whose output is needed, L layers, H query head
 
 Each number depends on the tokens before it alone, to the last bit: not on the other tokens of the batch, on how a
 prompt was cut, on a draft, or on which keys are shared. Sums over keys run in the order of positions, and a product's
-sum in the order of its depth (see `vector_kernels`).
+sum in the order of its depth (see `decoding.vector_kernels`).
 
 Widths are multiples of 32, filled up with zeros. Matrices are stored in panels of 32 columns (see `weight_panels`).
 """
