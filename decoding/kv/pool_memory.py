@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +19,9 @@ CPU_SHARE, CUDA_SHARE = 1 / 8, 3 / 4
 The rest of a GPU is for models that load later."""
 LEAST_CUDA_SHARE = 1 / 8
 """Share of a GPU's free memory that a pool has where the largest round would take nearly all: such rounds are split."""
+_SMALL_BYTES = 1 << 19
+"""Bytes of each part of a pool that are in small pages. A text of a few thousand tokens lies there, whose pages a CPU
+knows all; the first touch of a huge page takes 170 us, and 4,500 on a virtual machine that gives free memory back."""
 
 
 def pick_pool_bytes(device: torch.device | str, *, at_most: int, workspace: int = 0) -> int:
@@ -51,11 +57,31 @@ def open_pool(new_pool: Callable[[int], Tensor], capacity: int, bytes_per_token:
 def allocate_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
     """Returns zeros; on a CPU the system gives the memory of a page when it is first written.
 
-    `torch.zeros` writes all of it: a pool of one GiB would take a second and one GiB of memory at rest. NumPy's zeros
-    are the system's, which every page is made of until it is written.
+    `torch.zeros` writes all of it: a pool of one GiB would take a second and one GiB of memory at rest.
+
+    shape   `[layers, heads, ...]`, of which a text takes the first rows of each head
     """
     if torch.device(device).type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     # bytes: NumPy has no bfloat16, and a zero of every dtype is zero bytes
-    count = int(np.prod(shape, dtype=np.int64))
-    return torch.from_numpy(np.zeros(count * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return torch.from_numpy(_map_zeros(size, shape[0] * shape[1])).view(dtype).view(shape)
+
+
+def _map_zeros(size: int, num_parts: int) -> npt.NDArray[np.uint8]:
+    """Returns bytes that begin with a page, in huge pages but for the beginning of each of some equal parts.
+
+    Raises: MemoryError.
+    """
+    if not hasattr(mmap, "MADV_HUGEPAGE"):  # not Linux
+        return np.zeros(size, dtype=np.uint8)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"there are no {size:,} bytes: {error}") from error
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for part in range(num_parts):
+            begin = part * (size // num_parts) // mmap.PAGESIZE * mmap.PAGESIZE
+            memory.madvise(mmap.MADV_NOHUGEPAGE, begin, min(_SMALL_BYTES, size - begin))
+    return np.frombuffer(memory, dtype=np.uint8)

@@ -18,6 +18,20 @@ def test_pool_is_zeros_that_can_be_written(dtype: torch.dtype) -> None:
     assert not pool.any()
     pool[1, 2, 3] = 1
     assert pool.sum() == 4
+    assert pool.data_ptr() % 64 == 0  # a line of the cache: vectors that lie in two are slow to read
+
+
+def test_a_pool_of_many_huge_pages_keeps_what_is_written() -> None:
+    pool = allocate_zeros((3, 2, 50_001, 24), torch.float32)  # parts that begin within pages
+    slots = torch.arange(0, 50_001, 777)
+    pool[:, :, slots] = torch.arange(3 * 2 * len(slots) * 24).view(3, 2, len(slots), 24).float()
+    assert torch.equal(pool[:, :, slots].flatten(), torch.arange(3 * 2 * len(slots) * 24).float())
+    assert not pool[:, :, slots[:-1] + 1].any()
+
+
+def test_a_pool_beyond_the_memory_is_refused() -> None:
+    with pytest.raises(MemoryError):
+        allocate_zeros((1, 1, 1 << 52, 64), torch.float32)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process as Linux tells it")
