@@ -7,8 +7,10 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
+import torch
 
-from decoding.model.device_choice import Device, DType
+from decoding.model.decoder_choice import explain_uncompiled_dtype
+from decoding.model.device_choice import Device, DType, pick_device
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.draft_model import DraftModel, ModelUpdater, RefusalLimit
@@ -27,6 +29,7 @@ class DraftModelSource(DraftModel):
     target_tokenizer  of the target model, whose vocabulary must be the same; None skips the check
     target_path       name of the target model in errors
     kv_mib            size of the KV cache in MiB
+    dtype             of weights and products; `auto` as in `pick_draft_dtype`
     vocabulary        folder with the ids that may be drafted (VocabTrim); None: all
     stop_head         acceptance head that ends drafts (SpecDec++); None: none
     stop_threshold    it ends them where P(a refusal on the path) is above this
@@ -81,6 +84,8 @@ class DraftModelSource(DraftModel):
         head_ids = None if vocabulary is None else read_draft_vocabulary(vocabulary)
         if head_ids is not None and max(head_ids) >= vocab_size:
             raise ValueError(f"vocabulary={vocabulary} has id {max(head_ids)}; {path} has ids below {vocab_size}")
+        if dtype == "auto" and learn_every is None:  # steps of learning are lost where weights are rounded
+            dtype = pick_draft_dtype(device)
         backend = open_language_model(source, device=device, dtype=dtype, head_ids=head_ids)
         stop_rule = None
         if stop_head is not None:
@@ -102,11 +107,20 @@ class DraftModelSource(DraftModel):
         )
 
 
+def pick_draft_dtype(device: Device) -> DType:
+    """Returns bfloat16 where products of it are fast, a GPU or a CPU whose compiled decoder has it; else float32.
+
+    A draft is checked by the target: rounded numbers change how much of it is accepted by next to nothing.
+    """
+    if pick_device(device).type == "cuda" or explain_uncompiled_dtype(torch.bfloat16) is None:
+        return "bfloat16"
+    return "float32"
+
+
 def _open_updater(
     source: str, backend: HFBackend, head_ids: Sequence[int] | None, every: int, learning_rate: float
 ) -> ModelUpdater:
     """Returns what trains a second copy of the model, in float32, and drafts with a backend like this one."""
-    import torch
     import transformers
 
     from decoding.speculation.drafters.online_distillation import OnlineDistillation

@@ -114,6 +114,22 @@ def test_the_bundled_draft_equals_transformers() -> None:
     source.assert_invariants()
 
 
+def test_the_dtype_that_is_picked_ranks_tokens_as_float32_does() -> None:
+    """On some CPUs it is bfloat16, whose rounding may swap two tokens that are as likely, and no others."""
+    writer: Any = load_tokenizer(find_model("bundled:target").source)
+    text = (
+        "Question: A sequence starts with 3 and grows by 4. What is its third number?\nSolution:\n3+4=7.\n\n7+4=11.\n\n"
+    )
+    ids = tuple(writer.encode(text))
+    branches = [Branch(i, "", ids[:length], i, SamplingParams(), 99) for i, length in enumerate(range(8, len(ids)))]
+    sources = [DraftModelSource("bundled:tiny_draft", device="cpu", dtype=dtype) for dtype in ("float32", "auto")]
+    exact, picked = (source.next_tokens(source.root_states(branches)) for source in sources)
+    logp_FV = [dict(zip(*row, strict=True)) for row in zip(exact.ids_FK.tolist(), exact.logp_FK.tolist(), strict=True)]
+    for row, best in enumerate(picked.ids_FK[:, 0].tolist()):
+        assert logp_FV[row][best] == pytest.approx(exact.logp_FK[row, 0], abs=0.15)
+        assert picked.logp_FK[row, 0] == pytest.approx(exact.logp_FK[row, 0], abs=0.15)
+
+
 def test_siblings_read_their_prompt_once_and_accepted_nodes_are_not_fed_again() -> None:
     source = DraftModel(HashBackend(), kv_bytes=4000)
     prompt = tuple(range(20))
