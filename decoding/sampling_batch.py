@@ -18,7 +18,7 @@ from decoding.sampling_columns import SamplingColumns
 _OF_ALL = ("is_sampled", "is_filtered", "inverse_temperature")
 """What is computed of each row by itself, for every batch."""
 
-_MOST_ALIKE = 64  # numbers of rows that are kept
+_MOST_ALIKE = 512  # numbers of rows that are kept: of drafts each round has another
 
 
 @dataclass(frozen=True)

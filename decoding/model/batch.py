@@ -16,7 +16,7 @@ from decoding.kv.shared_prefix import SharedPrefixGroup, group_by_prefix
 from decoding.kv.slots import SCRATCH_SLOT, Slots
 from decoding.model.aligned_segments import plan_aligned_segments
 from decoding.model.backend import AttentionBlock, Backend, Bools, KeyLists, TokenBatch
-from decoding.model.key_lists import NO_NODES, ListedRows, PrefixOrder, list_keys, order_by_prefix
+from decoding.model.key_lists import ListedRows, PrefixOrder, list_keys, order_by_prefix
 from decoding.model.key_table import KeyTable
 from decoding.model.segments import SegmentPlan, SegmentTiles, SequenceRows, ancestor_bits, plan_segments
 from decoding.speculation.draft import Draft, keep_small_trees
@@ -109,14 +109,14 @@ def pack_segments(
 def pack_lists(inputs: Sequence[SequenceInput[S]], order: PrefixOrder) -> tuple[TokenBatch, list[SequenceInput[S]]]:
     """Returns the batch with lists of keys, and the inputs in the order that their tokens (and outputs) have in it."""
     ordered = [inputs[i] for i in order.places_P]
-    rows = [
-        ListedRows(
-            item.sequence.view_slots(0, item.slots),
-            item.num_committed,
-            ancestor_mask(item.draft) if item.draft.tokens else NO_NODES,
+    rows = []
+    for item in ordered:
+        slots, num_nodes = item.sequence.view_slots(0, item.slots), len(item.draft.tokens)
+        rows.append(
+            ListedRows(slots, item.num_committed, item.draft.columns.parents_N, num_nodes)
+            if num_nodes
+            else ListedRows(slots, item.num_committed)
         )
-        for item in ordered
-    ]
     return _build_batch(ordered, (), None, list_keys(rows, order.common_P)), ordered
 
 

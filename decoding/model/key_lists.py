@@ -3,7 +3,7 @@
 Sequences with a common prefix are neighbours, because the decoder reads keys once for neighbours that have them in
 common.
 
-Shapes: P sequences, T tokens; of a draft R rows, and N nodes whose keys they may see.
+Shapes: P sequences, T tokens, N nodes of a draft.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS_RECORD = np.dtype([(name, np.int64) for name in ("start", "count", "extra_s
 common   how many of its first keys it has in common with the token before it
 """
 
-NO_NODES: Bools = np.zeros((0, 0), dtype=np.bool_)
+_NO_PARENTS: Ints = np.zeros(0, dtype=np.int64)
 
 
 class ListedRows(NamedTuple):
@@ -33,12 +33,14 @@ class ListedRows(NamedTuple):
 
     slots       all its keys, in order of position; those of N draft nodes are the last
     num_causal  the first rows, whose own keys are the last before those; each sees the keys up to its own
-    visible_RN  of the other rows: which draft nodes each of them sees, itself among them. They see all other keys
+    parents_N   of each draft node its parent, which comes before it; -1 where that is the last committed token
+    num_drafted   the other rows: the last draft nodes. Each sees itself, its ancestors and all keys of no draft node
     """
 
     slots: Slots
     num_causal: int
-    visible_RN: Bools = NO_NODES
+    parents_N: Ints = _NO_PARENTS
+    num_drafted: int = 0
 
 
 class PrefixOrder(NamedTuple):
@@ -70,27 +72,33 @@ def order_by_prefix(nodes: Sequence[RadixNode | None]) -> PrefixOrder:
 def list_keys(parts: Sequence[ListedRows], common_P: Ints) -> KeyLists:
     """Returns the keys of all rows, in this order; `common_P` as in `PrefixOrder`."""
     slots = [part.slots for part in parts]
-    drafted = [part.visible_RN.reshape(-1) for part in parts if len(part.visible_RN)]
-    visible = np.concatenate(drafted) if drafted else NO_NODES.reshape(-1)
+    drafted = [part.parents_N for part in parts if part.num_drafted]
+    parents_M = np.concatenate(drafted) if drafted else _NO_PARENTS
     # a flat list: of tuples NumPy takes twice as long to make an array
-    sizes: list[int] = []
+    sizes, num_tokens, room = list[int](), 0, 0
     for part in parts:
-        sizes += (len(part.slots), part.num_causal, *part.visible_RN.shape)
-    num_tokens = sum(sizes[1::4]) + sum(sizes[2::4])
+        num_nodes = len(part.parents_N)
+        sizes += (len(part.slots), part.num_causal, part.num_drafted, num_nodes)
+        num_tokens, room = num_tokens + part.num_causal + part.num_drafted, room + part.num_drafted * num_nodes
     key_slots = slots[0] if len(slots) == 1 else np.concatenate(slots)
-    # room for as many as there are entries; memory that is not written is not taken
-    extra_slots = np.empty(len(visible), dtype=np.int64) if drafted else NO_SLOTS
+    # as if each row saw all nodes; memory that is not written is not taken
+    extra_slots = np.empty(room, dtype=np.int64) if room else NO_SLOTS
     keys_T: Records = np.empty(num_tokens, dtype=KEYS_RECORD)
-    _fill_keys(np.array(sizes, dtype=np.int64), common_P, visible, key_slots, extra_slots, keys_T)
+    is_seen = np.empty(len(parents_M), dtype=np.bool_)
+    _fill_keys(np.array(sizes, dtype=np.int64), common_P, parents_M, is_seen, key_slots, extra_slots, keys_T)
     return KeyLists(key_slots, extra_slots, keys_T)
 
 
 @compiled_in_place
 def _fill_keys(
-    sizes: Ints, common_P: Ints, visible: Bools, key_slots: Slots, extra_slots: Slots, keys_T: Records
+    sizes: Ints, common_P: Ints, parents_M: Ints, is_seen: Bools, key_slots: Slots, extra_slots: Slots, keys_T: Records
 ) -> None:
-    """*Mutates* `keys_T` and `extra_slots`. `sizes` are four numbers of each part: keys, causal rows, R and N."""
-    at = t = extra_at = flag_at = 0
+    """*Mutates* `keys_T` and `extra_slots`, and `is_seen`, which has room for the nodes of a part.
+
+    sizes      keys, causal rows, other rows and nodes of each part
+    parents_M  of the nodes of all parts with other rows
+    """
+    at = t = extra_at = first = 0
     for p in range(len(common_P)):
         num_keys, num_causal, num_rows, num_nodes = sizes[4 * p], sizes[4 * p + 1], sizes[4 * p + 2], sizes[4 * p + 3]
         old = num_keys - num_nodes
@@ -98,16 +106,23 @@ def _fill_keys(
             keys, count = keys_T[t], old - num_causal + row + 1
             keys.start, keys.extra_start = at, extra_at
             if row >= num_causal:
+                is_seen[:num_nodes] = False
+                own_node = row - num_causal + num_nodes - num_rows
+                node = own_node
+                while node >= 0:
+                    is_seen[node], node = True, parents_M[first + node]
+                # the first nodes, as long as all are seen, follow the other keys
                 node = 0
-                while node < num_nodes and visible[flag_at + node]:
+                while node <= own_node and is_seen[node]:
                     node += 1
                 count = old + node
-                for other in range(node, num_nodes):
-                    if visible[flag_at + other]:
+                for other in range(node, own_node + 1):
+                    if is_seen[other]:
                         extra_slots[extra_at] = key_slots[at + old + other]
                         extra_at += 1
-                flag_at += num_nodes
             keys.count, keys.extra_count = count, extra_at - keys.extra_start
             keys.common = common_P[p] if row == 0 else min(keys_T[t - 1].count, count)
             t += 1
         at += num_keys
+        if num_rows:
+            first += num_nodes

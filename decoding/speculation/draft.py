@@ -220,7 +220,8 @@ class Draft:
 
         An `iid` draft of more nodes is dropped: which of them are the first depends on what was drawn.
         """
-        if len(self) <= nodes and (not self.depths or max(self.depths) <= depth):
+        # not deeper than it has nodes
+        if len(self) <= nodes and (len(self) <= depth or max(self.depths) <= depth):
             return self
         if len(self) > nodes and self.is_iid:
             return Draft()

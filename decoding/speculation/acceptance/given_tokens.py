@@ -23,9 +23,15 @@ def match_tokens(
         if not draft.tokens:  # plain decoding, most rows of a large batch
             results.append(VerifyResult((), (tokens[first],), (logprobs[first],)))
             continue
-        # by node, that after the root at the end: it is node -1
-        after = [*tokens[first + 1 : first + 1 + len(draft.tokens)], tokens[first]]
-        path, _ = draft.follow_path(after.__getitem__)
-        rows = [first, *(first + 1 + node for node in path)]
-        results.append(VerifyResult(path, tuple(tokens[r] for r in rows), tuple(logprobs[r] for r in rows)))
+        # as `Draft.follow_path`, without a call for each node
+        last, token, row = -1, tokens[first], first
+        path, chosen, of_chosen = list[int](), [token], [logprobs[first]]
+        for parent, drafted in zip(draft.parents, draft.tokens, strict=True):
+            row += 1
+            if parent == last and drafted == token:
+                last, token = row - first - 1, tokens[row]
+                path.append(last)
+                chosen.append(token)
+                of_chosen.append(logprobs[row])
+        results.append(VerifyResult(tuple(path), tuple(chosen), tuple(of_chosen)))
     return results

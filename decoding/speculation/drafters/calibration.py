@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled, compiled_in_place
-from decoding.speculation.drafters.request_acceptance import RequestAcceptance
+from decoding.speculation.drafters.request_acceptance import OffsetRows, RequestAcceptance, move_offsets
 from decoding.speculation.drafters.source import TRUST_LEVELS, Ints
 from decoding.speculation.interfaces import Feedback
 
@@ -70,19 +70,45 @@ class AcceptanceCalibration:
 
     def observe_round(self, feedback: Sequence[Feedback]) -> None:
         """Adds the outcomes of drafts with labels, for all and for each request. *Mutates*."""
-        nodes = find_outcomes(feedback)
-        self.requests.observe(
-            [outcome.branch for outcome in feedback],
-            nodes.branch_N,
-            nodes.label_N // (_RANKS * _BANDS),
-            nodes.expected_N,
-            nodes.is_accepted_N,
-        )
-        self.observe(nodes.label_N, nodes.is_accepted_N)
+        rows = self.requests.open_rows([outcome.branch for outcome in feedback])
+        _count_drafts(_list_drafted(feedback), rows, self.hits, self.trials, self.memory)
 
     def observe(self, buckets_N: Ints, accepted_N: npt.NDArray[np.bool_]) -> None:
         """Adds the outcomes of N draft tokens, for all requests. *Mutates*."""
         _count_outcomes(buckets_N, accepted_N, self.hits, self.trials, self.memory)
+
+
+class _DraftedNodes(NamedTuple):
+    """All M nodes of several drafts, and the accepted ones; parents and accepted nodes count within their draft."""
+
+    sizes_B: Ints
+    parent_M: Ints
+    label_M: Ints
+    path_probability_M: Counts
+    num_accepted_B: Ints
+    accepted_A: Ints
+
+
+def _list_drafted(feedback: Sequence[Feedback]) -> _DraftedNodes:
+    columns = [outcome.draft.columns for outcome in feedback]
+    tokens, parents, labels, probabilities = zip(*columns, strict=True)
+    accepted = [outcome.accepted_nodes for outcome in feedback]
+    return _DraftedNodes(
+        np.array([len(one) for one in tokens], dtype=np.int64),
+        np.concatenate(parents),
+        np.concatenate(labels),
+        np.concatenate(probabilities),
+        np.array([len(one) for one in accepted], dtype=np.int64),
+        np.array([*chain.from_iterable(accepted)], dtype=np.int64),
+    )
+
+
+@compiled
+def _count_drafts(drafted: _DraftedNodes, rows: OffsetRows, hits: Counts, trials: Counts, memory: float) -> None:
+    """Adds the outcomes of drafts, as `AcceptanceCalibration.observe_round`. *Mutates* all but the nodes."""
+    label_N, is_accepted_N, expected_N, branch_N = _select_tried(drafted)
+    move_offsets(rows, branch_N, label_N // (_RANKS * _BANDS), expected_N, is_accepted_N)
+    _count_outcomes(label_N, is_accepted_N, hits, trials, memory)
 
 
 @compiled
@@ -116,24 +142,13 @@ class NodeOutcomes(NamedTuple):
 
 def find_outcomes(feedback: Sequence[Feedback]) -> NodeOutcomes:
     """Returns the outcomes of the nodes that were tried, draft by draft."""
-    drafts = [outcome.draft for outcome in feedback]
-    return NodeOutcomes(
-        *_select_tried(
-            np.array([len(draft) for draft in drafts], dtype=np.int64),
-            np.concatenate([draft.columns.parents_N for draft in drafts]),
-            np.concatenate([draft.columns.labels_N for draft in drafts]),
-            np.concatenate([draft.columns.path_probabilities_N for draft in drafts]),
-            np.array([len(outcome.accepted_nodes) for outcome in feedback], dtype=np.int64),
-            np.array(list(chain.from_iterable(outcome.accepted_nodes for outcome in feedback)), dtype=np.int64),
-        )
-    )
+    return NodeOutcomes(*_select_tried(_list_drafted(feedback)))
 
 
 @compiled
-def _select_tried(
-    sizes_B: Ints, parent_M: Ints, label_M: Ints, path_probability_M: Counts, num_accepted_B: Ints, accepted_A: Ints
-) -> tuple[Ints, npt.NDArray[np.bool_], Counts, Ints]:
-    """Returns the fields of `NodeOutcomes`, of M nodes in all; parents and accepted nodes count within their draft."""
+def _select_tried(drafted: _DraftedNodes) -> tuple[Ints, npt.NDArray[np.bool_], Counts, Ints]:
+    """Returns the fields of `NodeOutcomes`."""
+    sizes_B, parent_M, label_M, path_probability_M, num_accepted_B, accepted_A = drafted
     is_accepted_M = np.zeros(len(parent_M), dtype=np.bool_)
     tried, expected, branch = np.empty_like(label_M), np.empty_like(path_probability_M), np.empty_like(label_M)
     count = first = at = 0

@@ -128,7 +128,9 @@ class DraftModel:
         self._backend = backend
         self._parts = backend.compiled_parts if isinstance(backend, RunsInLoops) else None
         self._kv = KVCache(SlotPool.from_budget(self._kv_bytes, backend.kv_bytes_per_token))
+        self._most_tokens = min(backend.max_positions, self._kv.pool.capacity)
         self._pool = open_pool(backend.new_kv_pool, self._kv.pool.capacity, backend.kv_bytes_per_token)
+        self._numbers = None if self._parts is None else self._parts[0].view_numbers(self._pool)
         self._key_table = KeyTable(self._kv.pool.capacity)
         self._scheduler: Scheduler[DraftedText] = Scheduler(
             self._kv,
@@ -198,8 +200,9 @@ class DraftModel:
                 for text in texts
             ]
             window = self._backend.max_positions
+            assert self._numbers is not None, "it has parts"
             nodes = draft_in_one_call(
-                parts, self._kv, self._pool, ready, self._output_ids, self._k, window, limits, choice
+                parts, self._kv, self._numbers, ready, self._output_ids, self._k, window, limits, choice
             )
         except BaseException as error:
             # levels feed fewer nodes in a pass
@@ -294,7 +297,7 @@ class DraftModel:
         return max(tokens, default=0) < self._backend.vocab_size
 
     def _fits_pool(self, tokens: Tokens | TokenView) -> bool:
-        return len(tokens) <= min(self._backend.max_positions, self._kv.pool.capacity)
+        return len(tokens) <= self._most_tokens
 
     def _commit_nodes(self, branch: int, text: DraftedText, tokens: Tokens) -> list[int]:
         """Adds committed tokens; returns the fed nodes among them, whose slots now belong to the text."""
@@ -304,8 +307,7 @@ class DraftModel:
         text.append_tokens(tokens)
         text.append_slots(nodes.node_slots(path))
         if path and not text.num_uncomputed:
-            ids_FK, logp_FK = nodes.top_tokens(np.array(path[-1:]))
-            text.top = ids_FK[0], logp_FK[0]
+            text.top = nodes.top_after(path[-1])
         return path
 
     def _drop_nodes(self, keep: Items[int]) -> None:

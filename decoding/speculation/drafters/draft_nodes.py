@@ -95,6 +95,11 @@ class DraftNodes:
         ids_FK[within_F], logp_FK[within_F] = self._ids_NK[nodes_F[within_F]], self._logp_NK[nodes_F[within_F]]
         return ids_FK, logp_FK
 
+    def top_after(self, node: int) -> tuple[Ints, Floats]:
+        """Returns the candidates after a node and their log-probabilities."""
+        ids_FK, logp_FK = self.top_tokens(np.array([node]))
+        return ids_FK[0], logp_FK[0]
+
     def unfed_nodes(self, nodes: Iterable[int]) -> list[int]:
         """Returns those of the nodes and of their ancestors that were not fed yet, parents first."""
         unfed: set[int] = set()
@@ -177,11 +182,13 @@ class DraftNodes:
         return SequenceRows(sequence.prefix_node, slots, 0, fed_slots, node_bits, sequence)
 
     def _list_rows(self, branch: int, new_nodes: Items[int]) -> ListedRows:
-        fed_slots = self.node_slots(self._fed[branch])
-        visible_RN: Bools = np.zeros((len(new_nodes), len(fed_slots)), dtype=np.bool_)
-        for r, node in enumerate(new_nodes):
-            visible_RN[r, self._fed_indices(node)] = True
-        return ListedRows(np.concatenate([self._slots_of(branch), fed_slots]), 0, visible_RN)
+        # the new nodes are the last that were fed
+        fed = self._fed[branch]
+        parents = [self._parent[node] for node in fed]
+        # roots are no draft nodes
+        places = [self._fed_index[parent] if parent >= len(self.sequences) else -1 for parent in parents]
+        slots = np.concatenate([self._slots_of(branch), self.node_slots(fed)])
+        return ListedRows(slots, 0, np.array(places, dtype=np.int64), len(new_nodes))
 
     def _make_block(
         self, members: Items[int], num_shared: int, new_nodes: dict[int, list[int]], first: int

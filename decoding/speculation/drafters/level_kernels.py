@@ -250,12 +250,15 @@ def _select_top(logits: Floats, at: int, count: int, head_ids: Ints, ids_K: Ints
     *Mutates* its logits and up to 16 numbers after them: the next row must be read before.
     Ids below 0 of `head_ids` are no tokens, but have their share of the probability.
     """
-    num_kept = 0
+    num_kept, least, largest = 0, np.float32(-np.inf), np.float32(-np.inf)
     for k in range(len(ids_K)):
         ids_K[k], logp_K[k] = -1, -np.inf
     for i in range(count):
         logit = logits[at + i]
-        if head_ids[i] < 0 or (num_kept == len(ids_K) and logit <= logp_K[num_kept - 1]):
+        if not logit > least:  # nor is it the largest
+            continue
+        if head_ids[i] < 0:
+            largest = max(largest, logit)
             continue
         num_kept = min(num_kept + 1, len(ids_K))
         k = num_kept - 1
@@ -263,9 +266,9 @@ def _select_top(logits: Floats, at: int, count: int, head_ids: Ints, ids_K: Ints
             ids_K[k], logp_K[k] = ids_K[k - 1], logp_K[k - 1]
             k -= 1
         ids_K[k], logp_K[k] = head_ids[i], logit
-    largest = logits[at]
-    for i in range(1, count):
-        largest = max(largest, logits[at + i])
+        if num_kept == len(ids_K):
+            least = logp_K[num_kept - 1]
+    largest = max(largest, logp_K[0])
     log_sum = largest + np.float32(np.log(exponentiate(logits, at, count)))
     for k in range(num_kept):
         logp_K[k] -= log_sum

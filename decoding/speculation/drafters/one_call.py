@@ -24,8 +24,7 @@ from decoding.speculation.drafters.source import TRUST_LEVELS, Floats, Ints
 from decoding.threads import count_threads
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from decoding.model.compiled_attention import Numbers
     from decoding.model.compiled_decoder import CompiledDecoder, CompiledHead  # needs Numba
 
     CompiledParts = tuple[CompiledDecoder, CompiledHead]
@@ -55,17 +54,15 @@ class CalledNodes:
     def find_path(self, branch: int, tokens: Iterable[int]) -> list[int]:
         """Returns the nodes along these tokens from the root, up to the first token without one."""
         begin, end = self._ends[branch - 1] if branch else 0, self._ends[branch]
-        at, path = -1, []
+        last, path, node = -1, list[int](), begin
         for token in tokens:
-            for node in range(begin, end):
-                if self._tokens[node] == token and self._parents[node] == at:
-                    break
-            else:
-                break
-            if self._places[node] < 0:  # it was not fed
+            # nodes come after their parents
+            while node < end and (self._parents[node] != last or self._tokens[node] != token):
+                node += 1
+            if node == end or self._places[node] < 0:  # it was not fed
                 break
             path.append(self._places[node])
-            at = node - begin
+            last = node - begin
         return path
 
     def node_slots(self, nodes: Items[int]) -> Slots:
@@ -78,9 +75,9 @@ class CalledNodes:
         is_other_F[nodes] = False
         return self._slots_F[is_other_F]
 
-    def top_tokens(self, nodes_F: Ints) -> tuple[Ints, Floats]:
-        """Returns the candidates after these nodes and their log-probabilities."""
-        return self.drafts.ids_FK[nodes_F], self.drafts.logp_FK[nodes_F]
+    def top_after(self, node: int) -> tuple[Ints, Floats]:
+        """Returns the candidates after a node and their log-probabilities."""
+        return self.drafts.ids_FK[node], self.drafts.logp_FK[node]
 
 
 FIRST_CALL = (
@@ -111,7 +108,7 @@ def fit_one_thread(parts: CompiledParts, num_rows: int) -> bool:
 def draft_in_one_call(
     parts: CompiledParts,
     kv: KVCache,
-    pool: Tensor,
+    pool: Numbers,
     texts: Items[DraftedText | None],
     output_ids: Ints,
     k: int,
@@ -121,6 +118,7 @@ def draft_in_one_call(
 ) -> CalledNodes | None:
     """Returns the drafts of these texts, None for a branch without one; None where slots are too few. *Mutates*.
 
+    pool           K and V of all slots
     output_ids     of each output of the head its id, -1 for one that may not be drafted
     k              candidates for each context
     max_positions  of the model's window
@@ -159,7 +157,7 @@ def draft_in_one_call(
     depth, largest = int(limits.depth_B.max()), int(choice.ends_B.max())
     arguments: tuple[Any, ...] = (
         *decoder.list_arrays(max(most_fed, total_new), max(num_keys) + depth, largest + depth), *head.list_arrays(),
-        decoder.view_numbers(pool), output_ids, max_positions, roots, limits._replace(nodes_B=nodes_B), choice,
+        pool, output_ids, max_positions, roots, limits._replace(nodes_B=nodes_B), choice,
     )  # fmt: skip
     drafts = draft_levels(*arguments)
     begin = 0

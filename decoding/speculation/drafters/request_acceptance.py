@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,18 @@ Bools = npt.NDArray[np.bool_]
 
 MOST_REQUESTS = 8192
 """Requests with offsets, 2 MB; of more, the one that was least recently drafted for is forgotten."""
+
+
+class OffsetRows(NamedTuple):
+    """Offsets of requests by row, and those of the branches of a round with the lengths of their texts."""
+
+    rows_B: Ints
+    lengths_B: Ints
+    offsets_RL: Numbers
+    variances_RL: Numbers
+    lengths_R: Ints
+    first_variances_L: Numbers
+    half_life: int
 
 
 @dataclass
@@ -72,11 +85,14 @@ class RequestAcceptance:
         branch_N    whose draft each is in, ascending
         expected_N  the probability with which it was drafted, given its parent
         """
+        move_offsets(self.open_rows(branches), branch_N, level_N, expected_N, accepted_N)
+
+    def open_rows(self, branches: Sequence[Branch]) -> OffsetRows:
+        """Returns what `move_offsets` needs of these requests. *Mutates*: begins rows for new ones."""
         rows_B = np.array([self._row_of(branch) for branch in branches], dtype=np.int64)
         lengths_B = np.array([len(branch.tokens) for branch in branches], dtype=np.int64)
-        _move_offsets(
-            *(rows_B, lengths_B, branch_N, level_N, expected_N, accepted_N),
-            *(self._offsets, self._variances, self._lengths, self._first_variances, self.half_life),
+        return OffsetRows(
+            rows_B, lengths_B, self._offsets, self._variances, self._lengths, self._first_variances, self.half_life
         )
 
     def _row_of(self, branch: Branch) -> int:
@@ -112,19 +128,9 @@ def _multiply_odds(rows_B: Ints, lengths_B: Ints, offsets_RL: Numbers, lengths_R
 
 
 @compiled
-def _move_offsets(
-    rows_B: Ints,
-    lengths_B: Ints,
-    branch_N: Ints,
-    level_N: Ints,
-    expected_N: Numbers,
-    accepted_N: Bools,
-    offsets_RL: Numbers,
-    variances_RL: Numbers,
-    lengths_R: Ints,
-    first_variances_L: Numbers,
-    half_life: int,
-) -> None:
+def move_offsets(rows: OffsetRows, branch_N: Ints, level_N: Ints, expected_N: Numbers, accepted_N: Bools) -> None:
+    """Adds outcomes, as `RequestAcceptance.observe`. *Mutates* the rows."""
+    rows_B, lengths_B, offsets_RL, variances_RL, lengths_R, first_variances_L, half_life = rows
     columns = offsets_RL.shape[1]
     surplus_L, information_L = np.empty(columns), np.empty(columns)
     node = 0

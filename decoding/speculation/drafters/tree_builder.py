@@ -17,6 +17,7 @@ from decoding.noise import noise_keys, wrap_seeds
 from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.draft import DraftSampling, TreeTemplate
 from decoding.speculation.drafters.best_first import DraftLimits, GroupedNodes, TableLookup, build_best_first
+from decoding.speculation.drafters.branch_columns import BranchColumns
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
 from decoding.speculation.drafters.feeding import Feeding, limit_feeding, mark_passes
@@ -150,6 +151,7 @@ def draft_from_table(
     source: TableSource,
     calibration: AcceptanceCalibration,
     knobs: TreeSettings,
+    columns: BranchColumns,
     branches: Sequence[Branch],
     plan: DraftPlan,
 ) -> GroupedNodes:
@@ -164,12 +166,10 @@ def draft_from_table(
         np.array(estimate.corners),
         estimate.keep_gain,
     )
-    sampling = SamplingColumns.from_params([branch.params for branch in branches])
-    seeds = wrap_seeds([branch.seed for branch in branches])
     ends = np.array([len(branch.tokens) for branch in branches])
     counts = (calibration.hits, calibration.trials, calibration.requests.odds_of(branches))
     code = SAMPLING_CODES[knobs.sampling]
-    return build_best_first(source.table_lookup(branches), limits, code, sampling, seeds, ends, *counts)
+    return build_best_first(source.table_lookup(branches), limits, code, *columns.collect(branches), ends, *counts)
 
 
 @runtime_checkable
@@ -185,6 +185,7 @@ def draft_with_model(
     source: LevelSource,
     calibration: AcceptanceCalibration,
     knobs: TreeSettings,
+    columns: BranchColumns,
     branches: Sequence[Branch],
     plan: DraftPlan,
     level_seconds: float = 0.0,
@@ -216,8 +217,7 @@ def draft_with_model(
     )
     choice = NodeChoice(
         SAMPLING_CODES[knobs.sampling],
-        SamplingColumns.from_params([branch.params for branch in branches]),
-        wrap_seeds([branch.seed for branch in branches]),
+        *columns.collect(branches),
         np.array([len(branch.tokens) for branch in branches]),
         calibration.hits,
         calibration.trials,

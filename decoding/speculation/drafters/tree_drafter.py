@@ -24,6 +24,7 @@ from decoding.speculation.draft import (
     TreeTemplate,
 )
 from decoding.speculation.drafters.best_first import GroupedNodes, TreeNodes, group_by_branch
+from decoding.speculation.drafters.branch_columns import BranchColumns
 from decoding.speculation.drafters.calibration import AcceptanceCalibration
 from decoding.speculation.drafters.child_selection import SAMPLING_CODES
 from decoding.speculation.drafters.random_shapes import build_random_shape
@@ -83,7 +84,7 @@ class TreeDrafter:
         self.table = self.source if self.prunable and isinstance(self.source, TableSource) else None
         self.model = self.source if self.prunable and isinstance(self.source, LevelSource) else None
         self.level_seconds = 0.0  # time to build one level; with a draft model that is its forward pass
-        self._has_drafted = False
+        self._has_drafted, self._columns = False, BranchColumns()
 
     @property
     def feedback_k(self) -> int:
@@ -109,10 +110,12 @@ class TreeDrafter:
             return _to_recorded_drafts(build_random_shape(self.source, knobs, branches, plan), len(branches), self.draw)
         own_shape = None if plan.templates else self.shape
         if own_shape is None and self.table is not None and not plan.templates and not plan.least_probabilities:
-            return _list_drafts(draft_from_table(self.table, self.calibration, knobs, branches, plan))
+            return _list_drafts(draft_from_table(self.table, self.calibration, knobs, self._columns, branches, plan))
         begin = time.perf_counter()
         if self.model is not None and own_shape is None and not plan.templates:
-            drafts = draft_with_model(self.model, self.calibration, knobs, branches, plan, self.level_seconds)
+            drafts = draft_with_model(
+                self.model, self.calibration, knobs, self._columns, branches, plan, self.level_seconds
+            )
             if drafts is not None:
                 self._learn_level(begin, drafts.num_levels)
                 return _list_drafts(drafts.nodes)
