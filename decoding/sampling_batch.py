@@ -18,7 +18,7 @@ from decoding.sampling_columns import SamplingColumns
 _OF_ALL = ("is_sampled", "is_filtered", "inverse_temperature")
 """What is computed of each row by itself, for every batch."""
 
-_MOST_ALIKE = 512  # numbers of rows that are kept: of drafts each round has another
+_MOST_ALIKE = 512  # results kept, one for each number of rows; with drafts that is another one in every round
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ The rest of a GPU is for models that load later."""
 LEAST_CUDA_SHARE = 1 / 8
 """Share of a GPU's free memory that a pool has where the largest round would take nearly all: such rounds are split."""
 _SMALL_BYTES = 1 << 19
-"""Bytes of each part of a pool that are in small pages. A text of a few thousand tokens lies there, whose pages a CPU
-knows all; the first touch of a huge page takes 170 us, and 4,500 on a virtual machine that gives free memory back."""
+"""Bytes of each part of a pool that are in small pages. A text of two thousand tokens lies there, whose pages
+fit in the CPU's table of them; to touch a huge page takes 170 us, and 4,500 where a virtual machine gave it back."""
 
 
 def pick_pool_bytes(device: torch.device | str, *, at_most: int, workspace: int = 0) -> int:
@@ -69,19 +69,19 @@ def allocate_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
 
 
 def _map_zeros(size: int, num_parts: int) -> npt.NDArray[np.uint8]:
-    """Returns bytes that begin with a page, in huge pages but for the beginning of each of some equal parts.
+    """Returns zeros that begin with a page: huge ones, but for the first `_SMALL_BYTES` of each of some equal parts.
 
     Raises: MemoryError.
     """
     if not hasattr(mmap, "MADV_HUGEPAGE"):  # not Linux
         return np.zeros(size, dtype=np.uint8)
     try:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
+        memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
         raise MemoryError(f"there are no {size:,} bytes: {error}") from error
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
         for part in range(num_parts):
             begin = part * (size // num_parts) // mmap.PAGESIZE * mmap.PAGESIZE
             memory.madvise(mmap.MADV_NOHUGEPAGE, begin, min(_SMALL_BYTES, size - begin))
-    return np.frombuffer(memory, dtype=np.uint8)
+    return np.frombuffer(memory, dtype=np.uint8, count=size)

@@ -75,7 +75,8 @@ def list_keys(parts: Sequence[ListedRows], common_P: Ints) -> KeyLists:
     drafted = [part.parents_N for part in parts if part.num_drafted]
     parents_M = np.concatenate(drafted) if drafted else _NO_PARENTS
     # a flat list: of tuples NumPy takes twice as long to make an array
-    sizes, num_tokens, room = list[int](), 0, 0
+    sizes: list[int] = []
+    num_tokens = room = 0
     for part in parts:
         num_nodes = len(part.parents_N)
         sizes += (len(part.slots), part.num_causal, part.num_drafted, num_nodes)

@@ -85,9 +85,9 @@ class CostEstimate:
     @cached_property
     def least_seconds(self) -> float:
         """The least that one more node takes; 0 where a GPU computes rows that only fill up."""
-        # along a line all take as long, and a node after a corner takes more
-        last = [corner for corner in self.corners if corner]
-        return min([float(self.seconds_N[node] - self.seconds_N[node - 1]) for node in last], default=0.0)
+        # between corners each takes as long, and the first one after a corner takes more: the last ones are enough
+        last_nodes = [corner for corner in self.corners if corner]
+        return min([float(self.seconds_N[node] - self.seconds_N[node - 1]) for node in last_nodes], default=0.0)
 
     def count_worthwhile(self, probabilities_N: npt.NDArray[np.floating], branches: int) -> int:
         """Returns the fewest draft nodes that gain `keep_gain` of the most expected tokens per second (DESIGN D4).

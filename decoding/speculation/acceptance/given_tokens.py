@@ -25,7 +25,8 @@ def match_tokens(
             continue
         # as `Draft.follow_path`, without a call for each node
         last, token, row = -1, tokens[first], first
-        path, chosen, of_chosen = list[int](), [token], [logprobs[first]]
+        path: list[int] = []
+        chosen, of_chosen = [token], [logprobs[first]]
         for parent, drafted in zip(draft.parents, draft.tokens, strict=True):
             row += 1
             if parent == last and drafted == token:

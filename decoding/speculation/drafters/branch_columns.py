@@ -22,6 +22,6 @@ class BranchColumns:
         """Returns the parameters and the seeds, a row for each branch. *Mutates* what is kept."""
         key = [(branch.params, branch.seed) for branch in branches]
         if key != self._key:
-            params, seeds = zip(*key, strict=True)
+            params, seeds = [one for one, _ in key], [seed for _, seed in key]
             self._key, self._columns = key, (SamplingColumns.from_params(params), wrap_seeds(seeds))
         return self._columns

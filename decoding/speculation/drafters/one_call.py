@@ -54,7 +54,8 @@ class CalledNodes:
     def find_path(self, branch: int, tokens: Iterable[int]) -> list[int]:
         """Returns the nodes along these tokens from the root, up to the first token without one."""
         begin, end = self._ends[branch - 1] if branch else 0, self._ends[branch]
-        last, path, node = -1, list[int](), begin
+        path: list[int] = []
+        last, node = -1, begin
         for token in tokens:
             # nodes come after their parents
             while node < end and (self._parents[node] != last or self._tokens[node] != token):

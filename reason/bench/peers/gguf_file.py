@@ -34,7 +34,8 @@ _OF_LAYER = {
 def write_gguf(source: str, file: Path, *, is_bfloat16: bool = False, with_tokens: bool = False) -> None:
     """Writes the checkpoint in a folder as float32, which holds bfloat16 and float16 exactly.
 
-    is_bfloat16  writes matrices in bfloat16; vectors stay in float32, as llama.cpp wants norms
+    is_bfloat16  writes matrices in bfloat16, to which those of another dtype are rounded; vectors stay in float32, as
+                 llama.cpp wants norms
     with_tokens  writes its byte-level vocabulary, too, so that a server knows the texts of tokens and which one ends a
                  text; how texts are split into words is not in the file, and is GPT-2's there
 

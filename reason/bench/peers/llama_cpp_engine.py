@@ -27,9 +27,9 @@ class LlamaCppPeer:
                   otherwise each branch has a copy of them, and a row looks at those of its branch
 
     Runs that are timed have its defaults: flash attention, and keys and values in half precision. Greedy ones have
-    neither, so that they compute in float32 as the other engines do (with flash attention logits differ by about 1e-3,
-    without by 1e-5, and a tie may fall to another token). llama.cpp decodes a limited number of sequences together
-    (256); more branches are several runs one after the other.
+    neither, so that with weights of float32 they compute as the other engines do (with flash attention logits differ by
+    about 1e-3, without by 1e-5, and a tie may fall to another token). llama.cpp decodes a limited number of sequences
+    together (256); more branches are several runs one after the other.
     """
 
     def __init__(self, file: Path, threads: int, *, dtype: str, shares_cells: bool) -> None:

@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="of weights and products, where an engine can",
+        help="of weights and products; an engine without it stays in float32, and its line says so",
     )
     add_report_argument(parser)
     return parser

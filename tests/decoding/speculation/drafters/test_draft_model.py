@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from decoding.kv.shared_prefix import group_by_prefix
 from decoding.model.batch import SequenceInput, pack_batch
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.speculation.drafters.draft_model import DraftModel
+from decoding.speculation.drafters.one_call import FIRST_CALL
 from decoding.speculation.interfaces import Branch
 from reason.engines.draft_model import DraftModelSource
 from reason.models.checkpoint import find_model, load_tokenizer
@@ -128,6 +131,18 @@ def test_the_dtype_that_is_picked_ranks_tokens_as_float32_does() -> None:
     for row, best in enumerate(picked.ids_FK[:, 0].tolist()):
         assert logp_FV[row][best] == pytest.approx(exact.logp_FK[row, 0], abs=0.15)
         assert picked.logp_FK[row, 0] == pytest.approx(exact.logp_FK[row, 0], abs=0.15)
+
+
+def test_the_dtype_that_is_picked_keeps_a_model_compiled(tmp_path: Path) -> None:
+    """Of a width that is no multiple of 32 float32 alone runs compiled."""
+    tiny = Path(find_model("bundled:tiny_draft").source)
+    for file in tiny.glob("tokenizer*"):
+        copy(file, tmp_path)
+    random_model("llama", hidden_size=48, vocab_size=576).save_pretrained(tmp_path)
+    sources = [DraftModelSource(str(tmp_path), device="cpu", dtype=dtype) for dtype in ("float32", "auto")]
+    branches = [Branch(0, "", (5, 6, 7), 0, SamplingParams(), 9)]
+    exact, picked = (source.draft_levels(branches, *FIRST_CALL) for source in sources)
+    assert (picked is None) == (exact is None)
 
 
 def test_siblings_read_their_prompt_once_and_accepted_nodes_are_not_fed_again() -> None:
