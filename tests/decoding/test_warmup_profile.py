@@ -24,7 +24,8 @@ from reason.settings import solve_spec
 from tests.support.fakes import HashBackend
 from tests.support.scarce_memory import ScarceDrafter
 
-SETTINGS = ("search.n=2", "speculation=stand", "controller=fixed", "scorer=likelihood")
+# one branch: when a second one joins it is a matter of timing, and with it what is drafted
+SETTINGS = ("search.n=1", "speculation=stand", "controller=fixed", "scorer=likelihood")
 QUESTION = "x0 = 3. Each next term is 5 times the one before plus 8, modulo 19. Find x3."
 
 

@@ -98,6 +98,7 @@ def simulate_rounds(
         live = [Branch(i, "a problem", text, i, SamplingParams(), 1000) for i, text in enumerate(texts)]
         context = 500 * branches
         plan = controller.plan_drafts(live, BatchLoad(branches, 0, context, 512 - branches))
+        drafter.level_seconds = 1e-4  # about what it is: measured, it would vary with what else this machine does
         drafts = drafter.propose(live, plan) if plan.max_total else [Draft()] * branches
         feedback = []
         for i, (one, draft) in enumerate(zip(live, drafts, strict=True)):
