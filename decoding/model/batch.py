@@ -109,14 +109,15 @@ def pack_segments(
 def pack_lists(inputs: Sequence[SequenceInput[S]], order: PrefixOrder) -> tuple[TokenBatch, list[SequenceInput[S]]]:
     """Returns the batch with lists of keys, and the inputs in the order that their tokens (and outputs) have in it."""
     ordered = [inputs[i] for i in order.places_P]
-    rows = []
-    for item in ordered:
-        slots, num_nodes = item.sequence.view_slots(0, item.slots), len(item.draft.tokens)
-        rows.append(
-            ListedRows(slots, item.num_committed, item.draft.columns.parents_N, num_nodes)
-            if num_nodes
-            else ListedRows(slots, item.num_committed)
+    rows = [
+        ListedRows(
+            item.sequence.view_slots(0, item.slots),
+            item.num_committed,
+            item.draft.columns.parents_N,
+            len(item.draft.tokens),
         )
+        for item in ordered
+    ]
     return _build_batch(ordered, (), None, list_keys(rows, order.common_P)), ordered
 
 

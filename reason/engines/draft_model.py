@@ -113,8 +113,8 @@ def _open_backend(
     The target checks drafts, so they need no exact numbers. A model that learns needs them: rounded weights lose steps.
     """
     open_in = partial(open_language_model, source, device=device, head_ids=head_ids)
-    is_free = dtype == "auto" and not learns and pick_device(device).type == "cpu"
-    if is_free and explain_uncompiled_dtype(torch.bfloat16) is None:
+    may_round = dtype == "auto" and not learns and pick_device(device).type == "cpu"
+    if may_round and explain_uncompiled_dtype(torch.bfloat16) is None:
         backend = open_in(dtype="bfloat16")
         if backend.decoder_kind == "compiled":
             return backend

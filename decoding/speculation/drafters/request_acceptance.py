@@ -77,16 +77,6 @@ class RequestAcceptance:
         lengths_B = np.array([len(branch.tokens) for branch in branches], dtype=np.int64)
         return _multiply_odds(rows_B, lengths_B, self._offsets, self._lengths, self.half_life)
 
-    def observe(
-        self, branches: Sequence[Branch], branch_N: Ints, level_N: Ints, expected_N: Numbers, accepted_N: Bools
-    ) -> None:
-        """Adds the outcomes of N draft tokens whose parents were accepted. *Mutates*.
-
-        branch_N    whose draft each is in, ascending
-        expected_N  the probability with which it was drafted, given its parent
-        """
-        move_offsets(self.open_rows(branches), branch_N, level_N, expected_N, accepted_N)
-
     def open_rows(self, branches: Sequence[Branch]) -> OffsetRows:
         """Returns what `move_offsets` needs of these requests. *Mutates*: begins rows for new ones."""
         rows_B = np.array([self._row_of(branch) for branch in branches], dtype=np.int64)
@@ -129,7 +119,11 @@ def _multiply_odds(rows_B: Ints, lengths_B: Ints, offsets_RL: Numbers, lengths_R
 
 @compiled
 def move_offsets(rows: OffsetRows, branch_N: Ints, level_N: Ints, expected_N: Numbers, accepted_N: Bools) -> None:
-    """Adds outcomes, as `RequestAcceptance.observe`. *Mutates* the rows."""
+    """Adds the outcomes of N draft tokens whose parents were accepted. *Mutates* the rows.
+
+    branch_N    whose draft each is in, ascending
+    expected_N  the probability with which it was drafted, given its parent
+    """
     rows_B, lengths_B, offsets_RL, variances_RL, lengths_R, first_variances_L, half_life = rows
     columns = offsets_RL.shape[1]
     surplus_L, information_L = np.empty(columns), np.empty(columns)

@@ -9,7 +9,7 @@ import pytest
 
 from decoding.speculation.draft import Draft
 from decoding.speculation.drafters import request_acceptance
-from decoding.speculation.drafters.request_acceptance import RequestAcceptance
+from decoding.speculation.drafters.request_acceptance import RequestAcceptance, move_offsets
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.speculation.interfaces import Branch, DraftPlan, Feedback
 from tests.support.draft_sources import FakeSource, branch
@@ -47,7 +47,7 @@ class RequestSimulation:
             truth_N = [shift(p, by) for p, by in zip(base_N, self.offsets[branch_N, level_N], strict=True)]
             expected_N = base_N * odds_N / (1 - base_N + base_N * odds_N)
             accepted_N = self.rng.random(len(branch_N)) < truth_N
-            self.acceptance.observe(branches, branch_N, level_N, expected_N, accepted_N)
+            move_offsets(self.acceptance.open_rows(branches), branch_N, level_N, expected_N, accepted_N)
             if number >= rounds // 2:
                 self.expected += np.bincount(branch_N, expected_N)
                 self.accepted += np.bincount(branch_N, accepted_N)
@@ -96,7 +96,7 @@ def test_one_outcome_says_little_and_many_say_more(accepted: bool, expected: flo
     assert (acceptance.odds_of([request(0)]) == 1).all()
     shifts = []
     for _ in range(20):
-        acceptance.observe([request(0)], *outcomes(1, expected, accepted))
+        move_offsets(acceptance.open_rows([request(0)]), *outcomes(1, expected, accepted))
         shifts.append(abs(float(np.log(acceptance.odds_of([request(0)])[0, 0]))))
     assert 0 < shifts[0] <= 2 * 0.3**2
     assert shifts == sorted(shifts)
@@ -111,7 +111,7 @@ def outcomes(count: int, expected: float, accepted: bool) -> tuple[np.ndarray, .
 def test_a_refused_request_is_as_good_as_new_after_a_while_without_drafts() -> None:
     acceptance = RequestAcceptance()
     for number in range(300):
-        acceptance.observe([request(0, 100 + number)], *outcomes(5, 0.5, accepted=False))
+        move_offsets(acceptance.open_rows([request(0, 100 + number)]), *outcomes(5, 0.5, accepted=False))
     odds = [float(acceptance.odds_of([request(0, 400 + later)])[0, 0]) for later in range(0, 5000, 100)]
     assert odds[0] < 0.05
     assert odds == sorted(odds)
@@ -160,7 +160,7 @@ def test_memory_is_bounded_and_the_request_that_was_not_seen_for_longest_is_forg
     monkeypatch.setattr(request_acceptance, "MOST_REQUESTS", 3)
     acceptance = RequestAcceptance()
     for number in (0, 1, 2, 0, 3):
-        acceptance.observe([request(number)], *outcomes(5, 0.5, accepted=True))
+        move_offsets(acceptance.open_rows([request(number)]), *outcomes(5, 0.5, accepted=True))
     known = [number for number in range(4) if acceptance.odds_of([request(number)])[0, 0] != 1]
     assert known == [0, 2, 3]
     once, twice = acceptance.odds_of([request(3), request(0)])[:, 0]
