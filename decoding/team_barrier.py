@@ -1,7 +1,10 @@
-"""Lets threads that run the same compiled code wait for each other, without Python.
+"""Lets threads that run the same compiled code wait for each other, and share out its parts, without Python.
 
 A round of a decoder waits some hundred times for a part of a layer: a lock of the system would take longer than the
 part. So a thread that waits looks again and again, and after a while offers its core to others each time.
+
+Parts that need nothing of each other are taken by whoever comes first, so that nobody waits for a thread that has not
+begun, for want of a core or of Python's lock. Parts of a later stage wait until all before them have ended.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from decoding.vector_emitter import VectorEmitter, llvm_function
 _ARRIVED, _TIMES = 0, 8
 """Where a barrier has the number of threads that wait, and how often all have met: in different lines of a cache."""
 
+_TAKEN, _ENDED = 16, 24
+"""Where it has the number of parts that threads have taken, and of those that have ended."""
+
 _LOOKS = 2000
 """Looks of a waiting thread, some 50 us, before it offers its core to others."""
 
@@ -32,8 +38,8 @@ _PAUSE = {"x86_64": _OF_X86, "AMD64": _OF_X86, "aarch64": _OF_ARM, "arm64": _OF_
 
 
 def new_barrier() -> npt.NDArray[np.int64]:
-    """Returns the state of a barrier; `wait_for_team` changes it."""
-    return np.zeros(16, dtype=np.int64)
+    """Returns the state of a barrier; the functions below change it."""
+    return np.zeros(32, dtype=np.int64)
 
 
 @llvm_function
@@ -87,5 +93,27 @@ def wait_for_team(barrier: npt.NDArray[np.int64], num_threads: int) -> None:
         return
     looks = 0
     while _read_number(barrier, _TIMES) == times:
+        looks += 1
+        _pause(looks > _LOOKS)
+
+
+@compiled_in_place
+def take_part(barrier: npt.NDArray[np.int64]) -> int:
+    """Returns the number of the next part, from 0 on, which no other thread gets. *Mutates* `barrier`."""
+    number: int = _add_number(barrier, _TAKEN, 1)
+    return number
+
+
+@compiled_in_place
+def end_part(barrier: npt.NDArray[np.int64]) -> None:
+    """Says that a part that this thread has taken has ended. *Mutates* `barrier`."""
+    _add_number(barrier, _ENDED, 1)
+
+
+@compiled_in_place
+def wait_for_parts(barrier: npt.NDArray[np.int64], count: int) -> None:
+    """Waits until `count` parts have ended; what was written in them, all can read after."""
+    looks = 0
+    while _read_number(barrier, _ENDED) < count:
         looks += 1
         _pause(looks > _LOOKS)

@@ -16,19 +16,25 @@ class HelperThread(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="decoder helper", daemon=True)
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._is_busy = False
+        self._num_begun = self._num_ended = 0  # each is written by one thread
         self._error: BaseException | None = None
         self._ends: SimpleQueue[None] = SimpleQueue()
         self.start()
 
+    @property
+    def num_calls(self) -> int:
+        """Calls that have not ended."""
+        return self._num_begun - self._num_ended
+
     def begin(self, call: Callable[[], None]) -> None:
-        """Has the thread make this call."""
-        self._is_busy, self._ends = True, SimpleQueue()
+        """Has the thread make this call, after those before it."""
+        self._ends = SimpleQueue()
+        self._num_begun += 1
         self._calls.put(call)
 
     def finish(self) -> BaseException | None:
-        """Waits for the end of the call; returns what it raised. A wait that was interrupted may be repeated."""
-        while self._is_busy:  # not the queue alone: what an interrupted wait took from it is lost
+        """Waits for the end of all calls; returns what one raised. A wait that was interrupted may be repeated."""
+        while self.num_calls:  # not the queue alone: what an interrupted wait took from it is lost
             self._ends.get()
         error, self._error = self._error, None
         return error
@@ -40,7 +46,7 @@ class HelperThread(threading.Thread):
                 call()
             except BaseException as error:
                 self._error = error
-            self._is_busy = False
+            self._num_ended += 1
             self._ends.put(None)
             del call  # while this thread waits, it would keep the weights and keys of a closed engine
 
@@ -72,6 +78,32 @@ def run_in_team(num_threads: int, function: Callable[..., None], *args: object) 
         finally:
             _lock.release()
     function(0, 1, new_barrier(), *args)
+
+
+def share_parts(num_threads: int, function: Callable[..., None], *args: object) -> None:
+    """Calls `function(thread, num_threads, barrier, *args)` in this thread, number 0, and in helpers; waits for this
+    one alone.
+
+    The functions take parts of the work at the barrier (`take_part`) until none is left, and return when all parts have
+    ended. A helper that begins after that finds none, and touches nothing. One that has had no core for two calls gets
+    no third.
+    """
+    if num_threads > 1 and _lock.acquire(blocking=False):
+        try:
+            if _start_helpers(num_threads - 1):
+                barrier, others = new_barrier(), [other for other in _helpers[: num_threads - 1] if other.num_calls < 2]
+                try:
+                    for thread, other in enumerate(others, start=1):
+                        other.begin(lambda thread=thread: function(thread, num_threads, barrier, *args))  # type: ignore[misc]
+                    function(0, num_threads, barrier, *args)
+                except BaseException:
+                    # a signal, before this thread has begun: helpers do it all, and write to the arrays meanwhile
+                    _finish_all(others)
+                    raise
+                return
+        finally:
+            _lock.release()
+    function(0, num_threads, new_barrier(), *args)
 
 
 def _finish_all(helpers: list[HelperThread]) -> list[BaseException | None]:

@@ -45,8 +45,8 @@ from decoding.model.panel_products import Ints, multiply_in_team
 from decoding.model.tile_attention import size_packed
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.weight_panels import Floats, Panels, allocate_aligned, pick_panel_type, round_up, write_panels
-from decoding.thread_team import run_in_team
-from decoding.threads import count_threads
+from decoding.thread_team import run_in_team, share_parts
+from decoding.threads import MIN_SHARED_PRODUCTS, count_threads
 from decoding.tile_kernels import EXACT, ROUNDED, TILE, TILE_DEPTH
 
 _FULL_TILES = (TILE, 2 * TILE, 3 * TILE, 4 * TILE)
@@ -54,6 +54,12 @@ _FULL_TILES = (TILE, 2 * TILE, 3 * TILE, 4 * TILE)
 _MAX_WIDENED = 1 << 22
 """Numbers of an embedding in bfloat16 up to which it is kept in float32 too: of one row, widening takes longer than the
 first products of a small model."""
+
+CACHED_BYTES = 1 << 21
+"""Bytes of a layer's matrices up to which a core's caches keep them while rows go through the layer part by part."""
+MIN_ROWS_CACHED, MIN_ROWS = 8, 128
+"""Rows for each thread from which on threads take rows of such a layer, and of a larger one; of fewer they share the
+columns of each product."""
 
 
 class CompiledDecoder:
@@ -129,17 +135,31 @@ class CompiledDecoder:
         num_tokens, keys = len(batch.tokens_T), batch.lists
         assert keys is not None, "batches of a compiled decoder have lists of keys"
         embedding, tokens_T = self._look_up(batch.tokens_T)
-        num_threads = count_threads(self._num_weights, num_tokens)
-        work, of_thread, capacity, largest = size_work(self._shapes, num_threads, batch.positions_T, keys.keys_T)
+        num_threads, num_groups = self._count_threads(num_tokens)
+        work, of_thread, of_group, capacity, largest = size_work(
+            self._shapes, num_threads, num_groups, batch.positions_T, keys.keys_T
+        )
         cos_sin = self._find_cos_sin(largest)
-        run_in_team(
-            num_threads, run_layers,
+        run = run_in_team if num_groups == 1 else share_parts
+        run(
+            num_threads, run_layers, num_groups,
             self._shapes, self._layers, self._matrices, self._vectors, embedding, cos_sin,
             tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
-            self.view_numbers(pool), self._take_work(work), of_thread, capacity,
+            self.view_numbers(pool), self._take_work(work), of_thread, of_group, capacity,
             *self._take_packed(num_threads, capacity), self._zeros, hidden.reshape(-1),
         )  # fmt: skip
         return torch.from_numpy(hidden).to(self._dtype)
+
+    def _count_threads(self, num_tokens: int) -> tuple[int, int]:
+        """Returns in how many threads a pass runs, and of how many groups of them each takes parts of the rows."""
+        bytes_of_layer = self._matrices.itemsize * self._num_weights // self.num_layers
+        # with tiles such a layer takes no longer than to wake a helper
+        if bytes_of_layer <= CACHED_BYTES and not self.row_counts:
+            useful = count_threads(self._num_weights, num_tokens, MIN_SHARED_PRODUCTS)
+            num_threads = max(1, min(useful, num_tokens // MIN_ROWS_CACHED))
+            return num_threads, num_threads
+        num_threads = count_threads(self._num_weights, num_tokens)
+        return num_threads, num_threads if num_tokens >= MIN_ROWS * num_threads else 1
 
     @staticmethod
     def view_numbers(pool: Tensor) -> Numbers:

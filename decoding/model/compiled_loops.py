@@ -30,11 +30,11 @@ def compute_logits(
     The arguments are those of `run_layers`, and of `multiply` for the head; `work` and `packed` may be larger.
     """
     num_tokens, num_rows, depth = len(tokens_T), len(output_indices_W), shapes[0].hidden_size
-    _, of_thread = size_rows(shapes, 1, num_tokens, capacity)
+    _, of_thread, of_group = size_rows(shapes, 1, 1, num_tokens, capacity)
     run_layers(
-        ZERO, 1, np.zeros(16, dtype=np.int64), shapes, layers, matrices, vectors, embedding, cos_sin,
+        ZERO, 1, np.zeros(32, dtype=np.int64), 1, shapes, layers, matrices, vectors, embedding, cos_sin,
         tokens_T, positions_T, slots_T, output_indices_W, np.arange(num_tokens), key_slots, extra_slots, keys_T, kv,
-        work, of_thread, capacity, packed, slots, zeros, hidden,
+        work, of_thread, of_group, capacity, packed, slots, zeros, hidden,
     )  # fmt: skip
     columns = len(head_bias)
     multiply(

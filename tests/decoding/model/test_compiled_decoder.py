@@ -168,28 +168,42 @@ def test_a_row_that_is_held_is_not_overwritten(outputs: int) -> None:
     assert torch.equal(held, expected)
 
 
+def set_threads(patch: pytest.MonkeyPatch, num_threads: int, takes_rows: bool) -> None:
+    """Runs passes in so many threads, which take rows of a layer, or share the columns of its products."""
+    patch.setattr(compiled_decoder, "count_threads", lambda *args: num_threads)
+    for setting in ("MIN_ROWS_CACHED", "MIN_ROWS"):
+        patch.setattr(compiled_decoder, setting, 1 if takes_rows else 10**6)
+    patch.setattr(compiled_decoder, "CACHED_BYTES", 0)
+
+
+@pytest.mark.parametrize("takes_rows", [True, False])
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=5, deadline=None)
 @given(sequences=trees(), numbers=st.sampled_from(COMPILED_NUMBERS))
-def test_threads_change_no_bit(family: str, num_threads: int, sequences: list[Tokens], numbers: str) -> None:
+def test_threads_change_no_bit(
+    family: str, num_threads: int, takes_rows: bool, sequences: list[Tokens], numbers: str
+) -> None:
     backend = random_backend(family, "compiled", numbers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled_decoder, "count_threads", lambda num_weights, num_tokens: 1)
+        set_threads(patch, 1, takes_rows)
         alone = encode(backend, sequences)
-        patch.setattr(compiled_decoder, "count_threads", lambda num_weights, num_tokens: num_threads)
+        set_threads(patch, num_threads, takes_rows)
         together = encode(backend, sequences)
     for expected, outputs in zip(alone, together, strict=True):
         np.testing.assert_array_equal(outputs, expected)
 
 
+@pytest.mark.parametrize("takes_rows", [True, False])
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 @pytest.mark.parametrize("sizes", [(16, 32), (72, 100), (136, 200)], ids=str)
-def test_sizes_that_fill_no_panel_give_what_the_eager_decoder_gives(sizes: tuple[int, int], num_threads: int) -> None:
+def test_sizes_that_fill_no_panel_give_what_the_eager_decoder_gives(
+    sizes: tuple[int, int], num_threads: int, takes_rows: bool
+) -> None:
     hidden_size, mlp_size = sizes
     outputs = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled_decoder, "count_threads", lambda num_weights, num_tokens: num_threads)
+        set_threads(patch, num_threads, takes_rows)
         for decoder in ("compiled", "eager"):
             model = random_model("llama", hidden_size=hidden_size, intermediate_size=mlp_size)
             backend = HFBackend(model, device="cpu", dtype="float32", decoder=decoder)
