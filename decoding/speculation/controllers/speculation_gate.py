@@ -27,6 +27,7 @@ RoundKind = Literal["plain", "learning", "drafted"]
 
 _ALLOWANCE = 0.03  # share of the time of all rounds that trials may lose, for one branch
 _MANY_BRANCHES = 8  # of which the share is half, and of twice as many a fifth: the more rows, the less drafts can win
+_MANY_OF_TRAINED = 32  # for a trained drafter, whose drafts of 16 branches win back in 50 rounds what a trial loses
 _LEARNING = 0.008  # share of the time of plain rounds that learning from some of them may take
 _STAKE = 1.5  # plain rounds: what a trial may lose
 _STAKE_OF_TRAINED = 4.0  # of a trained drafter, whose first round computes all texts until then
@@ -225,7 +226,8 @@ def _learning_interval(record: _LoadRecord) -> float:
 def _begin_record(branches: int, seconds: float, node_seconds: float, is_trusted: bool) -> _LoadRecord:
     if seconds >= _LONG * (_DRAFTING + _DRAFTING_OF_BRANCH * branches):
         return _LoadRecord(_SHORT_REST, _SHORT_REST, is_long=True)
-    if branches >= _MANY_BRANCHES and node_seconds > _DEAR * seconds:
+    many = _MANY_OF_TRAINED if is_trusted else _MANY_BRANCHES
+    if branches >= many and node_seconds > _DEAR * seconds:
         first = _FIRST_TRIAL_OF_DEAR
         return _LoadRecord(first, first, is_long=False, learning_cost=_LEARNING_COST)
     if is_trusted:

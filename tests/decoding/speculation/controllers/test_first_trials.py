@@ -32,16 +32,18 @@ def test_a_trained_drafter_waits_where_many_branches_have_dear_nodes(rounds_of_o
     """Whatever sizes came before: a trial of many branches costs much, and drafts win little there."""
     gate = trusting_gate()
     assert count_rounds_until_trial(gate, 1, CHEAP, most=rounds_of_one) == rounds_of_one
-    assert 100 < count_rounds_until_trial(gate, 16, DEAR) < 200
+    assert 100 < count_rounds_until_trial(gate, 32, DEAR) < 200
 
 
-def test_a_trained_drafter_is_tried_at_once_where_nodes_are_cheap() -> None:
-    assert count_rounds_until_trial(trusting_gate(), 16, CHEAP) < 5
+@pytest.mark.parametrize(("branches", "node_seconds"), [(64, CHEAP), (16, DEAR)])
+def test_a_trained_drafter_is_tried_at_once_where_it_is_likely_to_pay(branches: int, node_seconds: float) -> None:
+    assert count_rounds_until_trial(trusting_gate(), branches, node_seconds) < 5
+    assert count_rounds_until_trial(SpeculationGate(), branches, node_seconds) > 10
 
 
 def test_few_branches_do_not_wait_as_long_as_many_with_dear_nodes() -> None:
     gate = trusting_gate()
-    assert count_rounds_until_trial(gate, 16, DEAR, most=20) == 20
+    assert count_rounds_until_trial(gate, 32, DEAR, most=20) == 20
     assert count_rounds_until_trial(gate, 2, DEAR) < 5
 
 
