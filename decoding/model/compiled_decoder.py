@@ -44,7 +44,15 @@ from decoding.model.key_lists import ListedRows, list_keys
 from decoding.model.panel_products import Ints, multiply_in_team
 from decoding.model.tile_attention import size_packed
 from decoding.model.tile_products import count_tile_rows
-from decoding.model.weight_panels import Floats, Panels, allocate_aligned, pick_panel_type, round_up, write_panels
+from decoding.model.weight_panels import (
+    Floats,
+    Panels,
+    allocate_aligned,
+    allocate_weights,
+    pick_panel_type,
+    round_up,
+    write_panels,
+)
 from decoding.thread_team import run_in_team, share_parts
 from decoding.threads import MIN_SHARED_PRODUCTS, count_threads
 from decoding.tile_kernels import EXACT, ROUNDED, TILE, TILE_DEPTH
@@ -248,7 +256,7 @@ class CompiledHead:
         self._num_pieces = count_pieces(dtype)
         self._columns = round_up(self._num_outputs)
         panel_type = pick_panel_type([weight], self._depth, dtype)
-        self._panels: Panels = allocate_aligned(self._depth * self._columns, panel_type)
+        self._panels: Panels = allocate_weights(self._depth * self._columns, panel_type)
         write_panels(_widen_rows(weight, 1, self._columns, 1, self._depth), self._panels)
         self._bias = np.zeros(self._columns, dtype=np.float32)
         if bias is not None:
@@ -318,7 +326,7 @@ def _lay_out_weights(weights: DecoderWeights, shape: StackShape) -> tuple[Panels
         if not offsets:
             # all layers have the same parts; the system gives the memory of a page when it is first written
             sizes = [(part.ndim, part.numel()) for part in parts if part is not None]
-            matrices = allocate_aligned(shape.num_layers * sum(n for dims, n in sizes if dims > 1), panel_type)
+            matrices = allocate_weights(shape.num_layers * sum(n for dims, n in sizes if dims > 1), panel_type)
             vectors = np.empty(shape.num_layers * sum(n for dims, n in sizes if dims == 1) + shape.hidden, np.float32)
         offsets.append([])
         for part in parts:

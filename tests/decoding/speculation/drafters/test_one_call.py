@@ -152,7 +152,8 @@ def test_memory_for_many_rows_is_enough_for_fewer() -> None:
     assert parts is not None
     shapes = parts[0].list_arrays(1, 1, 1)[0]
     for most in (1, 127, 128, 129, 160, 256, 288, 400):
-        assert size_most_rows(shapes, most, 50) == max(size_rows(shapes, 1, 1, rows, 50)[0] for rows in range(1, most + 1))
+        sizes = [size_rows(shapes, 1, 1, rows, 50)[0] for rows in range(1, most + 1)]
+        assert size_most_rows(shapes, most, 50) == max(sizes)
 
 
 def test_a_branch_that_waits_has_no_draft_and_no_slots() -> None:
