@@ -24,8 +24,8 @@ from decoding.vector_emitter import VectorEmitter, llvm_function
 _ARRIVED, _TIMES = 0, 8
 """Where a barrier has the number of threads that wait, and how often all have met: in different lines of a cache."""
 
-_TAKEN, _ENDED = 16, 24
-"""Where it has the number of parts that threads have taken, and of those that have ended."""
+_NUM_TAKEN, _NUM_ENDED = 16, 24
+"""Where it has the number of parts that threads have taken, and of those that have ended: in other lines."""
 
 _LOOKS = 2000
 """Looks of a waiting thread, some 50 us, before it offers its core to others."""
@@ -100,20 +100,20 @@ def wait_for_team(barrier: npt.NDArray[np.int64], num_threads: int) -> None:
 @compiled_in_place
 def take_part(barrier: npt.NDArray[np.int64]) -> int:
     """Returns the number of the next part, from 0 on, which no other thread gets. *Mutates* `barrier`."""
-    number: int = _add_number(barrier, _TAKEN, 1)
+    number: int = _add_number(barrier, _NUM_TAKEN, 1)
     return number
 
 
 @compiled_in_place
 def end_part(barrier: npt.NDArray[np.int64]) -> None:
     """Says that a part that this thread has taken has ended. *Mutates* `barrier`."""
-    _add_number(barrier, _ENDED, 1)
+    _add_number(barrier, _NUM_ENDED, 1)
 
 
 @compiled_in_place
 def wait_for_parts(barrier: npt.NDArray[np.int64], count: int) -> None:
     """Waits until `count` parts have ended; what was written in them, all can read after."""
     looks = 0
-    while _read_number(barrier, _ENDED) < count:
+    while _read_number(barrier, _NUM_ENDED) < count:
         looks += 1
         _pause(looks > _LOOKS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from itertools import chain
 from queue import SimpleQueue
 
 from decoding.team_barrier import new_barrier
@@ -15,9 +16,8 @@ class HelperThread(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="decoder helper", daemon=True)
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], None], list[BaseException]]] = SimpleQueue()
         self._num_begun = self._num_ended = 0  # each is written by one thread
-        self._error: BaseException | None = None
         self._ends: SimpleQueue[None] = SimpleQueue()
         self.start()
 
@@ -26,29 +26,27 @@ class HelperThread(threading.Thread):
         """Calls that have not ended."""
         return self._num_begun - self._num_ended
 
-    def begin(self, call: Callable[[], None]) -> None:
-        """Has the thread make this call, after those before it."""
+    def begin(self, call: Callable[[], None], errors: list[BaseException]) -> None:
+        """Has the thread make this call, after those before it, and add what it raises to `errors`."""
         self._ends = SimpleQueue()
         self._num_begun += 1
-        self._calls.put(call)
+        self._calls.put((call, errors))
 
-    def finish(self) -> BaseException | None:
-        """Waits for the end of all calls; returns what one raised. A wait that was interrupted may be repeated."""
+    def finish(self) -> None:
+        """Waits for the end of all calls. A wait that was interrupted may be repeated."""
         while self.num_calls:  # not the queue alone: what an interrupted wait took from it is lost
             self._ends.get()
-        error, self._error = self._error, None
-        return error
 
     def run(self) -> None:
         while True:
-            call = self._calls.get()
+            call, errors = self._calls.get()
             try:
                 call()
             except BaseException as error:
-                self._error = error
+                errors.append(error)
             self._num_ended += 1
             self._ends.put(None)
-            del call  # while this thread waits, it would keep the weights and keys of a closed engine
+            del call, errors  # while this thread waits, they would keep the weights and keys of a closed engine
 
 
 _lock = threading.Lock()
@@ -66,13 +64,15 @@ def run_in_team(num_threads: int, function: Callable[..., None], *args: object) 
         try:
             if _start_helpers(num_threads - 1):
                 barrier, others = new_barrier(), _helpers[: num_threads - 1]
+                errors: list[list[BaseException]] = [[] for _ in others]
                 for thread, other in enumerate(others, start=1):
-                    other.begin(lambda thread=thread: function(thread, num_threads, barrier, *args))  # type: ignore[misc]
+                    call = lambda thread=thread: function(thread, num_threads, barrier, *args)  # noqa: E731
+                    other.begin(call, errors[thread - 1])
                 try:
                     function(0, num_threads, barrier, *args)
                 finally:
-                    errors = _finish_all(others)
-                for error in filter(None, errors):
+                    _finish_all(others)
+                for error in chain(*errors):
                     raise error
                 return
         finally:
@@ -84,9 +84,9 @@ def share_parts(num_threads: int, function: Callable[..., None], *args: object) 
     """Calls `function(thread, num_threads, barrier, *args)` in this thread, number 0, and in helpers; waits for this
     one alone.
 
-    The functions take parts of the work at the barrier (`take_part`) until none is left, and return when all parts have
-    ended. A helper that begins after that finds none, and touches nothing. One that has had no core for two calls gets
-    no third.
+    The functions take parts of the work at the barrier (`take_part`) until none is left, raise nothing once they have
+    taken one, and return when all parts have ended. A helper that begins after that finds none, and touches nothing.
+    One that has had no core for two calls gets no third.
     """
     if num_threads > 1 and _lock.acquire(blocking=False):
         try:
@@ -94,7 +94,8 @@ def share_parts(num_threads: int, function: Callable[..., None], *args: object) 
                 barrier, others = new_barrier(), [other for other in _helpers[: num_threads - 1] if other.num_calls < 2]
                 try:
                     for thread, other in enumerate(others, start=1):
-                        other.begin(lambda thread=thread: function(thread, num_threads, barrier, *args))  # type: ignore[misc]
+                        call = lambda thread=thread: function(thread, num_threads, barrier, *args)  # noqa: E731
+                        other.begin(call, [])  # what it could not begin, the others have done
                     function(0, num_threads, barrier, *args)
                 except BaseException:
                     # a signal, before this thread has begun: helpers do it all, and write to the arrays meanwhile
@@ -106,21 +107,21 @@ def share_parts(num_threads: int, function: Callable[..., None], *args: object) 
     function(0, num_threads, new_barrier(), *args)
 
 
-def _finish_all(helpers: list[HelperThread]) -> list[BaseException | None]:
-    """Waits for the calls of all helpers; returns what they raised. Raises: what a signal raised meanwhile, at the end.
+def _finish_all(helpers: list[HelperThread]) -> None:
+    """Waits for the calls of all helpers. Raises: what a signal raised meanwhile, at the end.
 
     Until then they write to the arrays of the call, and are not free for the next team.
     """
     interrupt: BaseException | None = None
     while True:
         try:
-            errors = [helper.finish() for helper in helpers]
+            for helper in helpers:
+                helper.finish()
             break
         except BaseException as error:  # of a signal, such as KeyboardInterrupt
             interrupt = error
     if interrupt is not None:
         raise interrupt
-    return errors
 
 
 def _start_helpers(count: int) -> bool:

@@ -39,7 +39,11 @@ tokens and .83 times for 64. But where both threads had one core, 1.8 and 1.2 ti
 MIN_SHARED_PRODUCTS = 16 * 10**6
 """The same where threads take rows from each other: a helper that gets no core costs next to nothing then, and threads
 wait for each other once in a layer. Rounds of the bundled target in bfloat16 took .7 to 1 times as long with a helper
-for 16 rows and .55 to .75 times for 144, on a machine whose two cores are at times one."""
+for 16 rows and .55 to .75 times for 144, on a machine whose two cores are at times one. Whole runs beside other
+processes on all cores took 1.1 times as long."""
+
+MIN_SHARED_ROWS = 8
+"""Rows of each of these threads, at least: of fewer a product takes longer for each."""
 
 TOKENS_PER_WEIGHT_READ = 8
 """Reading a weight from memory takes as long as this many multiplications with it."""
@@ -72,9 +76,15 @@ def with_helper_threads(num_weights: int, num_tokens: int) -> AbstractContextMan
     return limit_threads(getattr(_worker, "num_threads", None))
 
 
-def count_threads(num_weights: int, num_tokens: int, min_products: int = MIN_THREAD_PRODUCTS) -> int:
+def count_threads(num_weights: int, num_tokens: int) -> int:
     """Returns in how many threads a compiled forward pass through `num_weights` weights is to run."""
-    return choose_threads(_count_products(num_weights, num_tokens) // min_products)
+    return choose_threads(_count_products(num_weights, num_tokens) // MIN_THREAD_PRODUCTS)
+
+
+def count_sharing_threads(num_weights: int, num_tokens: int) -> int:
+    """Returns the same where threads take rows from each other, of layers that the cache holds."""
+    useful = _count_products(num_weights, num_tokens) // MIN_SHARED_PRODUCTS
+    return choose_threads(min(useful, num_tokens // MIN_SHARED_ROWS))
 
 
 def choose_threads(useful: int) -> int:

@@ -68,6 +68,17 @@ def allocate_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
     return torch.from_numpy(_map_zeros(size, shape[0] * shape[1])).view(dtype).view(shape)
 
 
+def map_huge_pages(size: int) -> mmap.mmap:
+    """Returns zeros in huge pages, where the kernel has some. For Linux. Raises: MemoryError."""
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"there are no {size:,} bytes: {error}") from error
+    with suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
 def _map_zeros(size: int, num_parts: int) -> npt.NDArray[np.uint8]:
     """Returns zeros that begin with a page: huge ones, but for the first `_SMALL_BYTES` of each of some equal parts.
 
@@ -75,12 +86,8 @@ def _map_zeros(size: int, num_parts: int) -> npt.NDArray[np.uint8]:
     """
     if not hasattr(mmap, "MADV_HUGEPAGE"):  # not Linux
         return np.zeros(size, dtype=np.uint8)
-    try:
-        memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError) as error:
-        raise MemoryError(f"there are no {size:,} bytes: {error}") from error
+    memory = map_huge_pages(max(size, 1))
     with suppress(OSError):  # a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
         for part in range(num_parts):
             begin = part * (size // num_parts) // mmap.PAGESIZE * mmap.PAGESIZE
             memory.madvise(mmap.MADV_NOHUGEPAGE, begin, min(_SMALL_BYTES, size - begin))

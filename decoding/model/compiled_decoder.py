@@ -54,7 +54,7 @@ from decoding.model.weight_panels import (
     write_panels,
 )
 from decoding.thread_team import run_in_team, share_parts
-from decoding.threads import MIN_SHARED_PRODUCTS, count_threads
+from decoding.threads import MIN_SHARED_ROWS, count_sharing_threads, count_threads
 from decoding.tile_kernels import EXACT, ROUNDED, TILE, TILE_DEPTH
 
 _FULL_TILES = (TILE, 2 * TILE, 3 * TILE, 4 * TILE)
@@ -65,9 +65,9 @@ first products of a small model."""
 
 CACHED_BYTES = 1 << 21
 """Bytes of a layer's matrices up to which a core's caches keep them while rows go through the layer part by part."""
-MIN_ROWS_CACHED, MIN_ROWS = 8, 128
-"""Rows for each thread from which on threads take rows of such a layer, and of a larger one; of fewer they share the
-columns of each product."""
+MIN_ROWS = 128
+"""Rows for each thread from which on threads take rows of a larger layer; of fewer they share the columns of each
+product."""
 
 
 class CompiledDecoder:
@@ -161,10 +161,9 @@ class CompiledDecoder:
     def _count_threads(self, num_tokens: int) -> tuple[int, int]:
         """Returns in how many threads a pass runs, and of how many groups of them each takes parts of the rows."""
         bytes_of_layer = self._matrices.itemsize * self._num_weights // self.num_layers
-        # with tiles such a layer takes no longer than to wake a helper
-        if bytes_of_layer <= CACHED_BYTES and not self.row_counts:
-            useful = count_threads(self._num_weights, num_tokens, MIN_SHARED_PRODUCTS)
-            num_threads = max(1, min(useful, num_tokens // MIN_ROWS_CACHED))
+        # with tiles a pass through such layers takes no longer than to wake a helper
+        if bytes_of_layer <= CACHED_BYTES and not self.row_counts and num_tokens >= 2 * MIN_SHARED_ROWS:
+            num_threads = count_sharing_threads(self._num_weights, num_tokens)
             return num_threads, num_threads
         num_threads = count_threads(self._num_weights, num_tokens)
         return num_threads, num_threads if num_tokens >= MIN_ROWS * num_threads else 1

@@ -203,15 +203,17 @@ def run_layers(
             wait_for_parts(barrier, layer * num_parts)
         # after the last layer's keys only the tokens with an output go on
         rows = every_T if layer < shape.num_layers else output_indices_W
-        first, end = _find_part(index, num_parts, len(rows), matrices)
-        count = end - first
+        # few of them are fewer parts, which may not be larger than others
+        count = max(_count_parts(len(rows), num_groups), (len(rows) + together - 1) // together)
+        first, end = _find_part(index, count, len(rows), matrices)
+        count = max(end - first, 0)
         if layer == 0:
             for t in range(first + member, end, members):
                 copy_row(embedding, tokens_T[t] * size, x, t * hidden_width, size)
                 for i in range(t * hidden_width + size, (t + 1) * hidden_width):
                     x[i] = np.float32(0.0)
             wait_for_team(barrier, members)
-        else:
+        elif count > 0:
             begin, layer_at = layers[layer - 1], (layer - 1) * layer_size
             for i in range(count):
                 x_at = rows[first + i] * hidden_width + hidden_first

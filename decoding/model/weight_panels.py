@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from decoding.cpu_features import has_pair_products, has_tiles
+from decoding.kv.pool_memory import map_huge_pages
 from decoding.tile_kernels import TILE, TILE_DEPTH
 from decoding.vector_emitter import LANES
 from decoding.vector_kernels import PANEL
@@ -100,16 +100,10 @@ def allocate_aligned(size: int, number_type: PanelType) -> npt.NDArray[Any]:
 
 
 def allocate_weights(size: int, number_type: PanelType) -> npt.NDArray[Any]:
-    """Returns the same in huge pages, where the system has some and there are numbers to fill one."""
+    """Returns the same in huge pages, where the system has some and there are numbers to fill half of one."""
     item = np.dtype(number_type).itemsize
     if size * item < _FEWEST_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return allocate_aligned(size, number_type)
-    try:
-        memory = mmap.mmap(-1, size * item + 2 * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"there are no {size * item:,} bytes: {error}") from error
-    with suppress(OSError):  # a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    numbers = np.frombuffer(memory, dtype=number_type)
+    numbers = np.frombuffer(map_huge_pages(size * item + 2 * _HUGE_PAGE), dtype=number_type)
     first = -numbers.ctypes.data % _HUGE_PAGE // item
     return numbers[first : first + size]

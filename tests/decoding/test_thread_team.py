@@ -236,3 +236,22 @@ def test_helper_keeps_nothing_of_a_call_that_has_ended() -> None:
     while alive() is not None and monotonic() < end:
         sleep(0.001)  # the helper answers before it lets go
     assert alive() is None
+
+
+def test_error_of_a_helper_that_took_no_part_is_not_that_of_a_later_team() -> None:
+    array = np.zeros(4, dtype=np.int64)
+    alive = weakref.ref(array)
+
+    def fail_in_helper(thread: int, num_threads: int, barrier: Ints, held: Ints) -> None:
+        if thread:
+            raise MemoryError("no room for arguments")
+
+    share_parts(2, fail_in_helper, array)
+    calls: list[tuple[int, int]] = []
+    run_in_team(2, record_thread, calls)
+    assert sorted(calls) == [(0, 2), (1, 2)]
+    del array
+    end = monotonic() + 30
+    while alive() is not None and monotonic() < end:
+        sleep(0.001)
+    assert alive() is None

@@ -77,6 +77,18 @@ def test_compiled_round_uses_the_more_threads_the_longer_it_is(three_threads: Th
     assert three_threads.submit(threads.count_threads, 500_000_000, 1).result() == 3
 
 
+def test_threads_that_take_rows_pay_earlier_and_have_some_rows_each(three_threads: ThreadPoolExecutor) -> None:
+    three_threads.submit(use_one_thread).result()
+
+    def ask(weights: int, rows: int) -> tuple[int, int]:
+        with threads.having_work(), open_worker(3) as other, give_work(other):
+            count = threads.count_sharing_threads(weights, rows)
+            return count, other.submit(threads.choose_threads, 8).result()
+
+    asked = [three_threads.submit(ask, *sizes).result() for sizes in ((1_800_000, 8), (1_800_000, 16), (10**9, 17))]
+    assert asked == [(1, 2), (2, 1), (2, 1)], "the other worker gets what this one leaves"
+
+
 @contextmanager
 def give_work(worker: ThreadPoolExecutor) -> Iterator[None]:
     """Counts a thread among the workers that have work."""

@@ -27,17 +27,19 @@ RoundKind = Literal["plain", "learning", "drafted"]
 
 _ALLOWANCE = 0.03  # share of the time of all rounds that trials may lose, for one branch
 _MANY_BRANCHES = 8  # of which the share is half, and of twice as many a fifth: the more rows, the less drafts can win
+_FEW_PLAIN = 8  # rounds of many before a trained drafter's first trial: two alone are an uncertain yardstick
 _MANY_OF_TRAINED = 32  # for a trained drafter, whose drafts of 16 branches win back in 50 rounds what a trial loses
 _LEARNING = 0.008  # share of the time of plain rounds that learning from some of them may take
 _STAKE = 1.5  # plain rounds: what a trial may lose
 _STAKE_OF_TRAINED = 4.0  # of a trained drafter, whose first round computes all texts until then
 _CREDIT = 2.0  # plain rounds: the balance at the start, enough for a first trial where rounds become slower
+_CREDIT_OF_TRAINED = 9.0  # the same of a trained drafter: for two trials, of which another process may slow down one
 _LONG_CREDIT = 4.0  # the same where rounds are long
 _MOST_STAKE = 8.0  # plain rounds: savings beyond it go to the balance
 _MOST_BALANCE = 10.0  # plain rounds: more, and old savings would pay for the drafts of today
 _FIRST_TRIAL = 16  # rounds before the first trial, in which the drafter learns; then between trials, twice as many each
 _FIRST_TRIAL_OF_FEW = 32  # for fewer than `_MANY_BRANCHES`, which teach as much in more rounds
-_FIRST_TRIAL_OF_DEAR = 128  # for more whose nodes are dear: a run of 100 rounds does not win back what a trial loses
+_FIRST_TRIAL_OF_DEAR = 128  # for many whose nodes are dear: a run of 100 rounds does not win back what a trial loses
 _DRAFTING, _DRAFTING_OF_BRANCH = 2.5e-4, 4e-5  # seconds on the host for a draft's round, and more for each branch
 _LONG = 20  # times as long as that: next to such a round drafting is nothing
 _DEAR = 0.25  # of a plain round for a node of each branch: then drafts win little, and a trial loses much
@@ -108,11 +110,11 @@ class SpeculationGate:
         self.num_trials = 0
         self._records: dict[int, _LoadRecord] = {}
         self._has_credit = self._is_trusted = False
-        self._most_loss = _STAKE
+        self._most_loss, self._credit = _STAKE, _CREDIT
 
     def trust_drafter(self) -> None:
         """Tries drafts after the first plain rounds: there is nothing to be learned before. *Mutates*."""
-        self._is_trusted, self._most_loss = True, _STAKE_OF_TRAINED
+        self._is_trusted, self._most_loss, self._credit = True, _STAKE_OF_TRAINED, _CREDIT_OF_TRAINED
 
     def plan_round(self, branches: int, curve_seconds: float, node_seconds: float = 0.0) -> RoundKind:
         """Returns the kind of the next round. *Mutates*.
@@ -148,7 +150,7 @@ class SpeculationGate:
         plain = record.plain_factor * curve_seconds
         if not self._has_credit and record.num_plain == 2:  # one round may have been a slow one
             # more than a trial takes: its seconds may grow until it begins
-            credit = max(_LONG_CREDIT if record.is_long else 0.0, _CREDIT / _STAKE * self._most_loss)
+            credit = max(_LONG_CREDIT if record.is_long else 0.0, self._credit)
             self.balance, self._has_credit = credit * plain, True
         self._pay_in(branches, seconds, plain)
         if kind == "learning":
@@ -231,7 +233,7 @@ def _begin_record(branches: int, seconds: float, node_seconds: float, is_trusted
         first = _FIRST_TRIAL_OF_DEAR
         return _LoadRecord(first, first, is_long=False, learning_cost=_LEARNING_COST)
     if is_trusted:
-        return _LoadRecord(_SHORT_REST, _SHORT_REST, is_long=False)
+        return _LoadRecord(_FEW_PLAIN if branches >= _MANY_BRANCHES else _SHORT_REST, _FIRST_TRIAL, is_long=False)
     first = _FIRST_TRIAL_OF_FEW if branches < _MANY_BRANCHES else _FIRST_TRIAL
     return _LoadRecord(first, first, is_long=False)
 

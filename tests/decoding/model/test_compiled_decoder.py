@@ -170,9 +170,8 @@ def test_a_row_that_is_held_is_not_overwritten(outputs: int) -> None:
 
 def set_threads(patch: pytest.MonkeyPatch, num_threads: int, takes_rows: bool) -> None:
     """Runs passes in so many threads, which take rows of a layer, or share the columns of its products."""
-    patch.setattr(compiled_decoder, "count_threads", lambda *args: num_threads)
-    for setting in ("MIN_ROWS_CACHED", "MIN_ROWS"):
-        patch.setattr(compiled_decoder, setting, 1 if takes_rows else 10**6)
+    patch.setattr(compiled_decoder, "count_threads", lambda num_weights, num_tokens: num_threads)
+    patch.setattr(compiled_decoder, "MIN_ROWS", 1 if takes_rows else 10**6)
     patch.setattr(compiled_decoder, "CACHED_BYTES", 0)
 
 

@@ -37,8 +37,8 @@ def test_a_trained_drafter_waits_where_many_branches_have_dear_nodes(rounds_of_o
 
 @pytest.mark.parametrize(("branches", "node_seconds"), [(64, CHEAP), (16, DEAR)])
 def test_a_trained_drafter_is_tried_at_once_where_it_is_likely_to_pay(branches: int, node_seconds: float) -> None:
-    assert count_rounds_until_trial(trusting_gate(), branches, node_seconds) < 5
-    assert count_rounds_until_trial(SpeculationGate(), branches, node_seconds) > 10
+    soon = count_rounds_until_trial(trusting_gate(), branches, node_seconds)
+    assert soon <= 10 < count_rounds_until_trial(SpeculationGate(), branches, node_seconds)
 
 
 def test_few_branches_do_not_wait_as_long_as_many_with_dear_nodes() -> None:
