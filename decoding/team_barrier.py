@@ -3,7 +3,7 @@
 A round of a decoder waits some hundred times for a part of a layer: a lock of the system would take longer than the
 part. So a thread that waits looks again and again, and after a while offers its core to others each time.
 
-Parts that need nothing of each other are taken by whoever comes first, so that nobody waits for a thread that has not
+Parts that need nothing of each other go to the thread that asks first, so that none waits for a thread that has not
 begun, for want of a core or of Python's lock. Parts of a later stage wait until all before them have ended.
 """
 

@@ -85,8 +85,8 @@ def test_threads_that_take_rows_pay_earlier_and_have_some_rows_each(three_thread
             count = threads.count_sharing_threads(weights, rows)
             return count, other.submit(threads.choose_threads, 8).result()
 
-    asked = [three_threads.submit(ask, *sizes).result() for sizes in ((1_800_000, 8), (1_800_000, 16), (10**9, 17))]
-    assert asked == [(1, 2), (2, 1), (2, 1)], "the other worker gets what this one leaves"
+    counts = [three_threads.submit(ask, *sizes).result() for sizes in ((1_800_000, 8), (1_800_000, 16), (10**9, 17))]
+    assert counts == [(1, 2), (2, 1), (2, 1)], "the other worker gets what this one leaves"
 
 
 @contextmanager
