@@ -116,8 +116,8 @@ class _ProgramTree:
 
     def drop_worse(self, options: Front) -> Front:
         """Drops options that another one replaces whatever the rest of the tree covers. *Mutates* their order."""
-        if len(options) == 1:
-            return options
+        if len(options) <= 2:  # as most are: without the loops
+            return options if len(options) == 1 else self._drop_worse_of_two(*options)
         options.sort(key=itemgetter(0), reverse=True)
         best: Front = []
         sets: set[int] = set()
@@ -134,6 +134,11 @@ class _ProgramTree:
             else:
                 best.append(option)
         return best
+
+    def _drop_worse_of_two(self, option: Option, other: Option) -> Front:
+        better, worse = (option, other) if option[0] >= other[0] else (other, option)
+        lacking = worse[1] & ~better[1]
+        return [better, worse] if lacking and worse[0] + self.reward_of(lacking) > better[0] else [better]
 
     def reward_of(self, clusters: int) -> float:
         """Reward of a set of clusters."""
