@@ -73,6 +73,9 @@ def start_compiling_drafts(cores: int, *, is_awaited: bool = True) -> None:
             start_new_session=True,  # Ctrl-C is for this process
         )
         _beside.end, _beside.is_awaited = time.monotonic() + TIMEOUT_S, is_awaited
+        from decoding.threads import watch_core  # here: it imports PyTorch
+
+        watch_core(is_compiling_drafts)
 
 
 def is_compiling_drafts() -> bool:
