@@ -215,23 +215,19 @@ class BranchQueue:
         A step that the scorer left out is scored with its first continuation.
         """
         tree, agg_strategy = self._state.tree, self._state.strategy.agg_strategy
-        levels, places = self._levels, self._places
-        for node in range(len(places), len(tree)):
-            depth = tree.nodes[node].depth
-            if depth == len(levels):
-                levels.append(Level())
-            places.append(levels[depth].add_node(node, self._place_of(tree.nodes[node].parent)))
+        for node in range(len(self._places), len(tree)):
+            parent = tree.nodes[node].parent
+            if tree.nodes[node].depth == len(self._levels):
+                self._levels.append(Level())
+            self._places.append(self._level_of(node).add_node(node, self._place_of(parent)))
             self._unscored.append(node)
-        unscored: list[int] = []
         for node in self._unscored:
             score = tree.path_score(node, agg_strategy)
             if score is not None:
-                level = levels[tree.nodes[node].depth]
-                level.scores[places[node]] = score
+                level = self._level_of(node)
+                level.scores[self._place_of(node)] = score
                 level.has_new = True
-            if tree.nodes[node].score is None:
-                unscored.append(node)
-        self._unscored = unscored
+        self._unscored = [node for node in self._unscored if tree.nodes[node].score is None]
         for node in self._pushed:
             level = self._level_of(node)
             level.waiting[self._place_of(node)] = 1
