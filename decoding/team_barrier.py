@@ -27,6 +27,9 @@ _ARRIVED, _TIMES = 0, 8
 _NUM_TAKEN, _NUM_ENDED = 16, 24
 """Where it has the number of parts that threads have taken, and of those that have ended: in other lines."""
 
+BARRIER_SIZE = 32
+"""Numbers of its state, all 0 at first."""
+
 _LOOKS = 2000
 """Looks of a waiting thread, some 50 us, before it offers its core to others."""
 
@@ -39,7 +42,7 @@ _PAUSE = {"x86_64": _OF_X86, "AMD64": _OF_X86, "aarch64": _OF_ARM, "arm64": _OF_
 
 def new_barrier() -> npt.NDArray[np.int64]:
     """Returns the state of a barrier; the functions below change it."""
-    return np.zeros(32, dtype=np.int64)
+    return np.zeros(BARRIER_SIZE, dtype=np.int64)
 
 
 @llvm_function
@@ -82,6 +85,15 @@ def _pause(typing: Any, offers_core: Any) -> Any:
 
 
 @compiled_in_place
+def _wait_for_number(barrier: npt.NDArray[np.int64], index: int, number: int) -> None:
+    """Waits until `barrier[index]` is at least `number`."""
+    looks = 0
+    while _read_number(barrier, index) < number:
+        looks += 1
+        _pause(looks > _LOOKS)
+
+
+@compiled_in_place
 def wait_for_team(barrier: npt.NDArray[np.int64], num_threads: int) -> None:
     """Waits until `num_threads` threads are here; what each wrote before, all can read after. *Mutates* `barrier`."""
     if num_threads == 1:
@@ -91,10 +103,7 @@ def wait_for_team(barrier: npt.NDArray[np.int64], num_threads: int) -> None:
         _add_number(barrier, _ARRIVED, -num_threads)
         _add_number(barrier, _TIMES, 1)
         return
-    looks = 0
-    while _read_number(barrier, _TIMES) == times:
-        looks += 1
-        _pause(looks > _LOOKS)
+    _wait_for_number(barrier, _TIMES, times + 1)
 
 
 @compiled_in_place
@@ -113,7 +122,4 @@ def end_part(barrier: npt.NDArray[np.int64]) -> None:
 @compiled_in_place
 def wait_for_parts(barrier: npt.NDArray[np.int64], count: int) -> None:
     """Waits until `count` parts have ended; what was written in them, all can read after."""
-    looks = 0
-    while _read_number(barrier, _NUM_ENDED) < count:
-        looks += 1
-        _pause(looks > _LOOKS)
+    _wait_for_number(barrier, _NUM_ENDED, count)

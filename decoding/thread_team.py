@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 
@@ -65,9 +66,8 @@ def run_in_team(num_threads: int, function: Callable[..., None], *args: object) 
             if _start_helpers(num_threads - 1):
                 barrier, others = new_barrier(), _helpers[: num_threads - 1]
                 errors: list[list[BaseException]] = [[] for _ in others]
-                for thread, other in enumerate(others, start=1):
-                    call = lambda thread=thread: function(thread, num_threads, barrier, *args)  # noqa: E731
-                    other.begin(call, errors[thread - 1])
+                for thread, (other, of_other) in enumerate(zip(others, errors, strict=True), start=1):
+                    other.begin(partial(function, thread, num_threads, barrier, *args), of_other)
                 try:
                     function(0, num_threads, barrier, *args)
                 finally:
@@ -94,8 +94,8 @@ def share_parts(num_threads: int, function: Callable[..., None], *args: object) 
                 barrier, others = new_barrier(), [other for other in _helpers[: num_threads - 1] if other.num_calls < 2]
                 try:
                     for thread, other in enumerate(others, start=1):
-                        call = lambda thread=thread: function(thread, num_threads, barrier, *args)  # noqa: E731
-                        other.begin(call, [])  # what it could not begin, the others have done
+                        # what it raises goes: parts that it could not begin, the others have done
+                        other.begin(partial(function, thread, num_threads, barrier, *args), [])
                     function(0, num_threads, barrier, *args)
                 except BaseException:
                     # a signal, before this thread has begun: helpers do it all, and write to the arrays meanwhile

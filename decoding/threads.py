@@ -37,9 +37,9 @@ MIN_THREAD_PRODUCTS = 15 * 10**7
 tokens and .83 times for 64. But where both threads had one core, 1.8 and 1.2 times."""
 
 MIN_SHARED_PRODUCTS = 16 * 10**6
-"""The same where threads take rows from each other: a helper that gets no core costs next to nothing then, and threads
-wait for each other once in a layer. Rounds of the bundled target in bfloat16 took .7 to 1 times as long with a helper
-for 16 rows and .55 to .75 times for 144, on a machine whose two cores are at times one. Whole runs beside other
+"""The same where threads take rows from each other: they wait once in a layer, and for no helper that has not begun,
+but for one that is stopped within its part. Rounds of the bundled target in bfloat16 took .7 to 1 times as long with a
+helper for 16 rows and .55 to .75 times for 144, on a machine whose two cores are at times one. Whole runs beside other
 processes on all cores took 1.1 times as long."""
 
 MIN_SHARED_ROWS = 8

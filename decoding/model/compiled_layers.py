@@ -203,10 +203,10 @@ def run_layers(
             wait_for_parts(barrier, layer * num_parts)
         # after the last layer's keys only the tokens with an output go on
         rows = every_T if layer < shape.num_layers else output_indices_W
-        # few of them are fewer parts, which may not be larger than others
-        count = max(_count_parts(len(rows), num_groups), (len(rows) + together - 1) // together)
-        first, end = _find_part(index, count, len(rows), matrices)
-        count = max(end - first, 0)
+        # few of them are fewer parts, for which there is as much room as for others; the other parts are empty
+        num_filled = max(_count_parts(len(rows), num_groups), (len(rows) + together - 1) // together)
+        first, end = _find_part(index, num_filled, len(rows), matrices)
+        count = end - first
         if layer == 0:
             for t in range(first + member, end, members):
                 copy_row(embedding, tokens_T[t] * size, x, t * hidden_width, size)

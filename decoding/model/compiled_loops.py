@@ -13,6 +13,7 @@ from decoding.model.compiled_attention import Numbers
 from decoding.model.compiled_layers import run_layers, size_rows
 from decoding.model.panel_products import ZERO, Ints, multiply
 from decoding.model.weight_panels import Floats, Panels
+from decoding.team_barrier import BARRIER_SIZE
 
 
 @compiled
@@ -32,7 +33,7 @@ def compute_logits(
     num_tokens, num_rows, depth = len(tokens_T), len(output_indices_W), shapes[0].hidden_size
     _, of_thread, of_group = size_rows(shapes, 1, 1, num_tokens, capacity)
     run_layers(
-        ZERO, 1, np.zeros(32, dtype=np.int64), 1, shapes, layers, matrices, vectors, embedding, cos_sin,
+        ZERO, 1, np.zeros(BARRIER_SIZE, dtype=np.int64), 1, shapes, layers, matrices, vectors, embedding, cos_sin,
         tokens_T, positions_T, slots_T, output_indices_W, np.arange(num_tokens), key_slots, extra_slots, keys_T, kv,
         work, of_thread, of_group, capacity, packed, slots, zeros, hidden,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,15 @@ def test_threads_that_take_rows_pay_earlier_and_have_some_rows_each(three_thread
 
     counts = [three_threads.submit(ask, *sizes).result() for sizes in ((1_800_000, 8), (1_800_000, 16), (10**9, 17))]
     assert counts == [(1, 2), (2, 1), (2, 1)], "the other worker gets what this one leaves"
+
+
+def test_no_rows_are_shared_while_another_process_takes_a_core(three_threads: ThreadPoolExecutor) -> None:
+    three_threads.submit(use_one_thread).result()
+    counts = list[int]()
+    for is_taken in (False, True, False):
+        threads.watch_core(partial(bool, is_taken))
+        counts.append(three_threads.submit(threads.count_sharing_threads, 10**9, 100).result())
+    assert counts == [3, 1, 3]
 
 
 @contextmanager
