@@ -107,6 +107,15 @@ def gumbel_of_token(key: np.int32, other: np.int32, token: int) -> float:
 
 
 @compiled_in_place
+def exponential_of_token(key: np.int32, other: np.int32, token: int) -> float:
+    """Returns the number, of an exponential distribution, of which the token's noise is minus the logarithm.
+
+    The largest sum of a log-probability and its noise is the largest quotient of a probability and this number.
+    """
+    return _exponential_of_hash(hash_token(np.uint32(token), np.uint32(key), np.uint32(other)))
+
+
+@compiled_in_place
 def hash_token(token: np.uint32, first: np.uint32, second: np.uint32) -> np.uint32:
     """Returns the 32 random bits of a token id under the two halves of a row's key."""
     bits = np.uint32(token * np.uint32(GOLDEN_32 & 0xFFFFFFFF) + first)
@@ -116,7 +125,12 @@ def hash_token(token: np.uint32, first: np.uint32, second: np.uint32) -> np.uint
 @compiled_in_place
 def gumbel_of_hash(bits: np.uint32) -> float:
     """Returns the noise that belongs to `hash_token`'s bits."""
-    return float(-np.log(-np.log1p(-min((bits + 0.5) * 2.0**-32, _BELOW_ONE))))
+    return float(-np.log(_exponential_of_hash(bits)))
+
+
+@compiled_in_place
+def _exponential_of_hash(bits: np.uint32) -> float:
+    return float(-np.log1p(-min((bits + 0.5) * 2.0**-32, _BELOW_ONE)))
 
 
 @compiled_in_place

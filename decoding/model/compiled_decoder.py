@@ -36,12 +36,13 @@ from decoding.model.compiled_layers import (
     StackShape,
     run_layers,
     size_most_rows,
+    size_rounded_rows,
     size_work,
 )
 from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.decoder_weights import DecoderWeights, FusedLayer
 from decoding.model.key_lists import ListedRows, list_keys
-from decoding.model.panel_products import Ints, multiply_in_team
+from decoding.model.panel_products import Ints, multiply_in_team, size_rounded
 from decoding.model.tile_attention import size_packed
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.weight_panels import (
@@ -51,6 +52,7 @@ from decoding.model.weight_panels import (
     allocate_weights,
     pick_panel_type,
     round_up,
+    take_rounded,
     write_panels,
 )
 from decoding.thread_team import run_in_team, share_parts
@@ -144,8 +146,8 @@ class CompiledDecoder:
         assert keys is not None, "batches of a compiled decoder have lists of keys"
         embedding, tokens_T = self._look_up(batch.tokens_T)
         num_threads, num_groups = self._count_threads(num_tokens)
-        work, of_thread, of_group, capacity, largest = size_work(
-            self._shapes, num_threads, num_groups, batch.positions_T, keys.keys_T
+        work, of_thread, of_group, capacity, of_rounded, largest = size_work(
+            self._shapes, self._matrices, num_threads, num_groups, batch.positions_T, keys.keys_T
         )
         cos_sin = self._find_cos_sin(largest)
         run = run_in_team if num_groups == 1 else share_parts
@@ -154,7 +156,8 @@ class CompiledDecoder:
             self._shapes, self._layers, self._matrices, self._vectors, embedding, cos_sin,
             tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
             self.view_numbers(pool), self._take_work(work), of_thread, of_group, capacity,
-            *self._take_packed(num_threads, capacity), self._zeros, hidden.reshape(-1),
+            *self._take_packed(num_threads, capacity), self._zeros,
+            take_rounded(self._works, of_rounded, num_threads, self._matrices.dtype), hidden.reshape(-1),
         )  # fmt: skip
         return torch.from_numpy(hidden).to(self._dtype)
 
@@ -197,9 +200,11 @@ class CompiledDecoder:
         """
         capacity = num_keys + SCORES_PADDING
         size = size_most_rows(self._shapes, num_rows, capacity)
+        of_rounded = size_rounded_rows(self._shapes, self._matrices, 1, num_rows)
         return (
             self._shapes, self._layers, self._matrices, self._vectors, self._float_embedding,
             self._find_cos_sin(largest), self._take_work(size), capacity, *self._take_packed(1, capacity), self._zeros,
+            take_rounded(self._works, of_rounded, 1, self._matrices.dtype),
         )  # fmt: skip
 
     def _look_up(self, tokens_T: Ints) -> tuple[Floats, Ints]:
@@ -265,10 +270,11 @@ class CompiledHead:
     def __call__(self, hidden: Tensor) -> Tensor:
         rows = hidden.float().contiguous().numpy()
         outputs = self._take_outputs(len(rows))
+        num_threads = count_threads(len(self._panels), len(rows))
         run_in_team(
-            count_threads(len(self._panels), len(rows)), multiply_in_team,
+            num_threads, multiply_in_team,
             rows.reshape(-1), len(rows), self._num_pieces, self._panels, self._depth, self._columns,
-            self._bias, outputs,
+            self._bias, outputs, self._take_rounded(len(rows), num_threads),
         )  # fmt: skip
         result = outputs[: len(rows) * self._columns].reshape(len(rows), self._columns)
         # all tensors and arrays over this memory hold `result`
@@ -288,9 +294,13 @@ class CompiledHead:
         """Names the loops that are compiled for it."""
         return str(self._panels.dtype)
 
-    def list_arrays(self) -> tuple[Any, ...]:
-        """Returns what a compiled loop needs, in the order of the arguments of `compute_logits`."""
-        return self._panels, self._bias, self._num_outputs, self._num_pieces
+    def list_arrays(self, num_rows: int) -> tuple[Any, ...]:
+        """Returns what a compiled loop needs for `num_rows` rows, in the order of the arguments of `compute_logits`."""
+        return self._panels, self._bias, self._num_outputs, self._num_pieces, self._take_rounded(num_rows, 1)
+
+    def _take_rounded(self, num_rows: int, num_threads: int) -> Panels:
+        size = size_rounded(num_rows, self._num_pieces, self._panels, self._depth)
+        return take_rounded(self._works, size, num_threads, self._panels.dtype)
 
     def _take_outputs(self, num_rows: int) -> Floats:
         """Returns memory for these rows, the same again once no tensor is left of the result before: new memory is slow

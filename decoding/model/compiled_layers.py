@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from decoding.compiled import compiled, compiled_in_place
+from decoding.compiled import compiled_in_place
 from decoding.model.backend import Records
 from decoding.model.compiled_attention import MAX_GATHERED, SCORES_PADDING, Numbers, attend
 from decoding.model.key_lists import KEYS_RECORD
-from decoding.model.panel_products import ZERO, Ints, multiply_share, share_columns
+from decoding.model.panel_products import ZERO, Ints, multiply_share, share_columns, size_rounded
 from decoding.model.row_kernels import copy_row, normalise, rotate_heads
 from decoding.model.tile_attention import attend_in_tiles
 from decoding.model.weight_panels import Floats, Panels
@@ -81,17 +81,18 @@ def compile_attention() -> None:
 
 @compiled_in_place
 def size_work(
-    shapes: Records, num_threads: int, num_groups: int, positions_T: Ints, keys_T: Records
-) -> tuple[int, int, int, int, int]:
-    """Returns the numbers of `run_layers` in memory as `size_rows` does, those of a row of scores, and the largest
-    position."""
+    shapes: Records, matrices: Panels, num_threads: int, num_groups: int, positions_T: Ints, keys_T: Records
+) -> tuple[int, int, int, int, int, int]:
+    """Returns the numbers of `run_layers` in memory as `size_rows` does, those of a row of scores and of rounded rows,
+    and the largest position."""
     capacity = largest = ZERO
     for t in range(len(positions_T)):
         largest = max(largest, positions_T[t])
     for t in range(len(keys_T)):
         capacity = max(capacity, keys_T[t].count + keys_T[t].extra_count + SCORES_PADDING)
     size, of_thread, of_group = size_rows(shapes, num_threads, num_groups, len(positions_T), capacity)
-    return size, of_thread, of_group, capacity, largest
+    of_rounded = size_rounded_rows(shapes, matrices, num_groups, len(positions_T))
+    return size, of_thread, of_group, capacity, of_rounded, largest
 
 
 @compiled_in_place
@@ -119,6 +120,17 @@ def size_most_rows(shapes: Records, num_tokens: int, capacity: int) -> int:
     size, _, _ = size_rows(shapes, 1, 1, num_tokens, capacity)
     size_of_parts, _, _ = size_rows(shapes, 1, 1, whole_parts, capacity)
     return max(size, size_of_parts)
+
+
+@compiled_in_place
+def size_rounded_rows(shapes: Records, matrices: Panels, num_groups: int, num_tokens: int) -> int:
+    """Returns the room of one thread for rounded rows: in passes of so many rows where threads take parts, else in any
+    of up to so many.
+    """
+    shape = shapes[0]
+    depth = max(shape.hidden_size, shape.num_heads * shape.head, shape.mlp)
+    together = _size_part(num_tokens if num_groups > 1 else min(num_tokens, _CHUNK), num_groups)
+    return size_rounded(together, shape.num_pieces, matrices, depth)
 
 
 @compiled_in_place
@@ -153,14 +165,14 @@ def _wide_size(shape: StackShape) -> int:
     return max((shape.num_heads + 2 * shape.num_kv_heads) * shape.head, 3 * shape.mlp)
 
 
-@compiled
+@compiled_in_place
 def run_layers(
     thread: int, num_threads: int, barrier: Ints, num_groups: int, shapes: Records, layers: Records, matrices: Panels,
     vectors: Floats, embedding: Floats, cos_sin: Floats,
     tokens_T: Ints, positions_T: Ints, slots_T: Ints, output_indices_W: Ints,
     every_T: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records, kv: Numbers,
     work: Floats, of_thread: int, of_group: int, capacity: int, packed: Panels | None, slots: Ints, zeros: Floats,
-    hidden: Floats,
+    rounded: Panels, hidden: Floats,
 ) -> None:  # fmt: skip
     """Runs one thread's share of all layers; `hidden` becomes the normed hidden states `[W, hidden]`.
 
@@ -174,6 +186,7 @@ def run_layers(
     packed      where attention packs keys and values of bfloat16 into tiles; None where it reads them as they are
     slots       room for 32 numbers of each thread
     zeros       as many as a product has columns
+    rounded     room for rows of each thread, as `size_rounded_rows` says; that of each begins with a line of the cache
     """
     num_tokens, shape = len(tokens_T), shapes[0]
     num_parts, together = _count_parts(num_tokens, num_groups), _size_part(num_tokens, num_groups)
@@ -193,6 +206,8 @@ def run_layers(
     room = rest[num_groups * of_group + thread * of_thread : num_groups * of_group + (thread + 1) * of_thread]
     normed, room = room[: together * hidden_width], room[together * hidden_width :]
     tile, scores = room[: 2 * MAX_GATHERED * width], room[2 * MAX_GATHERED * width :]
+    of_rounded = len(rounded) // num_threads
+    share_of_rounded = rounded[thread * of_rounded : (thread + 1) * of_rounded]
     hidden_first, hidden_end = share_columns(member, members, hidden_width)
     gate_first, gate_end = share_columns(member, members, mlp)
     # a part goes from the attention of a layer to the keys of the next one: these all parts wait for
@@ -234,7 +249,7 @@ def run_layers(
             wait_for_team(barrier, members)
             multiply_share(
                 member, members, wide, q_width, count, shape.num_pieces, matrices, begin.out, q_width, hidden_width,
-                ZERO, hidden_width, part, hidden_width, vectors, begin.out_bias, part,
+                ZERO, hidden_width, part, hidden_width, vectors, begin.out_bias, part, share_of_rounded,
             )  # fmt: skip
             wait_for_team(barrier, members)
             for i in range(count):
@@ -245,7 +260,7 @@ def run_layers(
             for half in range(0, 2 * mlp, mlp):
                 multiply_share(
                     member, members, normed, hidden_width, count, shape.num_pieces, matrices, begin.gate_up, size,
-                    2 * mlp, half, half + mlp, zeros, ZERO, vectors, begin.gate_up_bias, wide,
+                    2 * mlp, half, half + mlp, zeros, ZERO, vectors, begin.gate_up_bias, wide, share_of_rounded,
                 )  # fmt: skip
             for i in range(count):
                 gate_at = i * 2 * mlp + gate_first
@@ -253,7 +268,7 @@ def run_layers(
             wait_for_team(barrier, members)
             multiply_share(
                 member, members, active_x, mlp, count, shape.num_pieces, matrices, begin.down, mlp, hidden_width,
-                ZERO, hidden_width, part, hidden_width, vectors, begin.down_bias, part,
+                ZERO, hidden_width, part, hidden_width, vectors, begin.down_bias, part, share_of_rounded,
             )  # fmt: skip
             for i in range(count):
                 x_at = rows[first + i] * hidden_width + hidden_first
@@ -268,7 +283,7 @@ def run_layers(
                 )  # fmt: skip
             multiply_share(
                 member, members, normed, hidden_width, count, shape.num_pieces, matrices, begin.qkv, size,
-                qkv_width, ZERO, qkv_width, zeros, ZERO, vectors, begin.qkv_bias, wide,
+                qkv_width, ZERO, qkv_width, zeros, ZERO, vectors, begin.qkv_bias, wide, share_of_rounded,
             )  # fmt: skip
             wait_for_team(barrier, members)
             for i in range(member, count, members):

@@ -7,8 +7,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled, compiled_in_place
-from decoding.model.tile_products import multiply_in_tiles
+from decoding.compiled import compiled_in_place
+from decoding.model.tile_products import multiply_in_tiles, size_pieces
 from decoding.model.weight_panels import Floats, Panels
 from decoding.product_kernels import ROWS, count_together, is_paired, multiply_panels
 from decoding.tile_kernels import is_tiled
@@ -20,23 +20,24 @@ ZERO = cast(int, np.int64(0))
 """Index 0 as an argument: for a literal Numba compiles the called function once more."""
 
 
-@compiled
+@compiled_in_place
 def multiply(
     x: Floats, x_at: int, x_stride: int, num_rows: int, num_pieces: int, w: Panels, w_at: int, depth: int, columns: int,
-    start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
+    start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int, rounded: Panels,
 ) -> None:  # fmt: skip
     """Sets `y = start + x @ w` for all rows; `start` may be `y`. There is room for whole tiles of rows.
 
     num_pieces  of a row, `EXACT` or `ROUNDED`, for weights in tiles. For those in pairs of bfloat16 it is rounded, with
                 others it is multiplied as it is
+    rounded     room for the rows in the weights' type of number, as `size_rounded` says; begins with a line of the
+                cache
     """
     if is_tiled(w):
         multiply_in_tiles(
             x, x_at, x_stride, num_rows, num_pieces, w, w_at, depth, columns,
-            start, start_at, start_stride, y, y_at, y_stride,
+            start, start_at, start_stride, y, y_at, y_stride, rounded,
         )  # fmt: skip
     elif is_paired(w):
-        rounded = np.empty(num_rows * depth, dtype=w.dtype)
         for row in range(num_rows):
             copy_numbers(x, x_at + row * x_stride, rounded, row * depth, depth)
         _multiply_in_panels(
@@ -46,6 +47,14 @@ def multiply(
         _multiply_in_panels(
             x, x_at, x_stride, num_rows, w, w_at, depth, columns, start, start_at, start_stride, y, y_at, y_stride
         )  # fmt: skip
+
+
+@compiled_in_place
+def size_rounded(num_rows: int, num_pieces: int, w: Panels, depth: int) -> int:
+    """Returns the numbers that `multiply` has room for where it rounds rows to bfloat16."""
+    if is_tiled(w):
+        return size_pieces(num_rows, num_pieces, depth)
+    return num_rows * depth if is_paired(w) else ZERO
 
 
 @compiled_in_place
@@ -78,11 +87,11 @@ def _multiply_in_panels(
             row += size
 
 
-@compiled
+@compiled_in_place
 def multiply_share(
     thread: int, num_threads: int, x: Floats, x_stride: int, num_rows: int, num_pieces: int, w: Panels, w_at: int,
     depth: int, columns: int, first: int, end: int, start: Floats, start_stride: int, biases: Floats, bias_at: int,
-    y: Floats,
+    y: Floats, rounded: Panels,
 ) -> None:  # fmt: skip
     """Sets this thread's columns of those from `first` to `end`: `y = start + x @ w + bias`; `start` may be `y`.
 
@@ -95,7 +104,7 @@ def multiply_share(
     at = first + begin
     multiply(
         x, ZERO, x_stride, num_rows, num_pieces, w, w_at + at * depth, depth, stop - begin,
-        start, at, start_stride, y, at, columns,
+        start, at, start_stride, y, at, columns, rounded,
     )  # fmt: skip
     if bias_at >= 0:
         for row in range(num_rows):
@@ -111,18 +120,19 @@ def share_columns(thread: int, num_threads: int, columns: int) -> tuple[int, int
     return min(first, panels) * PANEL, min(end, panels) * PANEL
 
 
-@compiled
+@compiled_in_place
 def multiply_in_team(
     thread: int, num_threads: int, barrier: Ints, x: Floats, num_rows: int, num_pieces: int, w: Panels, depth: int,
-    columns: int, bias: Floats, y: Floats,
+    columns: int, bias: Floats, y: Floats, rounded: Panels,
 ) -> None:  # fmt: skip
     """Sets this thread's columns of `y = bias + x @ w`; no thread waits for another.
 
-    `y` has room for `count_tile_rows(num_rows)` rows.
+    `y` has room for `count_tile_rows(num_rows)` rows, and `rounded` for those of `multiply` of each thread.
     """
     first, end = share_columns(thread, num_threads, columns)
     if first < end:  # with few columns a thread may have none
+        size = len(rounded) // num_threads
         multiply(
             x, ZERO, depth, num_rows, num_pieces, w, first * depth, depth, end - first, bias, first, ZERO,
-            y, first, columns,
+            y, first, columns, rounded[thread * size : (thread + 1) * size],
         )  # fmt: skip

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from decoding.compiled import compiled, compiled_in_place
+from decoding.compiled import compiled_in_place
 from decoding.model.weight_panels import Floats, Panels
 from decoding.tile_kernels import (
     EXACT,
@@ -21,8 +19,6 @@ from decoding.vector_kernels import PANEL
 _DEPTH = 1024
 """Numbers of a row that are multiplied before those that follow: the pieces of 64 rows (400 KB) stay in the cache."""
 
-_LINE = 32  # numbers of bfloat16 in a line of the cache
-
 
 @compiled_in_place
 def count_tile_rows(num_rows: int) -> int:
@@ -38,14 +34,22 @@ def _count_tiles(num_rows: int) -> tuple[int, int]:
     return num_tiles, (num_rows + num_tiles - 1) // max(num_tiles, 1)
 
 
-@compiled
+@compiled_in_place
+def size_pieces(num_rows: int, num_pieces: int, depth: int) -> int:
+    """Returns the numbers of bfloat16 that `multiply_in_tiles` has room for."""
+    num_tiles, _ = _count_tiles(num_rows)
+    return num_tiles * min(depth, _DEPTH) * num_pieces * TILE
+
+
+@compiled_in_place
 def multiply_in_tiles(
     x: Floats, x_at: int, x_stride: int, num_rows: int, num_pieces: int, w: Panels, w_at: int, depth: int, columns: int,
-    start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int,
+    start: Floats, start_at: int, start_stride: int, y: Floats, y_at: int, y_stride: int, pieces: Panels,
 ) -> None:  # fmt: skip
     """Sets `y = start + x @ w` for all rows; `start` may be `y`. `depth` is a multiple of 32.
 
     num_pieces  `EXACT`, or `ROUNDED`: the rows are rounded to bfloat16
+    pieces      room for the rows in bfloat16, as `size_pieces` says; begins with a line of the cache
 
     The last tile is filled up: `y` has `count_tile_rows(num_rows)` rows, and `start` too unless its stride is 0.
     """
@@ -53,8 +57,6 @@ def multiply_in_tiles(
         return
     num_tiles, tile_rows = _count_tiles(num_rows)
     # the rows that fill up the last tile have any numbers
-    pieces = np.empty(num_tiles * min(depth, _DEPTH) * num_pieces * TILE + _LINE, dtype=w.dtype)
-    pieces = pieces[-(pieces.ctypes.data // 2) % _LINE :]
     begin_tiles(w, tile_rows)
     for begin in range(0, depth, _DEPTH):
         length = min(_DEPTH, depth - begin)

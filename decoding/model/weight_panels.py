@@ -14,6 +14,7 @@ Most checkpoints are of bfloat16: nothing is lost. With few rows a product waits
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -97,6 +98,18 @@ def allocate_aligned(size: int, number_type: PanelType) -> npt.NDArray[Any]:
     numbers = np.empty(size + _LINE // item, dtype=number_type)
     first = -numbers.ctypes.data % _LINE // item
     return numbers[first : first + size]
+
+
+def take_rounded(works: threading.local, size: int, num_threads: int, number_type: np.dtype[Any]) -> Panels:
+    """Returns memory in which each thread rounds `size` numbers of rows, the same for every call of this one.
+
+    Each has whole lines of the cache.
+    """
+    size = num_threads * round_up(size)
+    rounded: Panels | None = getattr(works, "rounded", None)
+    if rounded is None or len(rounded) < size:
+        works.rounded = rounded = allocate_aligned(size, number_type.type)
+    return rounded[:size]
 
 
 def allocate_weights(size: int, number_type: PanelType) -> npt.NDArray[Any]:

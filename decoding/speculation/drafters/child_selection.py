@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from decoding.compiled import compiled, compiled_in_place
-from decoding.noise import gumbel_of_token
+from decoding.noise import exponential_of_token, gumbel_of_token
 from decoding.speculation.draft import DraftSampling
 from decoding.speculation.drafters.source import Floats, Ints
 
@@ -82,17 +82,16 @@ def select_children(
         for w in range(min(width, num_candidates)):
             ids_W[w], chance_W[w] = ids_K[w], q_K[w]
         return min(width, num_candidates)
-    # The W largest of log q + g are a sample without replacement (Gumbel top-k). In float64, as `gumbel_of_token`.
-    scores, highest, total = np.empty(num_candidates), -np.inf, 0.0
+    # The W largest of log q + g are a sample without replacement (Gumbel top-k). They are the W largest of q / e, where
+    # g = -log e. In float64, as `gumbel_of_token`.
+    scores, total = np.empty(num_candidates), 0.0
     for k in range(num_candidates):
         # The noise of the token id, not of the rank k: the target has no ranks.
-        scores[k] = np.log(q_K[k]) + (0.0 if cold and kind == COUPLED else gumbel_of_token(key, other, ids_K[k]))
-        highest = max(highest, scores[k])
-    for k in range(num_candidates if kind == COUPLED else 0):
-        total += np.exp(scores[k] - highest)
+        scores[k] = q_K[k] / (1.0 if cold and kind == COUPLED else exponential_of_token(key, other, ids_K[k]))
+        total += scores[k]
     for w in range(min(width, num_candidates)):
         best = int(np.argmax(scores))  # the first of equals: the better candidate
         ids_W[w] = ids_K[best]
-        chance_W[w] = np.exp(scores[best] - highest) / total if kind == COUPLED else q_K[best]
-        scores[best] = -np.inf  # without replacement
+        chance_W[w] = scores[best] / total if kind == COUPLED else q_K[best]
+        scores[best] = -1.0  # without replacement
     return min(width, num_candidates)

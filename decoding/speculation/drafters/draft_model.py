@@ -28,7 +28,7 @@ from decoding.speculation.draft import MAX_DRAFT_SIZE
 from decoding.speculation.drafters.acceptance_head import AcceptanceHead
 from decoding.speculation.drafters.draft_nodes import NOWHERE, DraftNodes
 from decoding.speculation.drafters.drafted_text import DraftedText
-from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice
+from decoding.speculation.drafters.model_drafts import HeadIds, LevelLimits, ModelDrafts, NodeChoice
 from decoding.speculation.drafters.one_call import (
     FIRST_CALL,
     MOST_NEW,
@@ -142,10 +142,11 @@ class DraftModel:
         # kept: every round begins without nodes
         self._nodes = self._no_nodes = DraftNodes((), self._k)
         self._called: CalledNodes | None = None  # the last round's nodes, where one call drafted them
-        # of each output of the head its id; -1 for one that may not be drafted
         ids_V = np.arange(backend.vocab_size) if self._head_ids is None else self._head_ids
         most = backend.vocab_size if self._vocab_size is None else self._vocab_size
-        self._output_ids = np.where(ids_V < most, ids_V, -1)
+        is_token_V = ids_V < most
+        num_whole = len(ids_V) if is_token_V.all() else int(is_token_V.argmin())
+        self._output_ids = HeadIds(np.where(is_token_V, ids_V, -1), num_whole)
         self._path_acceptance: dict[int, float] = {}  # of fed nodes: P(all tokens of the path to it are accepted)
 
     def _compile(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from decoding.compiled import compiled, compiled_in_place
+from decoding.compiled import compiled
 from decoding.kv.slots import Slots
 from decoding.model.backend import Records
 from decoding.model.compiled_attention import Numbers
@@ -27,23 +27,22 @@ from decoding.speculation.drafters.best_first import TreeNodes, count_worthwhile
 from decoding.speculation.drafters.calibration import calibration_bucket, request_probability
 from decoding.speculation.drafters.child_selection import COUPLED, filter_probabilities, select_children
 from decoding.speculation.drafters.feeding import select_fed_rows
-from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice, RootContexts
+from decoding.speculation.drafters.model_drafts import HeadIds, LevelLimits, ModelDrafts, NodeChoice, RootContexts
+from decoding.speculation.drafters.top_candidates import select_top
 from decoding.speculation.drafters.tree_levels import raise_floors, raise_floors_to_rate
 from decoding.vector_emitter import LANES
-from decoding.vector_kernels import exponentiate
 
 
 @compiled
 def draft_levels(
     shapes: Records, layers: Records, matrices: Panels, vectors: Floats, embedding: Floats, cos_sin: Floats,
-    work: Floats, capacity: int, packed: Panels | None, slots: Ints, zeros: Floats,
-    head: Panels, head_bias: Floats, num_outputs: int, num_pieces: int, kv: Numbers,
-    head_ids: Ints, max_positions: int, roots: RootContexts, limits: LevelLimits, choice: NodeChoice,
+    work: Floats, capacity: int, packed: Panels | None, slots: Ints, zeros: Floats, rounded: Panels,
+    head: Panels, head_bias: Floats, num_outputs: int, num_pieces: int, head_rounded: Panels, kv: Numbers,
+    head_ids: HeadIds, max_positions: int, roots: RootContexts, limits: LevelLimits, choice: NodeChoice,
 ) -> ModelDrafts:  # fmt: skip
     """Returns the nodes of `build_levels` that the plan keeps, for `coupled` and `likely` drafts without a template.
 
-    The first arguments are those of `compute_logits`. `head_ids` are the ids of the head's outputs, -1 of one that may
-    not be drafted; `max_positions` is the model's window.
+    The first arguments are those of `compute_logits`; `max_positions` is the model's window.
     """
     kind, sampling, ends_B = choice.kind, choice.sampling, choice.ends_B
     branches, candidates = roots.ids_BK.shape
@@ -64,21 +63,25 @@ def draft_levels(
             if roots.key_slots[start_B[b - 1] + i] != roots.key_slots[start_B[b] + i]:
                 break
             common_B[b] += 1
-    hidden = np.empty(most_rows * shapes[0].hidden_size, dtype=np.float32)
-    # `_select_top` writes beyond its row
+    hidden, lanes = np.empty(most_rows * shapes[0].hidden_size, dtype=np.float32), np.empty(LANES, dtype=np.float32)
+    every_T = np.arange(most_rows)
+    # `select_top` writes beyond its row
     logits = np.empty(count_tile_rows(most_rows) * len(head_bias) + LANES, dtype=np.float32)
     if len(roots.new_tokens) > 0:
         tokens_T, positions_T, slots_T, outputs_R, keys_T = _list_new(roots, start_B, common_B)
         compute_logits(
             shapes, layers, matrices, vectors, embedding, cos_sin, work, capacity, packed, slots, zeros,
-            head, head_bias, num_outputs, num_pieces, kv,
-            tokens_T, positions_T, slots_T, outputs_R, roots.key_slots, roots.free_slots, keys_T, hidden, logits,
+            rounded, head, head_bias, num_outputs, num_pieces, head_rounded, kv,
+            tokens_T, positions_T, slots_T, outputs_R, every_T[: len(tokens_T)],
+            roots.key_slots, roots.free_slots, keys_T, hidden, logits,
         )  # fmt: skip
         row = len(outputs_R)
         for b in range(branches - 1, -1, -1):
             if roots.num_new_B[b] > 0:
                 row -= 1
-                _select_top(logits, row * len(head_bias), num_outputs, head_ids, roots.ids_BK[b], roots.logp_BK[b])
+                select_top(
+                    logits, row * len(head_bias), num_outputs, head_ids, lanes, roots.ids_BK[b], roots.logp_BK[b]
+                )
     # the nodes whose children are drawn next: all roots, -1 - b of branch b, and then the nodes fed last
     frontier: Ints = -1 - np.arange(branches)
     count = fed = num_levels = 0
@@ -149,12 +152,14 @@ def draft_levels(
         keys_T = _list_keys(roots, frontier, branch, parent, place, level + 1, start_B, common_B, extra_slots)
         compute_logits(
             shapes, layers, matrices, vectors, embedding, cos_sin, work, capacity, packed, slots, zeros,
-            head, head_bias, num_outputs, num_pieces, kv,
-            token[frontier], ends_B[branch[frontier]] + level, roots.free_slots[fed : fed + rows], np.arange(rows),
-            roots.key_slots, extra_slots, keys_T, hidden, logits,
+            rounded, head, head_bias, num_outputs, num_pieces, head_rounded, kv,
+            token[frontier], ends_B[branch[frontier]] + level, roots.free_slots[fed : fed + rows], every_T[:rows],
+            every_T[:rows], roots.key_slots, extra_slots, keys_T, hidden, logits,
         )  # fmt: skip
         for row in range(rows - 1, -1, -1):
-            _select_top(logits, row * len(head_bias), num_outputs, head_ids, ids_FK[fed + row], logp_FK[fed + row])
+            select_top(
+                logits, row * len(head_bias), num_outputs, head_ids, lanes, ids_FK[fed + row], logp_FK[fed + row]
+            )
         fed += rows
     nodes = TreeNodes(branch[:count], parent[:count], token[:count], path_probability[:count], label[:count])
     is_kept = _select_worthwhile(nodes, limits)
@@ -241,34 +246,3 @@ def _list_keys(
             node = parent[node]
         used += depth
     return keys_T
-
-
-@compiled_in_place
-def _select_top(logits: Floats, at: int, count: int, head_ids: Ints, ids_K: Ints, logp_K: Floats) -> None:
-    """Sets the likeliest tokens of a row, best first, and their log-probabilities.
-
-    *Mutates* its logits and up to 16 numbers after them: the next row must be read before.
-    Ids below 0 of `head_ids` are no tokens, but have their share of the probability.
-    """
-    num_kept, least, largest = 0, np.float32(-np.inf), np.float32(-np.inf)
-    for k in range(len(ids_K)):
-        ids_K[k], logp_K[k] = -1, -np.inf
-    for i in range(count):
-        logit = logits[at + i]
-        if not logit > least:  # nor is it the largest
-            continue
-        if head_ids[i] < 0:
-            largest = max(largest, logit)
-            continue
-        num_kept = min(num_kept + 1, len(ids_K))
-        k = num_kept - 1
-        while k > 0 and logp_K[k - 1] < logit:
-            ids_K[k], logp_K[k] = ids_K[k - 1], logp_K[k - 1]
-            k -= 1
-        ids_K[k], logp_K[k] = head_ids[i], logit
-        if num_kept == len(ids_K):
-            least = logp_K[num_kept - 1]
-    largest = max(largest, logp_K[0])
-    log_sum = largest + np.float32(np.log(exponentiate(logits, at, count)))
-    for k in range(num_kept):
-        logp_K[k] -= log_sum

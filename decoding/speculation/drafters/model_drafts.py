@@ -35,6 +35,16 @@ class RootContexts(NamedTuple):
     free_slots: Slots
 
 
+class HeadIds(NamedTuple):
+    """The id of each output of the head, -1 of one that may not be drafted.
+
+    num_whole   the first outputs, all of which may be
+    """
+
+    ids_V: Ints
+    num_whole: int
+
+
 class LevelLimits(NamedTuple):
     """Limits of the drafts of a round.
 

@@ -19,7 +19,7 @@ from decoding.sampling_columns import SamplingColumns
 from decoding.speculation.drafters.calibration import NUM_BUCKETS
 from decoding.speculation.drafters.child_selection import COUPLED
 from decoding.speculation.drafters.drafted_text import DraftedText
-from decoding.speculation.drafters.model_drafts import LevelLimits, ModelDrafts, NodeChoice, RootContexts
+from decoding.speculation.drafters.model_drafts import HeadIds, LevelLimits, ModelDrafts, NodeChoice, RootContexts
 from decoding.speculation.drafters.source import TRUST_LEVELS, Floats, Ints
 from decoding.threads import count_threads
 
@@ -111,7 +111,7 @@ def draft_in_one_call(
     kv: KVCache,
     pool: Numbers,
     texts: Items[DraftedText | None],
-    output_ids: Ints,
+    head_ids: HeadIds,
     k: int,
     max_positions: int,
     limits: LevelLimits,
@@ -120,7 +120,6 @@ def draft_in_one_call(
     """Returns the drafts of these texts, None for a branch without one; None where slots are too few. *Mutates*.
 
     pool           K and V of all slots
-    output_ids     of each output of the head its id, -1 for one that may not be drafted
     k              candidates for each context
     max_positions  of the model's window
     """
@@ -155,10 +154,10 @@ def draft_in_one_call(
         np.array(new_tokens, dtype=np.int64), ids_BK, logp_BK, free_slots,
     )  # fmt: skip
     decoder, head = parts
-    depth, largest = int(limits.depth_B.max()), int(choice.ends_B.max())
+    depth, largest, most = int(limits.depth_B.max()), int(choice.ends_B.max()), max(most_fed, total_new)
     arguments: tuple[Any, ...] = (
-        *decoder.list_arrays(max(most_fed, total_new), max(num_keys) + depth, largest + depth), *head.list_arrays(),
-        pool, output_ids, max_positions, roots, limits._replace(nodes_B=nodes_B), choice,
+        *decoder.list_arrays(most, max(num_keys) + depth, largest + depth), *head.list_arrays(most),
+        pool, head_ids, max_positions, roots, limits._replace(nodes_B=nodes_B), choice,
     )  # fmt: skip
     drafts = draft_levels(*arguments)
     begin = 0

@@ -20,7 +20,7 @@ from decoding.core import Generation, GenerationRequest, SamplingParams, Tokens
 from decoding.cpu_features import has_tiles, multiplies_bfloat16
 from decoding.engine import LocalEngine
 from decoding.model import compiled_decoder, decoder_choice, weight_panels
-from decoding.model.panel_products import multiply_in_team
+from decoding.model.panel_products import multiply_in_team, size_rounded
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.model.weight_panels import PanelType, allocate_aligned, write_panels
@@ -125,9 +125,10 @@ def test_products_have_the_bits_of_each_row_alone(
 
     def run(x: np.ndarray) -> np.ndarray:
         y = np.zeros((count_tile_rows(len(x)) + 1, columns), dtype=np.float32)
+        rounded = size_rounded(len(x), num_pieces, weights, depth)
         run_in_team(
             1, multiply_in_team, np.ascontiguousarray(x).reshape(-1), len(x), num_pieces, weights, depth, columns,
-            start[0], y.reshape(-1),
+            start[0], y.reshape(-1), allocate_aligned(rounded, panel_type),
         )  # fmt: skip
         assert not y[-1].any()
         return y[: len(x)]

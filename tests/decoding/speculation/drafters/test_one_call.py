@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from decoding.core import SamplingParams
-from decoding.model.compiled_layers import size_most_rows, size_rows
+from decoding.model.compiled_layers import size_most_rows, size_rounded_rows, size_rows
 from decoding.model.transformers_checkpoint import HFBackend
 from decoding.speculation.draft import DraftSampling
 from decoding.speculation.drafters import level_kernels
@@ -150,10 +150,12 @@ def test_improbable_children_do_not_end_a_draft_early(is_called: bool) -> None:
 def test_memory_for_many_rows_is_enough_for_fewer() -> None:
     parts = backend().compiled_parts
     assert parts is not None
-    shapes = parts[0].list_arrays(1, 1, 1)[0]
+    shapes, _, matrices = parts[0].list_arrays(1, 1, 1)[:3]
     for most in (1, 127, 128, 129, 160, 256, 288, 400):
         sizes = [size_rows(shapes, 1, 1, rows, 50)[0] for rows in range(1, most + 1)]
         assert size_most_rows(shapes, most, 50) == max(sizes)
+        rounded = [size_rounded_rows(shapes, matrices, 1, rows) for rows in range(1, most + 1)]
+        assert rounded[-1] == max(rounded)
 
 
 def test_a_branch_that_waits_has_no_draft_and_no_slots() -> None:
