@@ -42,9 +42,8 @@ def mask_at_least(typing: Any, x: Any, x_at: Any, count: Any, bound: Any) -> Any
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         e = VectorEmitter(context, builder, sig)
         (_, at, count, bound) = args
-        values = e.load_first(e.data(0, args), at, count, e.vector(float("-inf")))
+        values = e.load_first(e.data(0, args), at, count, e.vector(float("nan")))
         is_candidate = builder.fcmp_ordered(">=", values, e.broadcast(bound))
-        is_candidate = builder.and_(is_candidate, e.lanes_below(count))
         return builder.zext(builder.bitcast(is_candidate, _MASK), ir.IntType(64))
 
     return types.int64(x, types.int64, types.int64, types.float32), emit

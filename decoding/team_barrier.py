@@ -27,9 +27,6 @@ _ARRIVED, _TIMES = 0, 8
 _NUM_TAKEN, _NUM_ENDED = 16, 24
 """Where it has the number of parts that threads have taken, and of those that have ended: in other lines."""
 
-BARRIER_SIZE = 32
-"""Numbers of its state, all 0 at first."""
-
 _LOOKS = 2000
 """Looks of a waiting thread, some 50 us, before it offers its core to others."""
 
@@ -42,7 +39,7 @@ _PAUSE = {"x86_64": _OF_X86, "AMD64": _OF_X86, "aarch64": _OF_ARM, "arm64": _OF_
 
 def new_barrier() -> npt.NDArray[np.int64]:
     """Returns the state of a barrier; the functions below change it."""
-    return np.zeros(BARRIER_SIZE, dtype=np.int64)
+    return np.zeros(32, dtype=np.int64)
 
 
 @llvm_function

@@ -52,6 +52,7 @@ from decoding.model.weight_panels import (
     allocate_weights,
     pick_panel_type,
     round_up,
+    take_memory,
     take_rounded,
     write_panels,
 )
@@ -155,9 +156,9 @@ class CompiledDecoder:
             num_threads, run_layers, num_groups,
             self._shapes, self._layers, self._matrices, self._vectors, embedding, cos_sin,
             tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
-            self.view_numbers(pool), self._take_work(work), of_thread, of_group, capacity,
+            self.view_numbers(pool), take_memory(self._works, "work", work, np.float32), of_thread, of_group, capacity,
             *self._take_packed(num_threads, capacity), self._zeros,
-            take_rounded(self._works, of_rounded, num_threads, self._matrices.dtype), hidden.reshape(-1),
+            take_rounded(self._works, of_rounded, num_threads, self._matrices.dtype.type), hidden.reshape(-1),
         )  # fmt: skip
         return torch.from_numpy(hidden).to(self._dtype)
 
@@ -203,8 +204,9 @@ class CompiledDecoder:
         of_rounded = size_rounded_rows(self._shapes, self._matrices, 1, num_rows)
         return (
             self._shapes, self._layers, self._matrices, self._vectors, self._float_embedding,
-            self._find_cos_sin(largest), self._take_work(size), capacity, *self._take_packed(1, capacity), self._zeros,
-            take_rounded(self._works, of_rounded, 1, self._matrices.dtype),
+            self._find_cos_sin(largest), take_memory(self._works, "work", size, np.float32), capacity,
+            *self._take_packed(1, capacity), self._zeros,
+            take_rounded(self._works, of_rounded, 1, self._matrices.dtype.type),
         )  # fmt: skip
 
     def _look_up(self, tokens_T: Ints) -> tuple[Floats, Ints]:
@@ -224,21 +226,12 @@ class CompiledDecoder:
             self._positions = len(table), cos_sin
         return cos_sin
 
-    def _take_work(self, size: int) -> Floats:
-        """Returns memory for `size` numbers, the same for every round of a thread: new memory is slow at first."""
-        work: Floats | None = getattr(self._works, "work", None)
-        if work is None or len(work) < size:
-            self._works.work = work = allocate_aligned(size, np.float32)
-        return work
-
     def _take_packed(self, num_threads: int, capacity: int) -> tuple[Panels | None, Ints]:
         """Returns memory in which the threads pack keys and values of bfloat16, and numbers of slots."""
         if self._dtype == torch.float32 or not has_tiles():
             return None, NO_SLOTS
         size = num_threads * size_packed(self._shape, capacity)
-        packed: Panels | None = getattr(self._works, "packed", None)
-        if packed is None or len(packed) < size:
-            self._works.packed = packed = allocate_aligned(size, np.int16)
+        packed: Panels = take_memory(self._works, "packed", size, np.int16)
         return packed[:size], np.empty(num_threads * TILE_DEPTH, dtype=np.int64)
 
     def _compile(self) -> None:
@@ -300,7 +293,7 @@ class CompiledHead:
 
     def _take_rounded(self, num_rows: int, num_threads: int) -> Panels:
         size = size_rounded(num_rows, self._num_pieces, self._panels, self._depth)
-        return take_rounded(self._works, size, num_threads, self._panels.dtype)
+        return take_rounded(self._works, size, num_threads, self._panels.dtype.type)
 
     def _take_outputs(self, num_rows: int) -> Floats:
         """Returns memory for these rows, the same again once no tensor is left of the result before: new memory is slow

@@ -100,16 +100,21 @@ def allocate_aligned(size: int, number_type: PanelType) -> npt.NDArray[Any]:
     return numbers[first : first + size]
 
 
-def take_rounded(works: threading.local, size: int, num_threads: int, number_type: np.dtype[Any]) -> Panels:
-    """Returns memory in which each thread rounds `size` numbers of rows, the same for every call of this one.
-
-    Each has whole lines of the cache.
+def take_memory(memory: threading.local, name: str, size: int, number_type: PanelType) -> npt.NDArray[Any]:
+    """Returns memory for `size` numbers, or more, by name the same for every call of a thread: new memory is slow at
+    first.
     """
+    numbers: npt.NDArray[Any] | None = getattr(memory, name, None)
+    if numbers is None or len(numbers) < size:
+        numbers = allocate_aligned(size, number_type)
+        setattr(memory, name, numbers)
+    return numbers
+
+
+def take_rounded(memory: threading.local, size: int, num_threads: int, number_type: PanelType) -> Panels:
+    """Returns memory in which each thread rounds `size` numbers of rows, whole lines of the cache."""
     size = num_threads * round_up(size)
-    rounded: Panels | None = getattr(works, "rounded", None)
-    if rounded is None or len(rounded) < size:
-        works.rounded = rounded = allocate_aligned(size, number_type.type)
-    return rounded[:size]
+    return take_memory(memory, "rounded", size, number_type)[:size]
 
 
 def allocate_weights(size: int, number_type: PanelType) -> npt.NDArray[Any]:
