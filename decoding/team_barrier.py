@@ -27,7 +27,10 @@ _ARRIVED, _TIMES = 0, 8
 _NUM_TAKEN, _NUM_ENDED = 16, 24
 """Where it has the number of parts that threads have taken, and of those that have ended: in other lines."""
 
-_LOOKS = 2000
+BARRIER_SIZE = 32
+"""Numbers of its state, all 0 at first."""
+
+LOOKS = 2000
 """Looks of a waiting thread, some 50 us, before it offers its core to others."""
 
 _LONG, _INT = ir.IntType(64), ir.IntType(32)
@@ -39,11 +42,11 @@ _PAUSE = {"x86_64": _OF_X86, "AMD64": _OF_X86, "aarch64": _OF_ARM, "arm64": _OF_
 
 def new_barrier() -> npt.NDArray[np.int64]:
     """Returns the state of a barrier; the functions below change it."""
-    return np.zeros(32, dtype=np.int64)
+    return np.zeros(BARRIER_SIZE, dtype=np.int64)
 
 
 @llvm_function
-def _read_number(typing: Any, array: Any, index: Any) -> Any:
+def read_number(typing: Any, array: Any, index: Any) -> Any:
     """Returns `array[index]` as it is in memory now."""
 
     def emit(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
@@ -65,7 +68,19 @@ def _add_number(typing: Any, array: Any, index: Any, amount: Any) -> Any:
 
 
 @llvm_function
-def _pause(typing: Any, offers_core: Any) -> Any:
+def replace_number(typing: Any, array: Any, index: Any, before: Any, after: Any) -> Any:
+    """Sets `array[index]` to `after` if it is `before`, whatever other threads do; returns whether it was."""
+
+    def emit(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
+        e = VectorEmitter(context, builder, sig)
+        place = builder.bitcast(e.address(e.data(0, args), args[1], _LONG), _LONG.as_pointer())
+        return builder.extract_value(builder.cmpxchg(place, args[2], args[3], "seq_cst"), 1)
+
+    return types.boolean(array, types.int64, types.int64, types.int64), emit
+
+
+@llvm_function
+def pause(typing: Any, offers_core: Any) -> Any:
     """Waits some cycles, or lets the system run another thread."""
 
     def emit(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
@@ -85,9 +100,9 @@ def _pause(typing: Any, offers_core: Any) -> Any:
 def _wait_for_number(barrier: npt.NDArray[np.int64], index: int, number: int) -> None:
     """Waits until `barrier[index]` is at least `number`."""
     looks = 0
-    while _read_number(barrier, index) < number:
+    while read_number(barrier, index) < number:
         looks += 1
-        _pause(looks > _LOOKS)
+        pause(looks > LOOKS)
 
 
 @compiled_in_place
@@ -95,7 +110,7 @@ def wait_for_team(barrier: npt.NDArray[np.int64], num_threads: int) -> None:
     """Waits until `num_threads` threads are here; what each wrote before, all can read after. *Mutates* `barrier`."""
     if num_threads == 1:
         return
-    times = _read_number(barrier, _TIMES)
+    times = read_number(barrier, _TIMES)
     if _add_number(barrier, _ARRIVED, 1) == num_threads - 1:
         _add_number(barrier, _ARRIVED, -num_threads)
         _add_number(barrier, _TIMES, 1)

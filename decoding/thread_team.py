@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 
+import numpy as np
+
+from decoding.helper_calls import NO_STATES, RECORD_SIZE, new_states, open_pipe, wake_helpers
 from decoding.team_barrier import new_barrier
+
+log = logging.getLogger(__name__)
 
 
 class HelperThread(threading.Thread):
@@ -52,6 +58,7 @@ class HelperThread(threading.Thread):
 
 _lock = threading.Lock()
 _helpers: list[HelperThread] = []
+_teams: dict[str, WaitingTeam] = {}
 
 
 def run_in_team(num_threads: int, function: Callable[..., None], *args: object) -> None:
@@ -63,7 +70,7 @@ def run_in_team(num_threads: int, function: Callable[..., None], *args: object) 
     """
     if num_threads > 1 and _lock.acquire(blocking=False):
         try:
-            if _start_helpers(num_threads - 1):
+            if _start_helpers(_helpers, num_threads - 1):
                 barrier, others = new_barrier(), _helpers[: num_threads - 1]
                 errors: list[list[BaseException]] = [[] for _ in others]
                 for thread, (other, of_other) in enumerate(zip(others, errors, strict=True), start=1):
@@ -80,31 +87,55 @@ def run_in_team(num_threads: int, function: Callable[..., None], *args: object) 
     function(0, 1, new_barrier(), *args)
 
 
-def share_parts(num_threads: int, function: Callable[..., None], *args: object) -> None:
-    """Calls `function(thread, num_threads, barrier, *args)` in this thread, number 0, and in helpers; waits for this
-    one alone.
+class WaitingTeam:
+    """Helpers that wait in compiled code for the next call of `function` (see `helper_calls`).
 
-    The functions take parts of the work at the barrier (`take_part`) until none is left, raise nothing once they have
-    taken one, and return when all parts have ended. A helper that begins after that finds none, and touches nothing.
-    One that has had no core for two calls gets no third.
+    function  compiled: `function(thread, num_threads, barrier, states, record, *args)`. Thread 0 calls the others
     """
-    if num_threads > 1 and _lock.acquire(blocking=False):
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+        self._helpers: list[HelperThread] = []
+        self._errors: list[BaseException] = []
+        self._most = os.cpu_count() or 1  # asking takes as long as a tenth of a small pass
+        self._states, self._record = new_states(self._most), np.zeros(2 * RECORD_SIZE, dtype=np.int64)
+
+    def wake(self, num_threads: int) -> None:
+        """Wakes the helpers of a call that follows at once, so that it need not wait for them."""
+        wake_helpers(self._states, num_threads - 1)
+
+    def share_parts(self, num_threads: int, *args: object) -> None:
+        """Calls the function with these arguments in this thread, number 0, and in helpers; waits for this one alone.
+
+        The threads take parts of the work at the barrier (`take_part`) until none is left, and return when all parts
+        have ended. Helpers that begin after that find no call. Threads have numbers up to `num_threads`, however many
+        take part.
+        """
+        states = self._states
+        if num_threads == 1 or not _lock.acquire(blocking=False):
+            self._function(0, num_threads, new_barrier(), NO_STATES, self._record, *args)
+            return
         try:
-            if _start_helpers(num_threads - 1):
-                barrier, others = new_barrier(), [other for other in _helpers[: num_threads - 1] if other.num_calls < 2]
-                try:
-                    for thread, other in enumerate(others, start=1):
-                        # what it raises goes: parts that it could not begin, the others have done
-                        other.begin(partial(function, thread, num_threads, barrier, *args), [])
-                    function(0, num_threads, barrier, *args)
-                except BaseException:
-                    # a signal, before this thread has begun: helpers do it all, and write to the arrays meanwhile
-                    _finish_all(others)
-                    raise
-                return
+            self._add_helpers(min(num_threads - 1, self._most), args)
+            self._function(0, num_threads, new_barrier(), states, self._record, *args)
         finally:
             _lock.release()
-    function(0, num_threads, new_barrier(), *args)
+
+    def _add_helpers(self, count: int, args: Sequence[object]) -> None:
+        while self._errors:  # parts that it could not begin, the others have done
+            log.warning("a helper thread of forward passes has failed", exc_info=self._errors.pop())
+        helpers, states = self._helpers, self._states
+        while len(helpers) < count and open_pipe(states, len(helpers)) and _start_helpers(helpers, len(helpers) + 1):
+            # arrays of the same types; those of the call would stay in memory
+            like = (np.empty(0, arg.dtype) if isinstance(arg, np.ndarray) else arg for arg in args)
+            call = partial(self._function, len(helpers), 1, new_barrier(), states, self._record, *like)
+            helpers[-1].begin(call, self._errors)
+
+
+def find_team(name: str, function: Callable[..., None]) -> WaitingTeam:
+    """Returns the team of this name, the same until the process forks. Calls of one team have the same types."""
+    team = _teams.get(name)
+    return _teams.setdefault(name, WaitingTeam(function)) if team is None else team
 
 
 def _finish_all(helpers: list[HelperThread]) -> None:
@@ -124,11 +155,11 @@ def _finish_all(helpers: list[HelperThread]) -> None:
         raise interrupt
 
 
-def _start_helpers(count: int) -> bool:
+def _start_helpers(helpers: list[HelperThread], count: int) -> bool:
     """Starts threads until there are `count`; returns whether there are. They stay."""
     try:
-        while len(_helpers) < count:
-            _helpers.append(HelperThread())
+        while len(helpers) < count:
+            helpers.append(HelperThread())
     except RuntimeError:  # what Python makes of a system that gives no more
         return False
     return True
@@ -139,6 +170,7 @@ def forget_helpers() -> None:
     global _lock
     _lock = threading.Lock()
     _helpers.clear()
+    _teams.clear()
 
 
 # The threads of a process are not those of a process forked from it.

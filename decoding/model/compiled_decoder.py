@@ -26,6 +26,7 @@ from torch import Tensor
 
 from decoding.compiled import compiling_once
 from decoding.cpu_features import has_tiles
+from decoding.helper_calls import NO_STATES
 from decoding.kv.pool_memory import allocate_zeros
 from decoding.kv.slots import NO_SLOTS
 from decoding.model.backend import Records, TokenBatch
@@ -56,7 +57,7 @@ from decoding.model.weight_panels import (
     take_rounded,
     write_panels,
 )
-from decoding.thread_team import run_in_team, share_parts
+from decoding.thread_team import find_team, run_in_team
 from decoding.threads import MIN_SHARED_ROWS, count_sharing_threads, count_threads
 from decoding.tile_kernels import EXACT, ROUNDED, TILE, TILE_DEPTH
 
@@ -147,19 +148,25 @@ class CompiledDecoder:
         assert keys is not None, "batches of a compiled decoder have lists of keys"
         embedding, tokens_T = self._look_up(batch.tokens_T)
         num_threads, num_groups = self._count_threads(num_tokens)
+        team = find_team(self.loops, run_layers) if num_groups > 1 else None
+        if team is not None:
+            team.wake(num_threads)
         work, of_thread, of_group, capacity, of_rounded, largest = size_work(
             self._shapes, self._matrices, num_threads, num_groups, batch.positions_T, keys.keys_T
         )
         cos_sin = self._find_cos_sin(largest)
-        run = run_in_team if num_groups == 1 else share_parts
-        run(
-            num_threads, run_layers, num_groups,
+        arguments = (
+            num_groups,
             self._shapes, self._layers, self._matrices, self._vectors, embedding, cos_sin,
             tokens_T, batch.positions_T, batch.slots_T, batch.logits_indices, np.arange(num_tokens), *keys,
             self.view_numbers(pool), take_memory(self._works, "work", work, np.float32), of_thread, of_group, capacity,
             *self._take_packed(num_threads, capacity), self._zeros,
             take_rounded(self._works, of_rounded, num_threads, self._matrices.dtype.type), hidden.reshape(-1),
         )  # fmt: skip
+        if team is not None:
+            team.share_parts(num_threads, *arguments)
+        else:
+            run_in_team(num_threads, run_layers, NO_STATES, NO_STATES, *arguments)
         return torch.from_numpy(hidden).to(self._dtype)
 
     def _count_threads(self, num_tokens: int) -> tuple[int, int]:

@@ -20,6 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decoding.compiled import compiled_in_place
+from decoding.helper_calls import (
+    RECORD_SIZE,
+    call_helpers,
+    dismiss_helpers,
+    end_call,
+    note_arguments,
+    view_arguments,
+    wait_for_call,
+)
 from decoding.model.backend import Records
 from decoding.model.compiled_attention import MAX_GATHERED, SCORES_PADDING, Numbers, attend
 from decoding.model.key_lists import KEYS_RECORD
@@ -167,8 +176,8 @@ def _wide_size(shape: StackShape) -> int:
 
 @compiled_in_place
 def run_layers(
-    thread: int, num_threads: int, barrier: Ints, num_groups: int, shapes: Records, layers: Records, matrices: Panels,
-    vectors: Floats, embedding: Floats, cos_sin: Floats,
+    thread: int, num_threads: int, barrier: Ints, states: Ints, record: Ints, num_groups: int,
+    shapes: Records, layers: Records, matrices: Panels, vectors: Floats, embedding: Floats, cos_sin: Floats,
     tokens_T: Ints, positions_T: Ints, slots_T: Ints, output_indices_W: Ints,
     every_T: Ints, key_slots: Ints, extra_slots: Ints, keys_T: Records, kv: Numbers,
     work: Floats, of_thread: int, of_group: int, capacity: int, packed: Panels | None, slots: Ints, zeros: Floats,
@@ -179,6 +188,9 @@ def run_layers(
     *Mutates* the pool `kv` at `slots_T`, and `work`, which all threads have together. Nothing raises here: the other
     threads would wait for ever.
 
+    Where there are `states`, thread 0 calls helpers (see `helper_calls`). The others wait for calls, and run their
+    shares of passes that `record` describes: of their own arguments only the types count.
+
     num_groups  of threads, of which each takes parts of the rows: one of all threads, or as many as threads
     shapes      one record
     of_thread   and `of_group` and `capacity`, the sizes of `work`: as `size_work` says
@@ -188,125 +200,152 @@ def run_layers(
     zeros       as many as a product has columns
     rounded     room for rows of each thread, as `size_rounded_rows` says; that of each begins with a line of the cache
     """
-    num_tokens, shape = len(tokens_T), shapes[0]
-    num_parts, together = _count_parts(num_tokens, num_groups), _size_part(num_tokens, num_groups)
-    is_alone = num_groups > 1
-    member, members, group = (ZERO, 1, thread) if is_alone else (thread, num_threads, ZERO)
-    h, k, width = shape.num_heads, shape.num_kv_heads, shape.head
-    size, hidden_width, mlp = shape.hidden_size, shape.hidden, shape.mlp
-    q_width, qkv_width = h * width, (h + 2 * k) * width
-    layer_size = len(kv) // shape.num_layers
-    num_slots = layer_size // (k * 2 * width)
-    x, rest = work[: num_tokens * hidden_width], work[num_tokens * hidden_width :]
-    q, rest = rest[: num_tokens * q_width], rest[num_tokens * q_width :]
-    room = rest[group * of_group : (group + 1) * of_group]
-    part, wide = room[: together * hidden_width], room[together * hidden_width :]
-    active = together * 2 * mlp
-    active_x = wide[active:]
-    room = rest[num_groups * of_group + thread * of_thread : num_groups * of_group + (thread + 1) * of_thread]
-    normed, room = room[: together * hidden_width], room[together * hidden_width :]
-    tile, scores = room[: 2 * MAX_GATHERED * width], room[2 * MAX_GATHERED * width :]
-    of_rounded = len(rounded) // num_threads
-    share_of_rounded = rounded[thread * of_rounded : (thread + 1) * of_rounded]
-    hidden_first, hidden_end = share_columns(member, members, hidden_width)
-    gate_first, gate_end = share_columns(member, members, mlp)
-    # a part goes from the attention of a layer to the keys of the next one: these all parts wait for
-    number = take_part(barrier) if is_alone else ZERO
-    while number < (shape.num_layers + 1) * num_parts:
-        layer, index = number // num_parts, number % num_parts
-        if is_alone:
-            wait_for_parts(barrier, layer * num_parts)
-        # after the last layer's keys only the tokens with an output go on
-        rows = every_T if layer < shape.num_layers else output_indices_W
-        # few of them are fewer parts, for which there is as much room as for others; the other parts are empty
-        num_filled = max(_count_parts(len(rows), num_groups), (len(rows) + together - 1) // together)
-        first, end = _find_part(index, num_filled, len(rows), matrices)
-        count = end - first
-        if layer == 0:
-            for t in range(first + member, end, members):
-                copy_row(embedding, tokens_T[t] * size, x, t * hidden_width, size)
-                for i in range(t * hidden_width + size, (t + 1) * hidden_width):
-                    x[i] = np.float32(0.0)
-            wait_for_team(barrier, members)
-        elif count > 0:
-            begin, layer_at = layers[layer - 1], (layer - 1) * layer_size
-            for i in range(count):
-                x_at = rows[first + i] * hidden_width + hidden_first
-                copy_numbers(x, x_at, part, i * hidden_width + hidden_first, hidden_end - hidden_first)
-            # of an argument that is None, Numba compiles one of the two alone
-            if packed is None:
-                attend(
-                    member, members, shape, rows, first, end, q, kv, layer_at, num_slots, key_slots, extra_slots,
-                    keys_T, tile, scores, capacity, wide,
-                )  # fmt: skip
-            else:
-                size_packed = len(packed) // num_threads
-                attend_in_tiles(
-                    member, members, shape, rows, first, end, q, kv, layer_at, num_slots, key_slots, extra_slots,
-                    keys_T, zeros, tile, scores, capacity, slots[thread * TILE_DEPTH :],
-                    packed[thread * size_packed : (thread + 1) * size_packed], wide,
-                )  # fmt: skip
-            wait_for_team(barrier, members)
-            multiply_share(
-                member, members, wide, q_width, count, shape.num_pieces, matrices, begin.out, q_width, hidden_width,
-                ZERO, hidden_width, part, hidden_width, vectors, begin.out_bias, part, share_of_rounded,
-            )  # fmt: skip
-            wait_for_team(barrier, members)
-            for i in range(count):
-                normalise(
-                    part, i * hidden_width, vectors, begin.mlp_norm, normed, i * hidden_width,
-                    hidden_width, size, shape.eps,
-                )  # fmt: skip
-            for half in range(0, 2 * mlp, mlp):
+    is_called, calls = len(states) > 0 and thread > 0, len(states) > 0 and thread == 0
+    arguments = (
+        num_threads, barrier, num_groups, shapes, layers, matrices, vectors, embedding, cos_sin,
+        tokens_T, positions_T, slots_T, output_indices_W, every_T, key_slots, extra_slots, keys_T, kv,
+        work, of_thread, of_group, capacity, slots, zeros, rounded, hidden,
+    )  # fmt: skip
+    # apart, since of an argument that is never set anew Numba knows whether it is None
+    tiles: Any = (packed,)
+    of_tiles = record[RECORD_SIZE:]
+    if calls:
+        note_arguments(record, arguments)
+        note_arguments(of_tiles, tiles)
+        call_helpers(states, num_threads - 1)
+    while True:
+        if is_called:
+            wait_for_call(states, thread - 1)
+            tiles = view_arguments(of_tiles, tiles)
+            (
+                num_threads, barrier, num_groups, shapes, layers, matrices, vectors, embedding, cos_sin,
+                tokens_T, positions_T, slots_T, output_indices_W, every_T, key_slots, extra_slots, keys_T, kv,
+                work, of_thread, of_group, capacity, slots, zeros, rounded, hidden,
+            ) = view_arguments(record, arguments)  # fmt: skip
+        num_tokens, shape = len(tokens_T), shapes[0]
+        num_parts, together = _count_parts(num_tokens, num_groups), _size_part(num_tokens, num_groups)
+        is_alone = num_groups > 1
+        member, members, group = (ZERO, 1, thread) if is_alone else (thread, num_threads, ZERO)
+        h, k, width = shape.num_heads, shape.num_kv_heads, shape.head
+        size, hidden_width, mlp = shape.hidden_size, shape.hidden, shape.mlp
+        q_width, qkv_width = h * width, (h + 2 * k) * width
+        layer_size = len(kv) // shape.num_layers
+        num_slots = layer_size // (k * 2 * width)
+        x, rest = work[: num_tokens * hidden_width], work[num_tokens * hidden_width :]
+        q, rest = rest[: num_tokens * q_width], rest[num_tokens * q_width :]
+        room = rest[group * of_group : (group + 1) * of_group]
+        part, wide = room[: together * hidden_width], room[together * hidden_width :]
+        active = together * 2 * mlp
+        active_x = wide[active:]
+        room = rest[num_groups * of_group + thread * of_thread : num_groups * of_group + (thread + 1) * of_thread]
+        normed, room = room[: together * hidden_width], room[together * hidden_width :]
+        tile, scores = room[: 2 * MAX_GATHERED * width], room[2 * MAX_GATHERED * width :]
+        of_rounded = len(rounded) // num_threads
+        share_of_rounded = rounded[thread * of_rounded : (thread + 1) * of_rounded]
+        hidden_first, hidden_end = share_columns(member, members, hidden_width)
+        gate_first, gate_end = share_columns(member, members, mlp)
+        # a part goes from the attention of a layer to the keys of the next one: these all parts wait for
+        number = take_part(barrier) if is_alone else ZERO
+        while number < (shape.num_layers + 1) * num_parts:
+            layer, index = number // num_parts, number % num_parts
+            if is_alone:
+                wait_for_parts(barrier, layer * num_parts)
+            # after the last layer's keys only the tokens with an output go on
+            rows = every_T if layer < shape.num_layers else output_indices_W
+            # few of them are fewer parts, for which there is as much room as for others; the other parts are empty
+            num_filled = max(_count_parts(len(rows), num_groups), (len(rows) + together - 1) // together)
+            first, end = _find_part(index, num_filled, len(rows), matrices)
+            count = end - first
+            if layer == 0:
+                for t in range(first + member, end, members):
+                    copy_row(embedding, tokens_T[t] * size, x, t * hidden_width, size)
+                    for i in range(t * hidden_width + size, (t + 1) * hidden_width):
+                        x[i] = np.float32(0.0)
+                wait_for_team(barrier, members)
+            elif count > 0:
+                begin, layer_at = layers[layer - 1], (layer - 1) * layer_size
+                for i in range(count):
+                    x_at = rows[first + i] * hidden_width + hidden_first
+                    copy_numbers(x, x_at, part, i * hidden_width + hidden_first, hidden_end - hidden_first)
+                # of an argument that is None, Numba compiles one of the two alone
+                if packed is None:
+                    attend(
+                        member, members, shape, rows, first, end, q, kv, layer_at, num_slots, key_slots, extra_slots,
+                        keys_T, tile, scores, capacity, wide,
+                    )  # fmt: skip
+                else:
+                    size_packed = len(tiles[0]) // num_threads
+                    attend_in_tiles(
+                        member, members, shape, rows, first, end, q, kv, layer_at, num_slots, key_slots, extra_slots,
+                        keys_T, zeros, tile, scores, capacity, slots[thread * TILE_DEPTH :],
+                        tiles[0][thread * size_packed : (thread + 1) * size_packed], wide,
+                    )  # fmt: skip
+                wait_for_team(barrier, members)
                 multiply_share(
-                    member, members, normed, hidden_width, count, shape.num_pieces, matrices, begin.gate_up, size,
-                    2 * mlp, half, half + mlp, zeros, ZERO, vectors, begin.gate_up_bias, wide, share_of_rounded,
+                    member, members, wide, q_width, count, shape.num_pieces, matrices, begin.out, q_width, hidden_width,
+                    ZERO, hidden_width, part, hidden_width, vectors, begin.out_bias, part, share_of_rounded,
                 )  # fmt: skip
-            for i in range(count):
-                gate_at = i * 2 * mlp + gate_first
-                gate_values(wide, gate_at, gate_at + mlp, gate_end - gate_first, active + i * mlp + gate_first)
-            wait_for_team(barrier, members)
-            multiply_share(
-                member, members, active_x, mlp, count, shape.num_pieces, matrices, begin.down, mlp, hidden_width,
-                ZERO, hidden_width, part, hidden_width, vectors, begin.down_bias, part, share_of_rounded,
-            )  # fmt: skip
-            for i in range(count):
-                x_at = rows[first + i] * hidden_width + hidden_first
-                copy_numbers(part, i * hidden_width + hidden_first, x, x_at, hidden_end - hidden_first)
-            wait_for_team(barrier, members)
-        if layer < shape.num_layers:
-            begin, layer_at = layers[layer], layer * layer_size
-            for i in range(count):
-                normalise(
-                    x, (first + i) * hidden_width, vectors, begin.attention_norm, normed, i * hidden_width,
-                    hidden_width, size, shape.eps,
+                wait_for_team(barrier, members)
+                for i in range(count):
+                    normalise(
+                        part, i * hidden_width, vectors, begin.mlp_norm, normed, i * hidden_width,
+                        hidden_width, size, shape.eps,
+                    )  # fmt: skip
+                for half in range(0, 2 * mlp, mlp):
+                    multiply_share(
+                        member, members, normed, hidden_width, count, shape.num_pieces, matrices, begin.gate_up, size,
+                        2 * mlp, half, half + mlp, zeros, ZERO, vectors, begin.gate_up_bias, wide, share_of_rounded,
+                    )  # fmt: skip
+                for i in range(count):
+                    gate_at = i * 2 * mlp + gate_first
+                    gate_values(wide, gate_at, gate_at + mlp, gate_end - gate_first, active + i * mlp + gate_first)
+                wait_for_team(barrier, members)
+                multiply_share(
+                    member, members, active_x, mlp, count, shape.num_pieces, matrices, begin.down, mlp, hidden_width,
+                    ZERO, hidden_width, part, hidden_width, vectors, begin.down_bias, part, share_of_rounded,
                 )  # fmt: skip
-            multiply_share(
-                member, members, normed, hidden_width, count, shape.num_pieces, matrices, begin.qkv, size,
-                qkv_width, ZERO, qkv_width, zeros, ZERO, vectors, begin.qkv_bias, wide, share_of_rounded,
-            )  # fmt: skip
-            wait_for_team(barrier, members)
-            for i in range(member, count, members):
-                t, row_at = first + i, i * qkv_width
-                rotate_heads(shape, begin, vectors, wide, row_at, cos_sin, positions_T[t])
-                copy_numbers(wide, row_at, q, t * q_width, q_width)
-                for head in range(k):
-                    key_at = row_at + (h + head) * width
-                    slot_at = layer_at + (head * num_slots + slots_T[t]) * 2 * width
-                    copy_numbers(wide, key_at, kv, slot_at, width)
-                    copy_numbers(wide, key_at + k * width, kv, slot_at + width, width)
-            wait_for_team(barrier, members)
-        else:
-            for w in range(first + member, end, members):
-                normalise(
-                    x, rows[w] * hidden_width, vectors, len(vectors) - hidden_width, normed, ZERO,
-                    hidden_width, size, shape.eps,
+                for i in range(count):
+                    x_at = rows[first + i] * hidden_width + hidden_first
+                    copy_numbers(part, i * hidden_width + hidden_first, x, x_at, hidden_end - hidden_first)
+                wait_for_team(barrier, members)
+            if layer < shape.num_layers:
+                begin, layer_at = layers[layer], layer * layer_size
+                for i in range(count):
+                    normalise(
+                        x, (first + i) * hidden_width, vectors, begin.attention_norm, normed, i * hidden_width,
+                        hidden_width, size, shape.eps,
+                    )  # fmt: skip
+                multiply_share(
+                    member, members, normed, hidden_width, count, shape.num_pieces, matrices, begin.qkv, size,
+                    qkv_width, ZERO, qkv_width, zeros, ZERO, vectors, begin.qkv_bias, wide, share_of_rounded,
                 )  # fmt: skip
-                copy_row(normed, ZERO, hidden, w * size, size)
+                wait_for_team(barrier, members)
+                for i in range(member, count, members):
+                    t, row_at = first + i, i * qkv_width
+                    rotate_heads(shape, begin, vectors, wide, row_at, cos_sin, positions_T[t])
+                    copy_numbers(wide, row_at, q, t * q_width, q_width)
+                    for head in range(k):
+                        key_at = row_at + (h + head) * width
+                        slot_at = layer_at + (head * num_slots + slots_T[t]) * 2 * width
+                        copy_numbers(wide, key_at, kv, slot_at, width)
+                        copy_numbers(wide, key_at + k * width, kv, slot_at + width, width)
+                wait_for_team(barrier, members)
+            else:
+                for w in range(first + member, end, members):
+                    normalise(
+                        x, rows[w] * hidden_width, vectors, len(vectors) - hidden_width, normed, ZERO,
+                        hidden_width, size, shape.eps,
+                    )  # fmt: skip
+                    copy_row(normed, ZERO, hidden, w * size, size)
+            if is_alone:
+                end_part(barrier)
+                number = take_part(barrier)
+            else:
+                number += 1
         if is_alone:
-            end_part(barrier)
-            number = take_part(barrier)
-        else:
-            number += 1
-    if is_alone:
-        wait_for_parts(barrier, (shape.num_layers + 1) * num_parts)
+            wait_for_parts(barrier, (shape.num_layers + 1) * num_parts)
+        if not is_called:
+            break
+        end_call(states, thread - 1)
+    if calls:
+        dismiss_helpers(states, num_threads - 1)

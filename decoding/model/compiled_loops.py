@@ -32,7 +32,7 @@ def compute_logits(
     _, of_thread, of_group = size_rows(shapes, 1, 1, num_tokens, capacity)
     run_layers(
         # one thread reads no barrier
-        ZERO, 1, every_T, 1, shapes, layers, matrices, vectors, embedding, cos_sin,
+        ZERO, 1, every_T, every_T[:0], every_T[:0], 1, shapes, layers, matrices, vectors, embedding, cos_sin,
         tokens_T, positions_T, slots_T, output_indices_W, every_T, key_slots, extra_slots, keys_T, kv,
         work, of_thread, of_group, capacity, packed, slots, zeros, rounded, hidden,
     )  # fmt: skip

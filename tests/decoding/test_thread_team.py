@@ -16,8 +16,8 @@ import pytest
 
 from decoding import thread_team
 from decoding.compiled import compiled
-from decoding.team_barrier import end_part, take_part, wait_for_parts, wait_for_team
-from decoding.thread_team import run_in_team, share_parts
+from decoding.team_barrier import wait_for_team
+from decoding.thread_team import run_in_team
 
 Ints = npt.NDArray[np.int64]
 
@@ -68,68 +68,6 @@ def test_second_team_is_one_thread_while_the_first_runs() -> None:
     run_in_team(2, record_thread, calls)
     assert calls[0] == (0, 1)
     assert sorted(calls[1:]) == [(0, 2), (1, 2)]
-
-
-@compiled
-def fill_stages(thread: int, num_threads: int, barrier: Ints, stage_P: Ints, wrong: Ints, num_stages: int) -> None:
-    """Each part of a stage raises the number of its place by one, and looks whether all are in the stage before."""
-    num_parts = len(stage_P)
-    number = take_part(barrier)
-    while number < num_stages * num_parts:
-        stage, part = number // num_parts, number % num_parts
-        wait_for_parts(barrier, stage * num_parts)
-        wrong[thread] += stage_P[part] != stage or stage_P.min() < stage or stage_P.max() > stage + 1
-        stage_P[part] += 1
-        end_part(barrier)
-        number = take_part(barrier)
-    wait_for_parts(barrier, num_stages * num_parts)
-
-
-@pytest.mark.parametrize("num_parts", [1, 2, 5])
-@pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
-def test_each_part_is_taken_once_and_after_the_stage_before(num_threads: int, num_parts: int) -> None:
-    wrong = np.zeros(num_threads, dtype=np.int64)
-    for num_stages in (1, 2, 300):
-        stage_P = np.zeros(num_parts, dtype=np.int64)
-        share_parts(num_threads, fill_stages, stage_P, wrong, num_stages)
-        assert stage_P.tolist() == [num_stages] * num_parts
-    assert not wrong.any()
-
-
-def test_helper_that_comes_late_is_not_waited_for_and_finds_no_part() -> None:
-    came, may_go, calls = threading.Event(), threading.Event(), list[tuple[int, int]]()
-    wrong = np.zeros(2, dtype=np.int64)
-
-    def come_late(thread: int, num_threads: int, barrier: Ints, stage_P: Ints) -> None:
-        if thread:
-            came.set()
-            assert may_go.wait(60)
-        fill_stages(thread, num_threads, barrier, stage_P, wrong, 3)
-
-    stages = np.zeros((2, 4), dtype=np.int64)
-    share_parts(2, come_late, stages[0])
-    assert stages[0].tolist() == [3] * 4
-    assert came.wait(60)
-    share_parts(2, fill_stages, stages[1], wrong, 3)  # by this thread alone: the helper has its first call
-    assert stages[1].tolist() == [3] * 4
-    may_go.set()
-    run_in_team(2, record_thread, calls)
-    assert sorted(calls) == [(0, 2), (1, 2)]
-    assert (stages == 3).all()
-
-
-def test_parts_are_not_left_to_a_helper_when_this_thread_raises() -> None:
-    ended = list[int]()
-
-    def fail(thread: int, num_threads: int, barrier: Ints) -> None:
-        if not thread:
-            raise KeyboardInterrupt
-        sleep(0.1)
-        ended.append(thread)
-
-    with pytest.raises(KeyboardInterrupt):
-        share_parts(3, fail)
-    assert sorted(ended) == [1, 2]
 
 
 @pytest.fixture
@@ -235,23 +173,4 @@ def test_helper_keeps_nothing_of_a_call_that_has_ended() -> None:
     end = monotonic() + 30
     while alive() is not None and monotonic() < end:
         sleep(0.001)  # the helper answers before it lets go
-    assert alive() is None
-
-
-def test_error_of_a_helper_that_took_no_part_is_not_that_of_a_later_team() -> None:
-    array = np.zeros(4, dtype=np.int64)
-    alive = weakref.ref(array)
-
-    def fail_in_helper(thread: int, num_threads: int, barrier: Ints, held: Ints) -> None:
-        if thread:
-            raise MemoryError("no room for arguments")
-
-    share_parts(2, fail_in_helper, array)
-    calls: list[tuple[int, int]] = []
-    run_in_team(2, record_thread, calls)
-    assert sorted(calls) == [(0, 2), (1, 2)]
-    del array
-    end = monotonic() + 30
-    while alive() is not None and monotonic() < end:
-        sleep(0.001)
     assert alive() is None
