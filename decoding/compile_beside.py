@@ -1,21 +1,13 @@
-"""Compiles the loops of drafts in another process, while this one loads a model and compiles its layers.
-
-Numba compiles one loop at a time in a process. What it has compiled is in a cache on disk, where the other process
-finds it.
-"""
+"""Compiles the loops of drafts without a model, in the process that `compiling_process` starts."""
 
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from decoding.compiled import is_compiled_ahead, note_compiled
+from decoding.compiled import note_compiled
+from decoding.compiling_process import ENDED, is_optional
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,63 +17,7 @@ if TYPE_CHECKING:
     from decoding.round import Speculation
     from decoding.stats import DecoderKind
 
-LOOPS = "drafts-of-any-model"
-ENDED = f"{LOOPS}-ended"
-"""What is noted as compiled (`note_compiled`) when the process starts, and when it has ended."""
-
-_PROGRAM = f"from {__name__} import compile_drafts; compile_drafts()"
 _LIKELY = 4  # tokens, so that n-grams return
-TIMEOUT_S = 120.0
-"""Seconds after which the process counts as ended."""
-
-
-@dataclass
-class _Beside:
-    """The process that was started, if any.
-
-    end         time after which it counts as ended, whatever it does
-    is_awaited  as in `start_compiling_drafts`
-    """
-
-    process: subprocess.Popen[bytes] | None = None
-    end: float = 0.0
-    is_awaited: bool = True
-
-
-_beside = _Beside()
-
-
-def start_compiling_drafts(cores: int, *, is_awaited: bool = True) -> None:
-    """Compiles the loops of `speculation=stand` in another process, at the first start with these sources.
-
-    Not with a single core. The process ends by itself, and goes on where this one ends before. `is_awaited` says
-    whether all drafts wait for it; otherwise rounds begin before, without drafts, where that changes no text.
-    """
-    if cores < 2 or is_compiled_ahead(LOOPS):
-        return
-    # before it has ended: where it fails, a process that needs the loops compiles them
-    note_compiled(LOOPS)
-    if not is_compiled_ahead(LOOPS):  # nothing can be written, and so nothing would be found
-        return
-    with suppress(OSError):  # without a Python to start
-        _beside.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            start_new_session=True,  # Ctrl-C is for this process
-        )
-        _beside.end, _beside.is_awaited = time.monotonic() + TIMEOUT_S, is_awaited
-        from decoding.threads import watch_core  # here: it imports PyTorch
-
-        watch_core(is_compiling_drafts)
-
-
-def is_compiling_drafts() -> bool:
-    """Returns whether a process was started that has not ended, nor been waited for, nor stands still."""
-    process = _beside.process
-    return process is not None and process.poll() is None and time.monotonic() < _beside.end
 
 
 def may_begin_without(loops: str) -> bool:
@@ -91,16 +27,7 @@ def may_begin_without(loops: str) -> bool:
     """
     from decoding.warmup_profile import name_loops
 
-    is_optional = is_compiling_drafts() and not _beside.is_awaited
-    return is_optional and loops == name_loops(NoModel(), _list_parts())
-
-
-def wait_for_drafts() -> None:
-    """Waits until the process that was started has ended, or stands still."""
-    process, _beside.process = _beside.process, None
-    if process is not None:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, _beside.end - time.monotonic()))
+    return is_optional() and loops == name_loops(NoModel(), _list_parts())
 
 
 def compile_drafts() -> None:

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
+
+from decoding.compiling_process import is_compiling_drafts
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -49,7 +51,6 @@ TOKENS_PER_WEIGHT_READ = 8
 """Reading a weight from memory takes as long as this many multiplications with it."""
 
 _worker = threading.local()  # `num_threads` before `use_one_thread`, in worker threads only
-_is_core_taken: Callable[[], bool] = bool  # false
 _in_use: dict[int, int] = {}  # worker that has work -> threads that its last call had
 
 
@@ -85,16 +86,10 @@ def count_threads(num_weights: int, num_tokens: int) -> int:
 def count_sharing_threads(num_weights: int, num_tokens: int) -> int:
     """Returns the same where threads take rows from each other, of layers that the cache holds."""
     # beside a process that compiles, a helper is stopped within its part: the first start took 2 s longer
-    if _is_core_taken():
+    if is_compiling_drafts():
         return 1
     useful = _count_products(num_weights, num_tokens) // MIN_SHARED_PRODUCTS
     return choose_threads(min(useful, num_tokens // MIN_SHARED_ROWS))
-
-
-def watch_core(is_taken: Callable[[], bool]) -> None:
-    """Has threads share no rows while another process of ours takes a core, as `is_taken` says. *Mutates*."""
-    global _is_core_taken
-    _is_core_taken = is_taken
 
 
 def choose_threads(useful: int) -> int:

@@ -14,7 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from decoding.compile_beside import ENDED, LOOPS, TIMEOUT_S
+from decoding.compiling_process import ENDED, LOOPS, TIMEOUT_S
 from reason.bench.report import join_report
 from reason.runs.tables import ResultTable
 

@@ -290,8 +290,9 @@ def _compile_ahead(backend: HFBackend, parts: Speculation, make_parts: Callable[
 
     Where a drafter has a model, the loops of drafting are left for the first request: the model would load twice.
     """
-    from decoding.compile_beside import is_compiling_drafts, may_begin_without, wait_for_drafts
+    from decoding.compile_beside import may_begin_without
     from decoding.compiled import is_compiled_ahead, note_compiled
+    from decoding.compiling_process import is_compiling_drafts, wait_for_drafts
     from decoding.round import Speculation
     from decoding.speculation.controllers.until_compiled import PlainUntilCompiled
     from decoding.warmup_profile import compile_loops, name_loops, runs_a_model

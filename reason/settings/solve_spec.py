@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from decoding.compile_beside import start_compiling_drafts
+from decoding.compiling_process import start_compiling_drafts
 from decoding.core import Engine
 from decoding.kv.eviction.policy import EvictionPolicy
 from reason.config.compose import Settings, as_config_error

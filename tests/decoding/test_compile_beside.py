@@ -12,13 +12,9 @@ from typing import Any
 
 import pytest
 
-from decoding import compile_beside as module
-from decoding.compile_beside import (
-    is_compiling_drafts,
-    may_begin_without,
-    start_compiling_drafts,
-    wait_for_drafts,
-)
+from decoding import compiling_process as module
+from decoding.compile_beside import NoModel, may_begin_without
+from decoding.compiling_process import is_compiling_drafts, start_compiling_drafts, wait_for_drafts
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.controllers.throughput import ThroughputController
@@ -27,7 +23,7 @@ from decoding.speculation.drafters.stand import Stand
 from decoding.speculation.drafters.tree_drafter import TreeDrafter
 from decoding.warmup_profile import name_loops
 
-LOOPS = name_loops(module.NoModel(), Speculation(TreeDrafter(Stand()), ThroughputController()))
+LOOPS = name_loops(NoModel(), Speculation(TreeDrafter(Stand()), ThroughputController()))
 
 # notes what Numba compiles
 LISTEN = """
@@ -131,7 +127,7 @@ def test_rounds_may_begin_without_drafts_until_the_process_has_ended(started: li
         Speculation(TreeDrafter(PromptLookup(), draw="likely"), ThroughputController()),
         Speculation(TreeDrafter(Stand()), FixedController(4)),
     ]
-    assert not any(may_begin_without(name_loops(module.NoModel(), parts)) for parts in others)
+    assert not any(may_begin_without(name_loops(NoModel(), parts)) for parts in others)
     started[0].has_ended = True
     assert not is_compiling_drafts()
     assert not may_begin_without(LOOPS)

@@ -90,11 +90,13 @@ def test_threads_that_take_rows_pay_earlier_and_have_some_rows_each(three_thread
     assert counts == [(1, 2), (2, 1), (2, 1)], "the other worker gets what this one leaves"
 
 
-def test_no_rows_are_shared_while_another_process_takes_a_core(three_threads: ThreadPoolExecutor) -> None:
+def test_no_rows_are_shared_while_another_process_compiles(
+    monkeypatch: pytest.MonkeyPatch, three_threads: ThreadPoolExecutor
+) -> None:
     three_threads.submit(use_one_thread).result()
     counts = list[int]()
     for is_taken in (False, True, False):
-        threads.watch_core(partial(bool, is_taken))
+        monkeypatch.setattr(threads, "is_compiling_drafts", partial(bool, is_taken))
         counts.append(three_threads.submit(threads.count_sharing_threads, 10**9, 100).result())
     assert counts == [3, 1, 3]
 

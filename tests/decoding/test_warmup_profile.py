@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import reason
-from decoding import compile_beside, compiled
+from decoding import compile_beside, compiled, compiling_process
 from decoding.round import Speculation
 from decoding.speculation.acceptance.greedy_match import GreedyMatch
 from decoding.speculation.controllers.fixed import FixedController
@@ -89,7 +89,7 @@ def test_a_first_start_need_not_wait_for_drafts(
     has_ended = False
     monkeypatch.setattr(compiled, "is_compiled_ahead", lambda loops: False)
     monkeypatch.setattr(solve_spec, "start_compiling_drafts", lambda cores, is_awaited: None)
-    monkeypatch.setattr(compile_beside, "is_compiling_drafts", lambda: not has_ended)
+    monkeypatch.setattr(compiling_process, "is_compiling_drafts", lambda: not has_ended)
     monkeypatch.setattr(compile_beside, "may_begin_without", lambda loops: True)
     results = []
     with caplog.at_level(logging.INFO), reason.load(*SETTINGS) as solver:
