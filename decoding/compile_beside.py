@@ -31,17 +31,19 @@ def may_begin_without(loops: str) -> bool:
 
 
 def compile_drafts() -> None:
-    """Compiles the loops of rounds with drafts; first a part of the layers, and what rounds without drafts need.
+    """Compiles the loops of rounds with drafts; first parts of the layers, and what rounds without drafts need.
 
     The process that starts this one needs these before the others, but not before they are compiled: it finds them.
     """
-    # here: the process that starts this one does not need them yet
-    from decoding.model.compiled_layers import compile_attention
+    # here: the process that starts this one does not need it yet
+    from decoding.model.compiled_layers import compile_parts
+
+    gc.disable()  # a tenth of the time
+    compile_parts()
+    # after that: they import PyTorch, which takes a second
     from decoding.round import Speculation
     from decoding.warmup_profile import compile_loops
 
-    gc.disable()  # a tenth of the time
-    compile_attention()
     backend = NoModel()
     for parts in (Speculation(), _list_parts()):
         compile_loops(backend, parts)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from decoding.attention_kernels import QUERIES, add_values, score_keys
 from decoding.compiled import compiled_in_place
 from decoding.model.panel_products import ZERO, Ints
-from decoding.model.weight_panels import Floats
+from decoding.model.panels import Floats
 from decoding.vector_kernels import copy_numbers, exponentiate
 
 if TYPE_CHECKING:

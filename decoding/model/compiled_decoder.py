@@ -44,15 +44,13 @@ from decoding.model.decoder_choice import explain_uncompiled
 from decoding.model.decoder_weights import DecoderWeights, FusedLayer
 from decoding.model.key_lists import ListedRows, list_keys
 from decoding.model.panel_products import Ints, multiply_in_team, size_rounded
+from decoding.model.panels import Floats, Panels, round_up
 from decoding.model.tile_attention import size_packed
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.weight_panels import (
-    Floats,
-    Panels,
     allocate_aligned,
     allocate_weights,
     pick_panel_type,
-    round_up,
     take_memory,
     take_rounded,
     write_panels,

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decoding.compiled import compiled_in_place
+from decoding.cpu_features import has_tiles
 from decoding.helper_calls import (
     RECORD_SIZE,
     call_helpers,
@@ -32,11 +33,11 @@ from decoding.helper_calls import (
 from decoding.model.backend import Records
 from decoding.model.compiled_attention import MAX_GATHERED, SCORES_PADDING, Numbers, attend
 from decoding.model.key_lists import KEYS_RECORD
-from decoding.model.panel_products import ZERO, Ints, multiply_share, share_columns, size_rounded
+from decoding.model.panel_products import ZERO, Ints, multiply_in_team, multiply_share, share_columns, size_rounded
+from decoding.model.panels import Floats, Panels
 from decoding.model.row_kernels import copy_row, normalise, rotate_heads
 from decoding.model.tile_attention import attend_in_tiles
-from decoding.model.weight_panels import Floats, Panels
-from decoding.team_barrier import end_part, take_part, wait_for_parts, wait_for_team
+from decoding.team_barrier import end_part, new_barrier, take_part, wait_for_parts, wait_for_team
 from decoding.tile_kernels import TILE, TILE_DEPTH, is_tiled
 from decoding.vector_kernels import copy_numbers, gate_values
 
@@ -81,11 +82,18 @@ LAYER_RECORD = np.dtype(
 """Where the parts of a layer begin, matrices in one array and vectors in another; -1: there is no such part."""
 
 
-def compile_attention() -> None:
-    """Compiles the part of `run_layers` that takes longest, which is then found when the others are compiled."""
+def compile_parts() -> None:
+    """Compiles the parts of `run_layers` that take longest, which are then found when the others are compiled, and the
+    head.
+
+    They are those of a model in float32 with weights of bfloat16, as the bundled ones are.
+    """
     ints, floats, keys = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.float32), np.zeros(1, dtype=KEYS_RECORD)
     shape: Any = np.ones(1, dtype=SHAPE_RECORD)[0]
     attend(0, 1, shape, ints, 0, 0, floats, floats, 0, 1, ints, ints, keys, floats, floats, 1, floats)
+    panels: Panels = np.zeros(1, dtype=np.int16) if has_tiles() else np.zeros(1, dtype=np.uint16)
+    multiply_share(0, 1, floats, 0, 0, 1, panels, 0, 0, 0, 0, 0, floats, 0, floats, 0, floats, panels)
+    multiply_in_team(0, 1, new_barrier(), floats, 0, 1, panels, 0, 0, floats, floats, panels)
 
 
 @compiled_in_place

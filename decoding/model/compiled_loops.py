@@ -10,7 +10,7 @@ from decoding.model.backend import Records
 from decoding.model.compiled_attention import Numbers
 from decoding.model.compiled_layers import run_layers, size_rows
 from decoding.model.panel_products import ZERO, Ints, multiply
-from decoding.model.weight_panels import Floats, Panels
+from decoding.model.panels import Floats, Panels
 
 
 @compiled_in_place

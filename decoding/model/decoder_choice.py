@@ -15,7 +15,7 @@ from decoding.stats import DecoderKind
 from decoding.validation import require_choice
 
 if TYPE_CHECKING:
-    from decoding.model.weight_panels import PanelType
+    from decoding.model.panels import PanelType
 
 MAX_AUTO_WEIGHTS = 14_000_000
 """Weights up to which `decoder=auto` is the compiled decoder on a CPU where larger models were not measured with it.

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.compiled import compiled_in_place
+from decoding.model.panels import Floats, Panels
 from decoding.model.tile_products import multiply_in_tiles, size_pieces
-from decoding.model.weight_panels import Floats, Panels
 from decoding.product_kernels import ROWS, count_together, is_paired, multiply_panels
 from decoding.tile_kernels import is_tiled
 from decoding.vector_kernels import PANEL, add_numbers, copy_numbers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decoding.compiled import compiled_in_place
-from decoding.model.weight_panels import Floats
+from decoding.model.panels import Floats
 from decoding.vector_emitter import LANES
 from decoding.vector_kernels import rotate_pairs, scale_numbers, sum_squares
 

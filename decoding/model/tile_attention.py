@@ -14,7 +14,7 @@ import numpy as np
 from decoding.compiled import compiled_in_place
 from decoding.model.compiled_attention import MAX_GATHERED, Numbers, gather_queries
 from decoding.model.panel_products import ZERO, Ints
-from decoding.model.weight_panels import Floats, Panels, round_up
+from decoding.model.panels import Floats, Panels, round_up
 from decoding.tile_kernels import (
     ROUNDED,
     TILE,

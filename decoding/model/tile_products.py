@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decoding.compiled import compiled_in_place
-from decoding.model.weight_panels import Floats, Panels
+from decoding.model.panels import Floats, Panels
 from decoding.tile_kernels import (
     EXACT,
     TILE,

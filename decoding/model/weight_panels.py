@@ -1,15 +1,4 @@
-"""Lays out matrices in panels of 32 columns, for products of few rows.
-
-The type of the numbers says how a panel is laid out:
-
-float32  `[depth, 32]`
-uint16   `[depth, 16, 2]`: bfloat16, column i beside column i + 16. 32 bits, which two operations turn into two float32
-int16    bfloat16, number 2 i of the depth beside number 2 i + 1. On a CPU with tiles (see `tile_kernels`)
-         `[depth / 32, 2, 16, 16, 2]`: 32 numbers of depth and 16 columns each; on one with vectors of pairs
-         `[depth / 2, 32, 2]`
-
-Most checkpoints are of bfloat16: nothing is lost. With few rows a product waits for its weights: half as many bytes.
-"""
+"""Lays out matrices in panels (see `panels`), and takes memory for them and for passes."""
 
 from __future__ import annotations
 
@@ -25,13 +14,10 @@ from torch import Tensor
 
 from decoding.cpu_features import has_pair_products, has_tiles
 from decoding.kv.pool_memory import map_huge_pages
+from decoding.model.panels import Panels, PanelType, round_up
 from decoding.tile_kernels import TILE, TILE_DEPTH
 from decoding.vector_emitter import LANES
 from decoding.vector_kernels import PANEL
-
-Floats = npt.NDArray[np.float32]
-Panels = npt.NDArray[np.float32] | npt.NDArray[np.uint16] | npt.NDArray[np.int16]
-PanelType = type[np.float32] | type[np.uint16] | type[np.int16]
 
 _LINE = 64
 """Bytes of a line of the cache: a vector, or a line of a tile, that lies in two lines takes twice as long or more."""
@@ -85,11 +71,6 @@ def write_panels(rows: Tensor, panels: Panels) -> None:
         blocks = halves.view(np.uint32).reshape(count, 2, TILE, depth // TILE_DEPTH, TILE_DEPTH // 2)
         shape = (count, depth // TILE_DEPTH, 2, TILE_DEPTH // 2, TILE)
         panels.view(np.uint32).reshape(shape)[:] = blocks.transpose(0, 3, 1, 4, 2)
-
-
-def round_up(size: int) -> int:
-    """Returns the next multiple of a panel's columns."""
-    return -(-size // PANEL) * PANEL
 
 
 def allocate_aligned(size: int, number_type: PanelType) -> npt.NDArray[Any]:

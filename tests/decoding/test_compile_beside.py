@@ -177,7 +177,14 @@ def test_the_other_process_compiles_every_loop_that_drafts_need(tmp_path: Path) 
 
     run("from decoding.compile_beside import compile_drafts; compile_drafts()")
     assert run(PROGRAM).strip() == "[]"
-    # the part of a model's layers that takes longest, and all that is not of layers
+    # the parts of a model's layers that take longest, and all that is not of layers
     layers = set(run(PLAIN).split())
     assert "run_layers" in layers
-    assert not layers & {"_attend", "_attend_together", "draw_and_measure", "draw_from_run", "keep_largest"}
+    assert not layers & {
+        "_attend",
+        "_attend_together",
+        "multiply_share",
+        "draw_and_measure",
+        "draw_from_run",
+        "keep_largest",
+    }

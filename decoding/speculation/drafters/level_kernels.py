@@ -20,8 +20,8 @@ from decoding.model.compiled_attention import Numbers
 from decoding.model.compiled_loops import compute_logits
 from decoding.model.key_lists import KEYS_RECORD
 from decoding.model.panel_products import ZERO, Ints
+from decoding.model.panels import Floats, Panels
 from decoding.model.tile_products import count_tile_rows
-from decoding.model.weight_panels import Floats, Panels
 from decoding.noise import noise_key_of
 from decoding.speculation.drafters.best_first import TreeNodes, count_worthwhile, group_by_branch
 from decoding.speculation.drafters.calibration import calibration_bucket, request_probability

@@ -6,7 +6,7 @@ import numpy as np
 
 from decoding.compiled import compiled_in_place
 from decoding.model.panel_products import Ints
-from decoding.model.weight_panels import Floats
+from decoding.model.panels import Floats
 from decoding.selection_kernels import count_trailing_zeros, find_lane_maxima, mask_at_least
 from decoding.speculation.drafters.model_drafts import HeadIds
 from decoding.vector_emitter import LANES

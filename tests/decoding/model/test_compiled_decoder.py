@@ -21,9 +21,10 @@ from decoding.cpu_features import has_tiles, multiplies_bfloat16
 from decoding.engine import LocalEngine
 from decoding.model import compiled_decoder, decoder_choice, weight_panels
 from decoding.model.panel_products import multiply_in_team, size_rounded
+from decoding.model.panels import PanelType
 from decoding.model.tile_products import count_tile_rows
 from decoding.model.transformers_checkpoint import HFBackend
-from decoding.model.weight_panels import PanelType, allocate_aligned, write_panels
+from decoding.model.weight_panels import allocate_aligned, write_panels
 from decoding.round import Speculation
 from decoding.speculation.controllers.fixed import FixedController
 from decoding.speculation.drafters.stand import Stand

@@ -7,7 +7,8 @@ import mmap
 import numpy as np
 import pytest
 
-from decoding.model.weight_panels import PanelType, allocate_aligned, allocate_weights
+from decoding.model.panels import PanelType
+from decoding.model.weight_panels import allocate_aligned, allocate_weights
 
 
 @pytest.mark.parametrize("number_type", [np.float32, np.uint16, np.int16])
