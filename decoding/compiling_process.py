@@ -19,7 +19,7 @@ LOOPS = "drafts-of-any-model"
 ENDED = f"{LOOPS}-ended"
 """What is noted as compiled (`note_compiled`) when the process starts, and when it has ended."""
 
-_PROGRAM = "from decoding.compile_beside import compile_drafts; compile_drafts()"
+_PROGRAM = f"from {__package__}.compile_beside import compile_drafts; compile_drafts()"
 TIMEOUT_S = 120.0
 """Seconds after which the process counts as ended."""
 

@@ -84,6 +84,9 @@ class CompiledDecoder:
     attention_seconds = 0.0
     """Not measured: attention is part of the one call."""
 
+    loops: str
+    """Names the loops that are compiled for it: those for numbers of these types."""
+
     def __init__(self, weights: DecoderWeights) -> None:
         if (reason := explain_uncompiled(weights)) is not None:
             raise ValueError(f"this model cannot run in the compiled decoder: {reason}")
@@ -103,6 +106,7 @@ class CompiledDecoder:
         shape = self._shape
         qkv_width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head
         self._zeros = np.zeros(max(qkv_width, 2 * shape.mlp), dtype=np.float32)
+        self.loops = f"{self._matrices.dtype}-{self._dtype}"
         self._num_weights = len(self._matrices)
         self._works = threading.local()
         self._positions = 0, np.empty(0, dtype=np.float32)
@@ -183,11 +187,6 @@ class CompiledDecoder:
         # NumPy has no bfloat16
         numbers: Numbers = (pool if pool.dtype == torch.float32 else pool.view(torch.uint16)).numpy().reshape(-1)
         return numbers
-
-    @property
-    def loops(self) -> str:
-        """Names the loops that are compiled for it: those for numbers of these types."""
-        return f"{self._matrices.dtype}-{self._dtype}"
 
     @property
     def fits_loops(self) -> bool:
