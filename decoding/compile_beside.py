@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from decoding.compiled import note_compiled
-from decoding.compiling_process import ENDED, is_optional
+from decoding.compiling_process import ENDED, are_drafts_optional
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ def may_begin_without(loops: str) -> bool:
     """
     from decoding.warmup_profile import name_loops
 
-    return is_optional() and loops == name_loops(NoModel(), _list_parts())
+    return are_drafts_optional() and loops == name_loops(NoModel(), _list_parts())
 
 
 def compile_drafts() -> None:

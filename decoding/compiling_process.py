@@ -70,8 +70,8 @@ def is_compiling_drafts() -> bool:
     return process is not None and process.poll() is None and time.monotonic() < _beside.end
 
 
-def is_optional() -> bool:
-    """Returns whether such a process runs that drafts need not wait for."""
+def are_drafts_optional() -> bool:
+    """Returns whether such a process runs, and rounds may begin without drafts meanwhile."""
     return is_compiling_drafts() and not _beside.is_awaited
 
 

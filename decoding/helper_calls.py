@@ -22,11 +22,12 @@ from numba.core import cgutils, types
 from numba.np.arrayobj import populate_array
 
 from decoding.compiled import compiled_in_place
-from decoding.team_barrier import LOOKS, pause, read_number, replace_number
+from decoding.team_barrier import pause, read_number, replace_number, wait_for_number
 from decoding.vector_emitter import VectorEmitter, llvm_function
 
-IDLE, CALLED, RUNNING, ASLEEP = range(4)
-"""States of a helper: it looks for a call; it has one; it has begun with it; it waits for a byte."""
+RUNNING, IDLE, CALLED, ASLEEP = range(-1, 3)
+"""States of a helper: it has begun with a call; it looks for one; it has one; it waits for a byte. New ones,
+which are zeros, are idle; the end of a call is a larger number than `RUNNING`."""
 
 _READ_END, _WRITE_END = 1, 2
 """Where its pipe is noted, after its state."""
@@ -112,10 +113,7 @@ def dismiss_helpers(states: Longs, count: int) -> None:
     """Takes the call back from those that have not begun, and waits for those that have. *Mutates* `states`."""
     for at in range(0, min(count * _SPACE, len(states)), _SPACE):
         if not replace_number(states, at, CALLED, IDLE):
-            looks = 0
-            while read_number(states, at) == RUNNING:
-                looks += 1
-                pause(looks > LOOKS)
+            wait_for_number(states, at, RUNNING + 1)
 
 
 @compiled_in_place

@@ -27,10 +27,7 @@ _ARRIVED, _TIMES = 0, 8
 _NUM_TAKEN, _NUM_ENDED = 16, 24
 """Where it has the number of parts that threads have taken, and of those that have ended: in other lines."""
 
-BARRIER_SIZE = 32
-"""Numbers of its state, all 0 at first."""
-
-LOOKS = 2000
+_LOOKS = 2000
 """Looks of a waiting thread, some 50 us, before it offers its core to others."""
 
 _LONG, _INT = ir.IntType(64), ir.IntType(32)
@@ -42,7 +39,7 @@ _PAUSE = {"x86_64": _OF_X86, "AMD64": _OF_X86, "aarch64": _OF_ARM, "arm64": _OF_
 
 def new_barrier() -> npt.NDArray[np.int64]:
     """Returns the state of a barrier; the functions below change it."""
-    return np.zeros(BARRIER_SIZE, dtype=np.int64)
+    return np.zeros(32, dtype=np.int64)
 
 
 @llvm_function
@@ -97,12 +94,12 @@ def pause(typing: Any, offers_core: Any) -> Any:
 
 
 @compiled_in_place
-def _wait_for_number(barrier: npt.NDArray[np.int64], index: int, number: int) -> None:
-    """Waits until `barrier[index]` is at least `number`."""
+def wait_for_number(array: npt.NDArray[np.int64], index: int, number: int) -> None:
+    """Waits until `array[index]` is at least `number`."""
     looks = 0
-    while read_number(barrier, index) < number:
+    while read_number(array, index) < number:
         looks += 1
-        pause(looks > LOOKS)
+        pause(looks > _LOOKS)
 
 
 @compiled_in_place
@@ -115,7 +112,7 @@ def wait_for_team(barrier: npt.NDArray[np.int64], num_threads: int) -> None:
         _add_number(barrier, _ARRIVED, -num_threads)
         _add_number(barrier, _TIMES, 1)
         return
-    _wait_for_number(barrier, _TIMES, times + 1)
+    wait_for_number(barrier, _TIMES, times + 1)
 
 
 @compiled_in_place
@@ -134,4 +131,4 @@ def end_part(barrier: npt.NDArray[np.int64]) -> None:
 @compiled_in_place
 def wait_for_parts(barrier: npt.NDArray[np.int64], count: int) -> None:
     """Waits until `count` parts have ended; what was written in them, all can read after."""
-    _wait_for_number(barrier, _NUM_ENDED, count)
+    wait_for_number(barrier, _NUM_ENDED, count)

@@ -111,13 +111,12 @@ class WaitingTeam:
         have ended. Helpers that begin after that find no call. Threads have numbers up to `num_threads`, however many
         take part.
         """
-        states = self._states
         if num_threads == 1 or not _lock.acquire(blocking=False):
             self._function(0, num_threads, new_barrier(), NO_STATES, self._record, *args)
             return
         try:
             self._add_helpers(min(num_threads - 1, self._most), args)
-            self._function(0, num_threads, new_barrier(), states, self._record, *args)
+            self._function(0, num_threads, new_barrier(), self._states, self._record, *args)
         finally:
             _lock.release()
 

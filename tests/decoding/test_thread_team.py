@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import threading
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
 
 import numpy as np
@@ -18,6 +16,7 @@ from decoding import thread_team
 from decoding.compiled import compiled
 from decoding.team_barrier import wait_for_team
 from decoding.thread_team import run_in_team
+from tests.support.teams import require_here_and_in_fork, running_team
 
 Ints = npt.NDArray[np.int64]
 
@@ -53,18 +52,9 @@ def test_every_thread_of_a_team_gets_its_number() -> None:
 
 
 def test_second_team_is_one_thread_while_the_first_runs() -> None:
-    started, may_end, calls = threading.Event(), threading.Event(), list[tuple[int, int]]()
-
-    def hold(thread: int, num_threads: int, barrier: Ints) -> None:
-        started.set()
-        assert may_end.wait(60)
-
-    with ThreadPoolExecutor(1) as other:
-        first = other.submit(run_in_team, 2, hold)
-        assert started.wait(60)
+    calls: list[tuple[int, int]] = []
+    with running_team():
         run_in_team(2, record_thread, calls)
-        may_end.set()
-        first.result(60)
     run_in_team(2, record_thread, calls)
     assert calls[0] == (0, 1)
     assert sorted(calls[1:]) == [(0, 2), (1, 2)]
@@ -158,11 +148,7 @@ def test_forked_process_starts_threads_of_its_own() -> None:
         run_in_team(2, record_thread, calls)
         assert sorted(calls) == [(0, 2), (1, 2)]
 
-    run_team()
-    child = multiprocessing.get_context("fork").Process(target=run_team)
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
+    require_here_and_in_fork(run_team)
 
 
 def test_helper_keeps_nothing_of_a_call_that_has_ended() -> None:

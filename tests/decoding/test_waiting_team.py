@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
 from typing import Any
 
@@ -33,7 +31,8 @@ from decoding.helper_calls import (
     wake_helpers,
 )
 from decoding.team_barrier import end_part, new_barrier, take_part, wait_for_parts
-from decoding.thread_team import WaitingTeam, find_team, run_in_team
+from decoding.thread_team import WaitingTeam, find_team
+from tests.support.teams import require_here_and_in_fork, running_team
 
 Ints = npt.NDArray[np.int64]
 
@@ -133,18 +132,8 @@ def test_helper_that_comes_late_is_not_waited_for() -> None:
 
 
 def test_one_thread_does_it_while_another_team_runs() -> None:
-    started, may_end = threading.Event(), threading.Event()
-
-    def hold(thread: int, num_threads: int, barrier: Ints) -> None:
-        started.set()
-        assert may_end.wait(60)
-
-    with ThreadPoolExecutor(1) as other:
-        first = other.submit(run_in_team, 2, hold)
-        assert started.wait(60)
+    with running_team():
         assert not share(WaitingTeam(run_stages), 2, num_parts=4, num_stages=3).any()
-        may_end.set()
-        first.result(60)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -152,11 +141,7 @@ def test_forked_process_has_helpers_of_its_own() -> None:
     def run_team() -> None:
         assert is_helped(find_team("stages", run_stages))
 
-    run_team()
-    child = multiprocessing.get_context("fork").Process(target=run_team)
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
+    require_here_and_in_fork(run_team)
 
 
 def test_helpers_keep_nothing_of_a_call() -> None:
